@@ -1,0 +1,31 @@
+"""What can go wrong for a caller: every error of this library is a `NotifierError`."""
+
+from __future__ import annotations
+
+
+class NotifierError(Exception):
+    """The base of all errors raised on purpose by this library; its text is meant for people."""
+
+
+class InvalidNotificationError(NotifierError):
+    """A notification was refused before anything was written.
+
+    `field` names the offending field as the caller wrote it, such as ``devices[1].token``.
+    """
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.why = why
+
+
+class SettingsError(NotifierError):
+    """The configuration cannot be used; the text names the file, the line, the key and what would be right."""
+
+
+class RedisUnusableError(NotifierError):
+    """Redis cannot be reached, refuses the password, or is older than 6.2."""
+
+
+class LimiterUnreachableError(NotifierError):
+    """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""

@@ -1,0 +1,213 @@
+"""Notification and Device: what a producer hands over, and the checks that need no configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, Self
+
+from notifier.errors import InvalidNotificationError
+
+PLATFORMS: Final = frozenset({"apns", "fcm"})
+PRIORITIES: Final = frozenset({"normal", "high"})
+COLLAPSE_ID_BYTES: Final = 64
+USER_BYTES: Final = 256
+CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+# Apple: hexadecimal, of a length that may change; 32 bytes today. FCM: an opaque URL-safe string.
+TOKENS: Final = {
+    "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
+    "fcm": re.compile(r"[A-Za-z0-9_:.\-]{16,4096}"),
+}
+
+
+def mask(token: str) -> str:
+    """A token as it may appear in a log or an error: enough to tell two apart, never the whole."""
+    return f"{token[:6]}…{token[-2:]}" if len(token) > 12 else "…"  # noqa: PLR2004 - shorter ones would be given away
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One installation of an app: a platform (``apns`` or ``fcm``) and the token the provider gave it."""
+
+    platform: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Device({self.platform!r}, {mask(self.token)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One message for one user, on any number of the user's devices. It counts once against the limits.
+
+    expires_in: how long it is worth sending, counted from `send_at` or from now; a timedelta or seconds.
+    send_at: not before this moment; must carry a time zone.
+    collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
+    dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
+    """
+
+    user: str
+    devices: tuple[Device, ...] | list[Device]
+    title: str | None = None
+    body: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    category: str = "default"
+    priority: Literal["normal", "high"] = "normal"
+    expires_in: timedelta | float | None = None
+    send_at: datetime | None = None
+    collapse_id: str | None = None
+    dedupe_key: str | None = None
+    badge: int | None = None
+    sound: str | None = None
+
+    def __repr__(self) -> str:
+        # Neither title, body nor data: a repr ends in logs and tracebacks.
+        return f"Notification(user={self.user!r}, category={self.category!r}, devices={list(self.devices)!r})"
+
+    @property
+    def expires_in_us(self) -> int | None:
+        """`expires_in` in microseconds."""
+        if self.expires_in is None:
+            return None
+        seconds = (
+            self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
+        )
+        return math.ceil(seconds * 1_000_000)
+
+    def validate(self) -> None:
+        """Raise InvalidNotificationError, naming the field, unless every field is well formed.
+
+        The checks that need the configuration (a known category, a configured provider, the size of the
+        payload on the wire) are made by `Notifier.send`.
+        """
+        _check_text("user", self.user, USER_BYTES)
+        if not isinstance(self.category, str) or not CATEGORY.fullmatch(self.category):
+            raise InvalidNotificationError("category", f"{self.category!r} is not a name of a category")
+        if self.priority not in PRIORITIES:
+            raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
+        _check_devices(self.devices)
+        for name in ("title", "body", "sound"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+        if self.badge is not None and (type(self.badge) is not int or self.badge < 0):
+            raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
+        if not isinstance(self.data, Mapping):
+            raise InvalidNotificationError("data", f"must be a mapping, is {type(self.data).__name__}")
+        _check_json("data", self.data)
+        if not (self.title or self.body or self.data):
+            raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
+        if self.collapse_id is not None:
+            _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
+        if self.dedupe_key is not None:
+            _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.send_at is not None:
+            if not isinstance(self.send_at, datetime):
+                raise InvalidNotificationError("send_at", f"must be a datetime, is {type(self.send_at).__name__}")
+            if self.send_at.tzinfo is None:
+                raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
+        if self.expires_in is None:
+            return
+        if isinstance(self.expires_in, bool) or not isinstance(self.expires_in, timedelta | int | float):
+            raise InvalidNotificationError("expires_in", "must be a timedelta or a number of seconds")
+        if not isinstance(self.expires_in, timedelta) and not math.isfinite(self.expires_in):
+            raise InvalidNotificationError("expires_in", f"must be a finite number of seconds, is {self.expires_in}")
+        if self.expires_in_us <= 0:  # type: ignore[operator]
+            raise InvalidNotificationError("expires_in", "has already passed: give a time in the future")
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
+
+        What steers the job (priority, expiry, time, dedupe key) travels in the job's meta instead.
+        """
+        kwargs: dict[str, Any] = {
+            "user": self.user,
+            "devices": [{"platform": d.platform, "token": d.token} for d in self.devices],
+            "category": self.category,
+        }
+        for name in ("title", "body", "collapse_id", "badge", "sound"):
+            value = getattr(self, name)
+            if value is not None:
+                kwargs[name] = value
+        if self.data:
+            kwargs["data"] = dict(self.data)
+        return kwargs
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Mapping[str, Any]) -> Self:
+        """The notification in a job's keyword arguments; raises InvalidNotificationError if it is malformed."""
+        if not isinstance(kwargs, Mapping):
+            raise InvalidNotificationError("kwargs", "must be an object")
+        known = cls.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
+        for name in kwargs:
+            if name not in known:
+                raise InvalidNotificationError(str(name), f"is not a field; known are {', '.join(sorted(known))}")
+        for name in ("user", "devices"):
+            if name not in kwargs:
+                raise InvalidNotificationError(name, "is missing")
+        devices = kwargs["devices"]
+        if not isinstance(devices, list):
+            raise InvalidNotificationError("devices", "must be a list")
+        for index, device in enumerate(devices):
+            if not isinstance(device, Mapping) or device.keys() != {"platform", "token"}:
+                raise InvalidNotificationError(f"devices[{index}]", "must have exactly platform and token")
+        rest = {k: v for k, v in kwargs.items() if k != "devices"}
+        notification = cls(devices=tuple(Device(d["platform"], d["token"]) for d in devices), **rest)
+        notification.validate()
+        return notification
+
+
+def _check_text(name: str, value: object, limit: int) -> None:
+    if not isinstance(value, str):
+        raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+    if not value:
+        raise InvalidNotificationError(name, "must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidNotificationError(name, "is not valid Unicode text") from None
+    if size > limit:
+        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def _check_devices(devices: object) -> None:
+    if not isinstance(devices, list | tuple) or not devices:
+        raise InvalidNotificationError("devices", "give a list of at least one Device")
+    for index, device in enumerate(devices):
+        if not isinstance(device, Device):
+            raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
+        if device.platform not in PLATFORMS:
+            known = ", ".join(sorted(PLATFORMS))
+            raise InvalidNotificationError(
+                f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
+            )
+        if not isinstance(device.token, str) or not TOKENS[device.platform].fullmatch(device.token):
+            raise InvalidNotificationError(
+                f"devices[{index}].token", f"is not a well-formed {device.platform} token"
+            )
+
+
+def _check_json(path: str, value: object) -> None:
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if not math.isfinite(value):
+                raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check_json(f"{path}[{index}]", item)
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
+                _check_json(f"{path}.{key}", item)
+        case _:
+            raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")

@@ -1,0 +1,66 @@
+"""What every provider promises: one dispatch in, one answer out, nothing raised, nothing slept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from notifier.notification import Device, Notification
+
+
+class Outcome(StrEnum):
+    """How a provider answered for one device."""
+
+    DELIVERED = "delivered"  # the provider took it
+    REJECTED = "rejected"  # final: this message will never be taken
+    DEAD_TOKEN = "dead_token"  # noqa: S105 - final, and the token is gone for every message
+    RETRY = "retry"  # the provider refused it for now and nothing reached the user; spends an attempt
+    UNSENT = "unsent"  # not a byte of the request left, or the provider said it was not processed; no attempt
+    UNKNOWN = "unknown"  # the request left and no answer came: it may have reached the user
+    FAULT = "fault"  # our credentials, topic or project are wrong: shout, wait, do not burn the message
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A provider's answer for one device.
+
+    status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
+    retry_after_us: for RETRY, UNSENT and FAULT the least time to wait, in microseconds, if one is known.
+    """
+
+    outcome: Outcome
+    status: int | None = None
+    reason: str = ""
+    retry_after_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One notification on its way to one device.
+
+    job_id: stable over retries; a provider derives its own message id from it.
+    ttl_us: the time left until the notification expires, in microseconds; None is without expiry.
+    send_by: on the event loop's clock (`loop.time()`, seconds), the moment after which the request must not
+        be started any more: the permit's lease could end before the answer. Past it, answer UNSENT.
+    """
+
+    job_id: str
+    device: Device
+    notification: Notification
+    ttl_us: int | None
+    send_by: float
+
+
+class Provider(Protocol):
+    """Sends to one platform over connections that it keeps open; lives in one event loop."""
+
+    platform: str
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; never raises for what a network or a provider does, never sleeps to retry."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN."""
+        ...

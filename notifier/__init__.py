@@ -1,0 +1,36 @@
+"""Push notifications that never burst a user: enqueue here, run `python -m workers` beside it."""
+
+from notifier.client import Notifier, Status
+from notifier.errors import (
+    InvalidNotificationError,
+    LimiterUnreachableError,
+    NotifierError,
+    RedisUnusableError,
+    SettingsError,
+)
+from notifier.job import deliver
+from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
+from notifier.notification import Device, Notification
+from notifier.policy import Category, Policies, Policy, Rules, Window
+
+__all__ = [
+    "Category",
+    "Device",
+    "Hold",
+    "InvalidNotificationError",
+    "Limiter",
+    "LimiterUnreachableError",
+    "Notification",
+    "Notifier",
+    "NotifierError",
+    "Permit",
+    "Policies",
+    "Policy",
+    "RedisLimiter",
+    "RedisUnusableError",
+    "Rules",
+    "SettingsError",
+    "Status",
+    "Window",
+    "deliver",
+]

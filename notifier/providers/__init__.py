@@ -1,0 +1,21 @@
+"""The providers: one file each, the only importer of its driver. What is asked at enqueue time stands here."""
+
+from __future__ import annotations
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification
+from notifier.providers import apns_payload, fcm_payload
+
+
+def check_payload(notification: Notification) -> None:
+    """Raise InvalidNotificationError unless the payload fits every platform it goes to, in bytes on the wire."""
+    platforms = {device.platform for device in notification.devices}
+    if "apns" in platforms:
+        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.PAYLOAD_BYTES)
+    if "fcm" in platforms:
+        _check_size("fcm", fcm_payload.payload_size(notification), fcm_payload.PAYLOAD_BYTES)
+
+
+def _check_size(platform: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidNotificationError("body", f"makes {size} bytes on the wire to {platform}; at most {limit} are taken")

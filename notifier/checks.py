@@ -1,0 +1,178 @@
+"""The checks of single values of the configuration, and the reading of the secrets that it names.
+
+A check raises ValueError with what is wrong and what would be right. What may hold a secret by mistake (a
+URL, a path) is never quoted. (Always ValueError: pydantic lets a TypeError through as a fault of ours.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from notifier.errors import SettingsError
+from notifier.notification import CATEGORY, USER_BYTES
+from notifier.units import Window, parse_duration, parse_window, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_WINDOWS: Final = 10
+MAX_LISTED: Final = 20
+MAX_SECRET_BYTES: Final = 100_000
+
+_ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
+_APPLE: Final = {
+    "team_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, from Apple's developer account"),
+    "key_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, part of the .p8 file's name"),
+    "topic": (re.compile(r"[A-Za-z0-9.-]{1,255}"), "the app's bundle id, such as com.example.app"),
+}
+_PORTS: Final = range(1, 65_536)
+
+
+def kind(value: object) -> str:
+    """Name what a YAML value is, in a person's words."""
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def wrong_at(path: str, message: str) -> PydanticCustomError:
+    """Return the error of a check that sees several keys, to be shown at the one of them that is at fault."""
+    return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": path})
+
+
+def duration(*, least_us: int) -> PlainValidator:
+    """Return the check of a duration of at least `least_us` microseconds."""
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"must be a duration such as 1500ms, 10s or 7d, is {kind(value)}")  # noqa: TRY004
+        return parse_duration(str(value), least_us=least_us)  # of a bare number, it asks for the unit
+
+    return PlainValidator(check, json_schema_input_type=str)
+
+
+def _window(value: object) -> Window:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
+    return parse_window(value)
+
+
+def _windows(value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"must be a list such as [10/minute, 200/day], is {kind(value)}")  # noqa: TRY004
+    if len(value) > MAX_WINDOWS:
+        raise ValueError(f"has {len(value)} windows; at most {MAX_WINDOWS} can be looked after for each send")
+    return tuple(value)
+
+
+def _file(value: object, info: ValidationInfo) -> Path:
+    if not isinstance(value, str) or not value.strip() or "\n" in value or "\0" in value:
+        raise ValueError("must be the path of a file")
+    folder: Path = (info.context or {}).get("folder", Path())
+    return folder / Path(value).expanduser()
+
+
+def _https(value: object) -> str:
+    match = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or (match[1] and int(match[1]) not in _PORTS):
+        raise ValueError("is not the address of a server; write https://host or https://host:port")
+    return match[0].rstrip("/")
+
+
+def redis_url(value: object) -> str:
+    """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
+    wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0 or unix:///path/to/socket"
+    if not isinstance(value, str):
+        raise ValueError(wrong)  # noqa: TRY004 - pydantic
+    try:
+        url = urlsplit(value)
+        port = url.port
+    except ValueError:
+        raise ValueError(wrong) from None
+    if url.scheme == "unix":
+        good = len(url.path) > 1
+    else:
+        # Port 0 parses, and connects to nothing.
+        database = re.fullmatch(r"/?|/[0-9]{1,5}", url.path)
+        good = url.scheme in {"redis", "rediss"} and bool(url.hostname) and port != 0 and database is not None
+    if not good or url.fragment:
+        raise ValueError(wrong)
+    return value
+
+
+def _name(value: str) -> str:
+    if not CATEGORY.fullmatch(value):
+        raise ValueError("is not a name; use up to 64 of a-z, 0-9, '_' and '-', beginning with a letter or digit")
+    return value
+
+
+def _user(value: str) -> str:
+    if not value or len(value.encode()) > USER_BYTES:
+        raise ValueError(f"is not a user's id; it must have 1 to {USER_BYTES} bytes")
+    return value
+
+
+def _tier(value: str, info: ValidationInfo) -> str:
+    tiers = (info.context or {}).get("tiers", ())
+    if value not in tiers:
+        named = [name for name in tiers if CATEGORY.fullmatch(name)]
+        known = f"tiers are {', '.join(named[:MAX_LISTED])}" if named else "there are none under tiers"
+        raise ValueError(f"unknown tier {shown(value)}; {known}")
+    return value
+
+
+WINDOW: Final = PlainValidator(_window, json_schema_input_type=str)
+WINDOWS: Final = BeforeValidator(_windows)
+FILE: Final = PlainValidator(_file, json_schema_input_type=str)
+HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
+REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
+NAME: Final = AfterValidator(_name)
+USER: Final = AfterValidator(_user)
+TIER: Final = AfterValidator(_tier)
+
+
+def check_apple_id(name: str, value: str) -> None:
+    """Raise ValueError unless a team_id, key_id or topic has the form that Apple gives it."""
+    form, meaning = _APPLE[name]
+    if not form.fullmatch(value):
+        raise ValueError(f"is not what Apple calls a {name}: {meaning}")
+
+
+def read_secret(path: Path, key: str) -> str:
+    """Return the text of the file that `key` names; raise SettingsError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SECRET_BYTES + 1)
+        if len(raw) > MAX_SECRET_BYTES:
+            raise SettingsError(f"{key}: {path} is far too large to be a secret")
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise SettingsError(f"{key}: cannot read {path}: {os.strerror(error.errno or 0)}") from None
+    except ValueError:
+        raise SettingsError(f"{key}: {path} is not UTF-8 text") from None
+
+
+def from_environment_or_file(environ: Mapping[str, str], variable: str, path: Path | None, key: str) -> tuple[str, str]:
+    """Return a secret's text and, for errors, where it came from; raise SettingsError if it is nowhere."""
+    if environ.get(variable):
+        return environ[variable], variable
+    if path is None:
+        raise SettingsError(f"{key} is missing; name the file there, or set {variable}")
+    return read_secret(path, key), f"{key}: {path}"

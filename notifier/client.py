@@ -1,0 +1,207 @@
+"""Notifier: what a producer calls. Checks a notification, writes it as an RQ job, tells what became of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from notifier.connection import connect
+from notifier.errors import InvalidNotificationError, RedisUnusableError
+from notifier.job import encode_data, encode_meta
+from notifier.limiter import RedisLimiter, lines
+from notifier.limiter.scripts import Call, run
+from notifier.notification import Notification
+from notifier.providers import check_payload
+from notifier.settings import Settings, load_settings
+
+# RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
+JOB_TIMEOUT_S: Final = 180
+CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
+
+Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
+State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of a notification.
+
+    expected_at: when it should go, for one that waits. reason: why it was not delivered.
+    settled_at: when it was delivered. attempts: how many were spent so far.
+    """
+
+    job_id: str
+    state: State
+    expected_at: datetime | None = None
+    settled_at: datetime | None = None
+    reason: str | None = None
+    attempts: int = 0
+
+
+class Notifier:
+    """Accepts notifications. Threads may share one; it opens no connection before the first call."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        """`from_config` builds one from the YAML."""
+        self._redis = redis
+        self._settings = settings
+        self._policies = settings.policies()
+        self.limiter = RedisLimiter(redis)
+
+    @classmethod
+    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Self:
+        """A Notifier by the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
+
+        Raises SettingsError where the configuration cannot be used.
+        """
+        settings = load_settings(path, environ)
+        return cls(connect(settings), settings)
+
+    def close(self) -> None:
+        """Close the connections to Redis."""
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, notification: Notification) -> str:
+        """Accept one notification; returns its job id (with a `dedupe_key` seen before, the earlier one's).
+
+        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer.
+        """
+        return self._enqueue([self._job(notification)])[0]
+
+    def send_many(
+        self,
+        notifications: Iterable[Notification],
+        *,
+        on_accepted: Callable[[Sequence[str]], object] | None = None,
+    ) -> int:
+        """Accept any number, a hundred to a round trip; returns how many. Never holds more than a hundred.
+
+        on_accepted: called with the job ids of each hundred, in order.
+        Raises InvalidNotificationError, its field led by the place in the iterable, as in
+        ``notifications[17].user``: all before that one were accepted, none after it.
+        """
+        accepted = 0
+        chunk: list[lines.Job] = []
+
+        def flush() -> None:
+            nonlocal accepted
+            if chunk:
+                job_ids = self._enqueue(chunk)
+                accepted += len(job_ids)
+                chunk.clear()
+                if on_accepted is not None:
+                    on_accepted(job_ids)
+
+        for index, notification in enumerate(notifications):
+            try:
+                chunk.append(self._job(notification))
+            except InvalidNotificationError as error:
+                flush()
+                raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
+            if len(chunk) == CHUNK:
+                flush()
+        flush()
+        return accepted
+
+    def cancel(self, job_id: str) -> Cancelled:
+        """Cancel a notification that no worker has taken yet.
+
+        Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'.
+        """
+        return self._run(lines.cancel(job_id, keep_failed_us=self._settings.keep_failed_us))  # type: ignore[return-value]
+
+    def status(self, job_id: str) -> Status | None:
+        """What became of a notification; None for one that is unknown or no longer kept."""
+        try:
+            return self._status(job_id)
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+    def _status(self, job_id: str) -> Status | None:
+        fields = ("status", "origin", "push_outcome", "push_attempts")
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(f"rq:job:{job_id}", fields)
+            pipe.zscore("notifier:delivered", job_id)
+            (status, origin, outcome, attempts), delivered_us = pipe.execute()
+        if status is None:
+            return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
+        spent = int(attempts or 0)
+        match status.decode():
+            case "queued":
+                return Status(job_id, "queued")
+            case "scheduled":
+                expected = self._redis.zscore(f"rq:scheduled:{origin.decode()}", job_id)
+                at = None if expected is None else _moment(float(expected))
+                return Status(job_id, "waiting", expected_at=at, attempts=spent)
+            case "started":
+                return Status(job_id, "sending", attempts=spent)
+            case "canceled":
+                return Status(job_id, "cancelled")
+        word = outcome.decode() if outcome else "failed"
+        state: State = word if word in ("rejected", "expired") else "failed"
+        return Status(job_id, state, reason=self._reason(job_id), attempts=spent)
+
+    def _reason(self, job_id: str) -> str | None:
+        from rq.job import Job  # noqa: PLC0415 - RQ takes a quarter of a second to import; producers rarely ask
+        from rq.serializers import JSONSerializer  # noqa: PLC0415
+
+        result = Job(job_id, connection=self._redis, serializer=JSONSerializer).latest_result()
+        return result.exc_string if result is not None else None
+
+    def _job(self, notification: Notification) -> lines.Job:
+        notification.validate()
+        if not self._policies.knows(notification.category):
+            known = ", ".join(sorted(self._policies.categories))
+            raise InvalidNotificationError("category", f"{notification.category!r} is not configured; known are {known}")
+        for index, device in enumerate(notification.devices):
+            if getattr(self._settings.providers, device.platform) is None:
+                raise InvalidNotificationError(
+                    f"devices[{index}].platform", f"no provider is configured: add providers.{device.platform}"
+                )
+        check_payload(notification)
+        category = self._policies.category(notification.category)
+        expires_in_us = notification.expires_in_us
+        dedupe = notification.dedupe_key
+        return lines.Job(
+            id=secrets.token_hex(10),
+            lane=category.lane,
+            data=encode_data(notification),
+            meta=encode_meta(notification),
+            expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
+            send_at_us=_send_at_us(notification),
+            dedupe=f"{{{notification.user}}}:{dedupe}" if dedupe else "",
+        )
+
+    def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        call = lines.enqueue(jobs, dedupe_for_us=self._settings.dedupe_for_us, timeout_s=JOB_TIMEOUT_S, stamp=stamp)
+        return self._run(call)
+
+    def _run(self, call: Call[Any]) -> Any:
+        try:
+            return run(self._redis, call)
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+
+def _send_at_us(notification: Notification) -> int | None:
+    at = notification.send_at
+    return None if at is None else int(at.timestamp() * 1_000_000)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=UTC)

@@ -1,0 +1,73 @@
+"""A notification as an RQ job: the function RQ knows it by, its data and its meta. JSON only, never pickle."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from notifier.errors import InvalidNotificationError, NotifierError
+from notifier.notification import Notification
+
+FUNCTION: Final = "notifier.deliver"
+
+# What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
+STEERING: Final = ("user", "category", "priority", "expires_in")
+
+
+def deliver(**_notification: Any) -> NoReturn:
+    """The function that a notification's job names. Only `workers.PushWorker` can carry it out.
+
+    From a program without this library::
+
+        Queue("default", connection=redis, serializer=JSONSerializer).enqueue(
+            "notifier.deliver",
+            kwargs={"user": "42", "devices": [{"platform": "fcm", "token": "…"}], "title": "Hello"},
+            meta={"user": "42", "category": "default"},
+        )
+    """
+    raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `python -m workers`")
+
+
+def encode_data(notification: Notification) -> bytes:
+    """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
+    call = [FUNCTION, None, [], notification.to_kwargs()]
+    # Level 1: a push is small; more effort costs the producer time and saves next to nothing.
+    return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
+
+
+def encode_meta(notification: Notification) -> bytes:
+    """The job's `meta` field: plain JSON, because the scripts read it inside Redis."""
+    meta = {"user": notification.user, "category": notification.category}
+    if notification.priority != "normal":
+        meta["priority"] = notification.priority
+    return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
+    """The function's name and its keyword arguments.
+
+    Raises InvalidNotificationError where the bytes are not what RQ's JSON serializer writes.
+    """
+    try:
+        raw = zlib.decompress(data)
+    except zlib.error:
+        raw = data
+    try:
+        function, _instance, args, kwargs = json.loads(raw)
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidNotificationError(
+            "job", "its data is not JSON; enqueue with serializer=rq.serializers.JSONSerializer"
+        ) from None
+    if not isinstance(function, str) or not isinstance(kwargs, dict):
+        raise InvalidNotificationError("job", "its data is not a call with keyword arguments")
+    if function == FUNCTION and args:
+        raise InvalidNotificationError("job", "takes keyword arguments only: enqueue(…, kwargs={…})")
+    return function, kwargs
+
+
+def encode_reason(reason: str) -> str:
+    """A reason as RQ stores the text of a failure in a job's results."""
+    return b64encode(zlib.compress(reason.encode())).decode()

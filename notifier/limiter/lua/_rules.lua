@@ -1,0 +1,37 @@
+-- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window.
+-- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after.
+
+-- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
+-- 0 the gap, n the n-th window, -1 none. One look-up by rank for each rule, however long the window is.
+local function next_for(sent, policy, cost)
+  local at, rule = 0, -1
+  if policy[1] > 0 then
+    local last = redis.call('ZRANGE', sent, -1, -1, 'WITHSCORES')
+    if last[2] then at, rule = last[2] + policy[1], 0 end
+  end
+  for i = 3, #policy, 2 do
+    -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
+    local rank = policy[i] - cost
+    local nth = redis.call('ZREVRANGE', sent, rank, rank, 'WITHSCORES')
+    if nth[2] and nth[2] + policy[i + 1] > at then
+      at, rule = nth[2] + policy[i + 1], (i - 1) / 2
+    end
+  end
+  return at, rule
+end
+
+local function is_empty(policy) return policy[1] == 0 and #policy == 2 end
+
+-- pace: µs between two sends of a user who always has something waiting, in the long run.
+local function pace(policy)
+  local most = policy[1]
+  for i = 3, #policy, 2 do most = math.max(most, policy[i + 1] / policy[i]) end
+  return most
+end
+
+-- record: a send at µs `at`; the set lives as long as a rule can still ask for it.
+local function record(sent, policy, permit, at, now)
+  redis.call('ZREMRANGEBYSCORE', sent, '-inf', now - policy[2])
+  redis.call('ZADD', sent, at, permit)
+  redis.call('PEXPIRE', sent, math.ceil((at - now + policy[2]) / 1000) + 1)
+end

@@ -1,0 +1,148 @@
+-- admit: for each user whose gate is due, takes as many heads of the user's lines as the rules admit, in order,
+-- and leaves the user's gates at the moment the rules admit the next.
+-- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
+--      6 rules, JSON (see _gates.lua)
+--      7.. user, lane in which the gate was due, index of the user's policy in u (from 0)
+-- returns {now, looks, {job id, user, category, µs left, …}, {job id, permit, user, category, data,
+--          µs left until it expires or nil, attempts, crashes, answered or nil}, …}
+--   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on.
+--   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
+--! include _clock _keys _rules _alarm _gates _take
+local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local rules = cjson.decode(ARGV[6])
+local rank = {}
+for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
+local reply = {now, 0, {}}
+local EVERY, MOST_EXPECTED = 8, 100
+local earliest = math.huge -- of all the gates set here
+
+-- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
+-- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
+local function lines_of(user, fields)
+  local lines, turn, several = {}, 0, false
+  for i = 1, #fields, 2 do
+    local category, lane = fields[i], fields[i + 1]
+    if category == '#turn' then turn = tonumber(lane)
+    elseif category ~= '#pace' then
+      local head = redis.call('ZRANGE', line_key(user, category), 0, 0, 'WITHSCORES')
+      if head[1] then
+        lines[#lines + 1] = {category = category, lane = lane, rank = rank[lane] or 99, head = head[1],
+          order = tonumber(head[2]), policy = policy_of(rules, category), bypass = bypasses(rules, category)}
+        several = several or lines[1].lane ~= lane
+      else
+        redis.call('HDEL', lines_key(user), category)
+      end
+    end
+  end
+  local sign = (several and turn % EVERY == EVERY - 1) and -1 or 1
+  table.sort(lines, function(a, b)
+    if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
+    return a.order < b.order
+  end)
+  return lines, several
+end
+
+local function advance(user, lines, i)
+  local line = lines[i]
+  local head = redis.call('ZRANGE', line_key(user, line.category), 0, 0, 'WITHSCORES')
+  if head[1] then
+    line.head, line.order = head[1], tonumber(head[2])
+  else
+    redis.call('HDEL', lines_key(user), line.category)
+    table.remove(lines, i)
+  end
+end
+
+-- send_head: takes the head of line i. Returns whether a permit was spent on it.
+local function send_head(user, policy, lines, i)
+  local line = lines[i]
+  local permit = redis.call('INCR', 'notifier:seq')
+  local taken = take(now, lease, worker, user, line.category, line.head, permit)
+  local spent = taken and (not taken[6] or taken[6] > 0)
+  if taken then
+    reply[#reply + 1] = taken
+    room = room - 1
+  end
+  if spent then
+    if not is_empty(policy) then record(sent_key(user), policy, permit, now + lease, now) end
+    if not is_empty(line.policy) then record(sent_key(user, line.category), line.policy, permit, now + lease, now) end
+  end
+  advance(user, lines, i)
+  return spent
+end
+
+-- expect: tells RQ when those behind the heads should go. Once for a user who begins to wait; whoever joins a
+-- line later learns it from *pull*.
+local function expect(user, lines, step)
+  for _, line in ipairs(lines) do
+    local ids = redis.call('ZRANGE', line_key(user, line.category), 1, MOST_EXPECTED)
+    for n, id in ipairs(ids) do
+      local origin = redis.call('HGET', job_key(id), 'origin')
+      if origin then
+        redis.call('ZADD', 'rq:scheduled:' .. origin, 'XX', (now + n * step) / 1000000, id)
+      end
+    end
+  end
+end
+
+local function visit(user, due_lane, policy)
+  local lines, several = lines_of(user, redis.call('HGETALL', lines_key(user)))
+  local lanes = {[due_lane] = true}
+  for _, line in ipairs(lines) do lanes[line.lane] = true end
+
+  local user_next, sends = nil, 0
+  local i = 1
+  while i <= #lines and room > 0 do
+    local line = lines[i]
+    user_next = user_next or next_for(sent_key(user), policy, 1)
+    line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
+    if line.at > now or line.rank == 99 then
+      i = i + 1
+    elseif send_head(user, policy, lines, i) then
+      sends, user_next = sends + 1, nil
+      for _, other in ipairs(lines) do other.at = nil end
+      if several then
+        redis.call('HINCRBY', lines_key(user), '#turn', 1)
+        lines, several = lines_of(user, redis.call('HGETALL', lines_key(user)))
+      end
+      i = 1
+    end
+  end
+
+  user_next = user_next or next_for(sent_key(user), policy, 1)
+  for _, line in ipairs(lines) do
+    line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
+    if line.at > now then
+      for _, value in ipairs({line.head, user, line.category, line.at - now}) do
+        reply[3][#reply[3] + 1] = value
+      end
+    end
+  end
+  local at, gates = set_gates(user, lines, now)
+  for lane in pairs(lanes) do
+    if not gates[lane] then redis.call('ZREM', 'notifier:gates:' .. lane, user) end
+  end
+  if #lines == 0 then
+    redis.call('DEL', lines_key(user))
+  else
+    local slowest = pace(policy)
+    for _, line in ipairs(lines) do slowest = math.max(slowest, pace(line.policy)) end
+    if redis.call('HSET', lines_key(user), '#pace', string.format('%.0f', slowest)) == 1 then
+      expect(user, lines, slowest)
+    end
+    earliest = math.min(earliest, at)
+    if sends == 0 then reply[2] = reply[2] + 1 end
+  end
+end
+
+for i = 7, #ARGV, 3 do
+  if room > 0 then
+    visit(ARGV[i], ARGV[i + 1], rules.u[tonumber(ARGV[i + 2]) + 1])
+  else -- *pull* pushed the gate ahead: it is due still
+    redis.call('ZADD', 'notifier:gates:' .. ARGV[i + 1], now, ARGV[i])
+  end
+end
+alarm(earliest)
+redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 3)
+redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2])
+return reply

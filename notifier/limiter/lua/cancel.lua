@@ -1,0 +1,28 @@
+-- cancel: ends a notification that has not been handed to a worker yet.
+-- ARGV 1 clock  2 job id  3 keep_failed s
+-- returns 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late) or 'unknown'
+--! include _clock _keys
+local now, id, keep = now_us(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local key = job_key(id)
+local job = redis.call('HMGET', key, 'origin', 'meta', 'push_permit', 'status')
+if not job[1] then return redis.call('ZSCORE', 'notifier:delivered', id) and 'ended' or 'unknown' end
+if job[3] then return 'sending' end
+if job[4] ~= 'queued' and job[4] ~= 'scheduled' then return 'ended' end
+
+local ok, meta = pcall(cjson.decode, job[2] or '')
+if ok and type(meta) == 'table' and type(meta.user) == 'string' then
+  redis.call('ZREM', line_key(meta.user, meta.category or 'default'), id)
+  redis.call('HINCRBY', 'notifier:usage:{' .. meta.user .. '}', 'cancelled', 1)
+  redis.call('EXPIRE', 'notifier:usage:{' .. meta.user .. '}', 2592000)
+end
+redis.call('ZREM', 'notifier:later', id)
+redis.call('ZREM', 'rq:scheduled:' .. job[1], id)
+-- A queued job stays in its list, which can be long: *pull* passes over what is cancelled.
+redis.call('HDEL', key, 'push_order')
+redis.call('HSET', key, 'status', 'canceled', 'push_outcome', 'cancelled')
+redis.call('EXPIRE', key, keep)
+local seconds = math.floor(now / 1000000)
+redis.call('ZREMRANGEBYSCORE', 'rq:canceled:' .. job[1], '-inf', seconds - keep)
+redis.call('ZADD', 'rq:canceled:' .. job[1], seconds, id)
+redis.call('HINCRBY', 'notifier:stats', 'cancelled', 1)
+return 'cancelled'

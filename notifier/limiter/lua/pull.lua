@@ -1,0 +1,107 @@
+-- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
+-- ARGV 1 clock  2 most jobs taken from the queues, and most users named  3 lease µs
+--      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
+--      5.. the caller's lanes, most urgent first
+-- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
+-- order is the order of the queue whichever worker pulled it.
+-- returns {now, next, {user, lane, …}, {job id, permit, …}, taken}
+--   next: µs of the next thing due in these lanes, or -1. users: their gates stand one lease ahead until *admit*
+--   sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
+--   ours (RQ's stock path). taken: how many jobs came from the queues. next is 'suspended' under `rq suspend`.
+--! include _clock _keys _alarm _lineup
+local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0} end
+
+local lanes, rank = {}, {}
+for i = 5, #ARGV do
+  lanes[#lanes + 1] = ARGV[i]
+  rank[ARGV[i]] = #lanes
+end
+
+-- shares: how many of `most` each lane gets, the urgent before the others, but no lane less than a tenth while
+-- it has any, so that none starves. `waiting` counts what each lane has.
+local function shares(waiting)
+  local share, left = {}, most
+  local floor = math.max(1, math.floor(most / 10))
+  for i = 1, #lanes do
+    share[i] = math.min(waiting[i], floor)
+    left = left - share[i]
+  end
+  for i = 1, #lanes do
+    local more = math.max(0, math.min(waiting[i] - share[i], left))
+    share[i], left = share[i] + more, left - more
+  end
+  return share
+end
+
+local stock = {}
+local function hold(id) -- leases a job that is none of ours to the caller
+  local permit = redis.call('INCR', 'notifier:seq')
+  redis.call('HSET', job_key(id), 'push_permit', permit)
+  redis.call('ZADD', 'notifier:leases', now + lease, id)
+  stock[#stock + 1] = id
+  stock[#stock + 1] = tostring(permit)
+end
+local function place(id)
+  if line_up(now, id, rank) == 'stock' then hold(id) end
+end
+
+-- The dead first: they were at the head of their lines.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', now, 'LIMIT', 0, most)) do
+  local key = job_key(id)
+  local job = redis.call('HMGET', key, 'origin', 'push_permit')
+  redis.call('ZREM', 'notifier:leases', id)
+  if job[1] then
+    if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
+    redis.call('HDEL', key, 'push_permit')
+    redis.call('HINCRBY', key, 'push_crashes', 1)
+    place(id)
+  end
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', now, 'LIMIT', 0, most)) do
+  redis.call('ZREM', 'notifier:later', id)
+  place(id)
+end
+
+local waiting, taken = {}, 0
+for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
+for i, n in ipairs(shares(waiting)) do
+  if n > 0 then
+    for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. lanes[i], n)) do
+      -- RQ's own scheduler may have queued again what waits for a time of its own.
+      if not redis.call('ZSCORE', 'notifier:later', id) then place(id) end
+      taken = taken + 1
+    end
+  end
+end
+
+local due, named, users = {}, {}, {}
+for i, lane in ipairs(lanes) do
+  due[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', now, 'LIMIT', 0, most)
+  waiting[i] = #due[i]
+end
+for i, n in ipairs(shares(waiting)) do
+  for j = 1, n do
+    local user = due[i][j]
+    redis.call('ZADD', 'notifier:gates:' .. lanes[i], now + lease, user)
+    if not named[user] then
+      named[user] = true
+      users[#users + 1] = user
+      users[#users + 1] = lanes[i]
+    end
+  end
+end
+
+local next_due
+local function first(key)
+  local entry = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local at = tonumber(entry[2])
+  if at and (not next_due or at < next_due) then next_due = at end
+end
+first('notifier:later')
+first('notifier:leases')
+for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
+if on_watch then
+  redis.call('SET', 'notifier:alarm', next_due or now + 3600000000, 'PX', 5000)
+end
+return {now, next_due or -1, users, stock, taken}

@@ -1,0 +1,113 @@
+-- settle: closes permits with what happened to them, moves each job to its next state, and sets the gates of the
+-- users who still have something waiting.
+-- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 the worker's name
+--      5 rules, JSON (see _gates.lua)
+--      6.. for each job: job id, permit, user, category, index of the user's policy, reached, state, word, detail,
+--          answered
+--   reached '1': it may have reached the user: the permit's time becomes now. '0': the permit is refunded.
+--   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'later' (detail: µs to wait; an attempt
+--         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt)
+--         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
+--         both for jobs that are no notifications of ours, with an empty user
+--   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
+-- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
+--! include _clock _keys _rules _alarm _lineup _gates
+local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local rules = cjson.decode(ARGV[5])
+local reply, touched, order, totals = {}, {}, {}, {}
+local earliest = math.huge -- of all that is set here to fall due
+
+local function count(user, word)
+  totals[word] = (totals[word] or 0) + 1
+  if user == '' then return end
+  local usage = 'notifier:usage:{' .. user .. '}'
+  if redis.call('HINCRBY', usage, word, 1) == 1 then redis.call('HSETNX', usage, 'first', now) end
+  redis.call('HSET', usage, 'last', now)
+  redis.call('EXPIRE', usage, 2592000) -- 30 days: an idle user leaves nothing behind
+end
+
+local function close_permit(permit, sent, reached)
+  if reached then
+    redis.call('ZADD', sent, 'XX', now, permit)
+  else
+    redis.call('ZREM', sent, permit)
+  end
+end
+
+local function delivered(id, key)
+  redis.call('DEL', key)
+  if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', now, id) end
+end
+
+local function failed(id, key, origin, word, reason)
+  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_attempts', 'push_crashes',
+    'push_answered')
+  redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
+  redis.call('EXPIRE', key, keep_failed)
+  local expires = math.floor(now / 1000000) + keep_failed
+  redis.call('ZADD', 'rq:failed:' .. origin, expires, id)
+  local results = 'rq:results:' .. id
+  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
+  redis.call('EXPIRE', results, keep_failed)
+end
+
+local function back(id, key, origin, state, wait, answered)
+  redis.call('HDEL', key, 'push_permit')
+  if state == 'held' then return end
+  if state == 'queue' then
+    redis.call('HSET', key, 'status', 'queued')
+    redis.call('LPUSH', 'rq:queue:' .. origin, id)
+    return
+  end
+  if state == 'later' then redis.call('HINCRBY', key, 'push_attempts', 1) end
+  if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
+  if state == 'line' then return line_up(now, id, {}) end
+  redis.call('HSET', key, 'status', 'scheduled')
+  redis.call('ZADD', 'notifier:later', now + wait, id)
+  redis.call('ZADD', 'rq:scheduled:' .. origin, (now + wait) / 1000000, id)
+  earliest = math.min(earliest, now + wait)
+end
+
+local function settle(id, permit, user, category, index, reached, state, word, detail, answered)
+  local key = job_key(id)
+  local job = redis.call('HMGET', key, 'push_permit', 'origin')
+  if job[2] and job[1] ~= permit then return 0 end
+  redis.call('ZREM', 'notifier:leases', id)
+  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
+  close_permit(permit, sent_key(user), reached == '1')
+  close_permit(permit, sent_key(user, category), reached == '1')
+  if state == 'delivered' then delivered(id, key)
+  elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
+  elseif state == 'failed' then failed(id, key, job[2], word, detail)
+  else back(id, key, job[2], state, tonumber(detail), answered) end
+  if word ~= '' then count(user, word) end
+  if not touched[user] then
+    touched[user] = rules.u[tonumber(index) + 1]
+    order[#order + 1] = user
+  end
+  return 1
+end
+
+for i = 6, #ARGV, 10 do reply[#reply + 1] = settle(unpack(ARGV, i, i + 9)) end
+
+for _, user in ipairs(order) do
+  local fields = redis.call('HGETALL', lines_key(user))
+  local lines = {}
+  local user_next = #fields > 0 and next_for(sent_key(user), touched[user], 1)
+  for i = 1, #fields, 2 do
+    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
+    if head then
+      lines[#lines + 1] = {category = fields[i], lane = fields[i + 1], head = head,
+        at = next_of(user, user_next, fields[i], policy_of(rules, fields[i]), bypasses(rules, fields[i]))}
+    end
+  end
+  earliest = math.min(earliest, set_gates(user, lines, now) or math.huge)
+end
+for word, n in pairs(totals) do redis.call('HINCRBY', 'notifier:stats', word, n) end
+alarm(earliest)
+
+if keep_delivered > 0 then
+  local old = redis.call('ZRANGEBYSCORE', 'notifier:delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)
+  if #old > 0 then redis.call('ZREM', 'notifier:delivered', unpack(old)) end
+end
+return reply

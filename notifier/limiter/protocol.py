@@ -1,0 +1,81 @@
+"""What a limiter promises, whichever store it keeps its sends in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from notifier.policy import Category, Policy, Rules, Window
+from notifier.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock)."""
+
+    id: str
+    user: str
+    category: str | None
+    cost: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Not yet: `time_left_us` microseconds are left, and `rule` is the one that decides it."""
+
+    time_left_us: int
+    rule: str
+
+    @property
+    def time_left(self) -> timedelta:
+        """The time left, rounded up to the microsecond."""
+        return timedelta(microseconds=self.time_left_us)
+
+
+class Limiter(Protocol):
+    """Windows and a gap, of the user and of the category, all or nothing, in one atomic step.
+
+    `rules` is a Policy for the user alone, or Rules for user and category together. Time is the limiter's own.
+    A refused attempt is not a send: asking again and again never pushes the next moment away.
+    """
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """Take the right to send now, or learn how long is left.
+
+        cost: how many sends it counts for in every window. Raises ValueError where it can never fit.
+        """
+        ...
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """What `acquire` would answer, without taking anything."""
+        ...
+
+    def refund(self, permit: Permit) -> bool:
+        """Take a permit back because nothing reached the user; False if it has lapsed or was refunded before."""
+        ...
+
+    def reset(self, user: str, *categories: str) -> int:
+        """Forget a user's sends, those of `categories` too; returns how many were forgotten."""
+        ...
+
+
+def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
+    """The user's policy and the category, if there is one."""
+    return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)
+
+
+def check_cost(user: Policy, category: Category | None, cost: int) -> None:
+    """Raise ValueError for a cost that is no positive whole number, or more than a window ever admits."""
+    if type(cost) is not int or cost < 1:
+        raise ValueError(f"cost must be a whole number, 1 or more, is {cost!r}")
+    windows: list[Window] = [*user.windows, *(category.policy.windows if category else ())]
+    for window in windows:
+        if cost > window.limit:
+            raise ValueError(f"a cost of {cost} never fits into {window}")
+
+
+def describe(scope: str, policy: Policy, rule: int) -> str:
+    """The name of a rule for people: 'user 10/1m', 'chat gap 1.5s'. rule: 0 is the gap, n the n-th window."""
+    return f"{scope} gap {format_duration(policy.gap_us)}" if rule == 0 else f"{scope} {policy.windows[rule - 1]}"

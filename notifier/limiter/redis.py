@@ -1,0 +1,97 @@
+"""The limiter in Redis: shared by every process, on Redis's own clock."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import lru_cache
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from notifier.errors import LimiterUnreachableError
+from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
+from notifier.limiter.scripts import Call, run, script
+from notifier.policy import Category, Policy, Rules
+
+_NO_POLICY = Policy()
+
+
+@lru_cache(maxsize=1024)
+def policy_array(policy: Policy) -> str:
+    """A policy as the scripts read it: a JSON array of gap, horizon, then limit and interval of each window, in µs."""
+    numbers = [policy.gap_us, policy.horizon_us]
+    for window in policy.windows:
+        numbers += [window.limit, window.interval_us]
+    return json.dumps(numbers, separators=(",", ":"))
+
+
+class RedisLimiter:
+    """A `Limiter` on a `redis.Redis`. One round trip a call; safe from any number of processes and machines.
+
+    Raises LimiterUnreachableError where Redis cannot be asked: then nothing may be sent.
+    """
+
+    def __init__(self, redis: Any, *, clock: str = "") -> None:
+        """clock: for tests alone, µs since the epoch in place of Redis's clock."""
+        self._redis = redis
+        self.clock = clock
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `Limiter.acquire`."""
+        return self._ask(user, rules, cost, take=True)
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `Limiter.peek`."""
+        return self._ask(user, rules, cost, take=False)
+
+    def refund(self, permit: Permit) -> bool:
+        """See `Limiter.refund`."""
+        keys = _keys(permit.user, permit.category)
+        return bool(self._run(Call(script("refund"), keys, [permit.id, permit.cost], int)))
+
+    def reset(self, user: str, *categories: str) -> int:
+        """See `Limiter.reset`. What waits in the user's lines is looked at again at once."""
+        return self._run(Call(script("reset"), [], [self.clock, user, *categories], int))
+
+    def _ask(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> Permit | Hold:
+        policy, category = split(rules)
+        check_cost(policy, category, cost)
+        # Random, not counted: a user's keys then stand alone in their hash slot.
+        permit = secrets.token_urlsafe(8)
+        of_category = category.policy if category else _NO_POLICY
+        args: list[str | bytes | int] = [
+            self.clock,
+            permit,
+            cost,
+            int(take),
+            policy_array(policy),
+            policy_array(of_category),
+            int(category is not None and category.bypass),
+        ]
+
+        def decode(reply: list[Any]) -> Permit | Hold:
+            now, left, scope, rule = reply
+            if not left:
+                return Permit(permit, user, category.name if category else None, cost, now)
+            return Hold(left, _name(scope, rule, policy, category))
+
+        return self._run(Call(script("acquire"), _keys(user, category.name if category else None), args, decode))
+
+    def _run(self, call: Call[Any]) -> Any:
+        try:
+            return run(self._redis, call)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
+
+
+def _keys(user: str, category: str | None) -> list[str]:
+    sent = f"notifier:sent:{{{user}}}"
+    return [sent, f"{sent}:{category}" if category else sent]
+
+
+def _name(scope: bytes | str, rule: int, policy: Policy, category: Category | None) -> str:
+    if category is not None and scope in (b"category", "category"):
+        return describe(category.name, category.policy, rule)
+    return describe("user", policy, rule)

@@ -1,0 +1,145 @@
+"""The rules in force for a user and a category: plain values, resolved without I/O and without a config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from notifier.units import Window, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEFAULT_CATEGORY",
+    "LANES",
+    "Category",
+    "Lane",
+    "OnUnknown",
+    "Policies",
+    "Policy",
+    "Rules",
+    "Window",
+]
+
+Lane = Literal["urgent", "default", "bulk"]
+OnUnknown = Literal["resend", "give_up"]
+
+LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
+DEFAULT_CATEGORY: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules for one key: several windows and the least time `gap_us` between two sends, all at once."""
+
+    windows: tuple[Window, ...] = ()
+    gap_us: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it never holds anything back."""
+        return not self.windows and self.gap_us == 0
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to these rules, in microseconds."""
+        # A gap may outlast the windows, so permits are kept for the longest of them all.
+        return max((self.gap_us, *(window.interval_us for window in self.windows)))
+
+    def replaced(self, windows: tuple[Window, ...] | None = None, gap_us: int | None = None) -> Policy:
+        """Put what is given in the place of this policy's own; None leaves a part as it is."""
+        return Policy(
+            self.windows if windows is None else windows,
+            self.gap_us if gap_us is None else gap_us,
+        )
+
+    def __str__(self) -> str:
+        parts = [str(window) for window in self.windows]
+        if self.gap_us:
+            parts.append(f"gap {format_duration(self.gap_us)}")
+        return ", ".join(parts) or "no rules"
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A kind of message: the lane it travels in and the rules that hold on top of the user's.
+
+    expires_us: how long a notification is worth sending if it does not say so itself; None is for ever.
+    bypass: counted against the user's and the category's windows, but never held back by them.
+    attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
+    provider may or may not have delivered.
+    """
+
+    name: str
+    lane: Lane = "default"
+    policy: Policy = Policy()
+    expires_us: int | None = None
+    bypass: bool = False
+    attempts: int = 5
+    on_unknown: OnUnknown = "resend"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What applies to one notification: the user's policy, and its category with the category's own."""
+
+    user: Policy
+    category: Category
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to any of these rules, in microseconds."""
+        return max(self.user.horizon_us, self.category.policy.horizon_us)
+
+
+class Policies:
+    """Who is limited how. This is the one place that says in which order rules are found:
+
+    1. the user's own entry in `users`: rules, or the name of a tier, which stands for the tier's rules;
+    2. else the policy of everyone, `user`.
+
+    What an entry or a tier does not give (windows or gap) is taken from `user` (`Policy.replaced`, done by
+    the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
+    the other. A category that is not, or no longer, configured follows the rules of the category
+    `default`, under its own name; `default` exists always and has no rules unless it is configured.
+    """
+
+    __slots__ = ("_categories", "_default", "_everyone", "_users", "tiers")
+
+    def __init__(
+        self,
+        user: Policy = Policy(),
+        tiers: Mapping[str, Policy] | None = None,
+        users: Mapping[str, Policy | str] | None = None,
+        categories: Mapping[str, Category] | None = None,
+    ) -> None:
+        """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`."""
+        self.tiers: dict[str, Policy] = dict(tiers or {})
+        self._everyone = user
+        self._users = {
+            name: self.tiers[rules] if isinstance(rules, str) else rules for name, rules in (users or {}).items()
+        }
+        self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
+        self._default = self._categories[DEFAULT_CATEGORY]
+
+    @property
+    def categories(self) -> Mapping[str, Category]:
+        """The configured categories by name, and `default`."""
+        return self._categories
+
+    def knows(self, name: str) -> bool:
+        """Whether the category is configured, or is `default`."""
+        return name in self._categories
+
+    def for_user(self, user: str) -> Policy:
+        """Return the policy in force for a user."""
+        return self._users.get(user, self._everyone)
+
+    def category(self, name: str) -> Category:
+        """Return the category of that name; one that is not known has the rules of `default`."""
+        return self._categories.get(name) or replace(self._default, name=name)
+
+    def rules(self, user: str, category: str) -> Rules:
+        """All that applies to a notification of this category for this user."""
+        return Rules(self.for_user(user), self.category(category))

@@ -1,0 +1,137 @@
+"""Apple's push service: one connection, many notifications at once, a provider token of our own making."""
+
+from __future__ import annotations
+
+import math
+import ssl
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.notification import mask
+from notifier.providers import apns_answers
+from notifier.providers.apns_payload import PAYLOAD_BYTES, is_alert, payload
+from notifier.providers.apns_token import ProviderToken
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.http2_channel import Channel
+from notifier.providers.http2_headers import literal, repeated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpack import HeaderTuple
+
+HTTPS_PORT: Final = 443
+ALERT: Final = (repeated(b"apns-push-type", b"alert"), repeated(b"apns-priority", b"10"))
+BACKGROUND: Final = (repeated(b"apns-push-type", b"background"), repeated(b"apns-priority", b"5"))
+APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle")
+
+
+class ApnsProvider:
+    """Sends to iPhones and the like. key: the PEM text of the .p8; topic: the app's bundle id.
+
+    endpoint: ``https://host[:port]``. ca_file: trust these authorities and no others. timeout_us: the time
+    from `send` to an answer, in microseconds. Raises SettingsError for what cannot be used.
+    """
+
+    platform = "apns"
+
+    def __init__(
+        self,
+        *,
+        team_id: str,
+        key_id: str,
+        key: str,
+        topic: str,
+        endpoint: str = "https://api.push.apple.com",
+        ca_file: Path | None = None,
+        timeout_us: int = 5_000_000,
+    ) -> None:
+        host, port, authority = _split(endpoint)
+        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key)
+        self._channel = Channel(host=host, port=port, tls=_tls(ca_file), timeout_s=timeout_us / 1_000_000)
+        self._log = structlog.get_logger(__name__)
+        self._same_on_all = (
+            repeated(b":method", b"POST"),
+            repeated(b":scheme", b"https"),
+            repeated(b":authority", authority),
+            repeated(b"apns-topic", topic.encode()),
+        )
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; every trouble is an answer."""
+        try:
+            body = payload(dispatch.notification)
+        except InvalidNotificationError as error:
+            self._log.warning("unsendable", job_id=dispatch.job_id, field=error.field, why=error.why)
+            return Answer(Outcome.REJECTED, reason="InvalidNotification")
+        if len(body) > PAYLOAD_BYTES:
+            return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
+        authorization = self._token.authorization()
+        result = await self._channel.request(self._headers(dispatch, authorization), body, send_by=dispatch.send_by)
+        if isinstance(result, Answer):
+            return result
+        answer = apns_answers.read(result.status, result.headers, result.body)
+        if answer.reason == "ExpiredProviderToken" and self._token.renew(authorization):
+            return Answer(Outcome.RETRY, answer.status, answer.reason)
+        if answer.outcome is Outcome.FAULT:
+            self._log.error(
+                "apns_fault",
+                job_id=dispatch.job_id,
+                token=mask(dispatch.device.token),
+                status=answer.status,
+                reason=answer.reason,
+            )
+        return answer
+
+    async def close(self) -> None:
+        """Close the connection; sends under way answer UNKNOWN."""
+        await self._channel.close()
+
+    def _headers(self, dispatch: Dispatch, authorization: bytes) -> list[HeaderTuple]:
+        # Apple asks for the path and the token outside the compression table; ids would only push out of it
+        # what does repeat.
+        token, notification = dispatch.device.token, dispatch.notification
+        apns_id = str(uuid.uuid5(APNS_IDS, f"{dispatch.job_id}:{token}"))
+        headers = [
+            literal(b":path", b"/3/device/" + token.encode()),
+            *self._same_on_all,
+            *(ALERT if is_alert(notification) else BACKGROUND),
+            literal(b"authorization", authorization),
+            literal(b"apns-id", apns_id.encode()),
+        ]
+        if dispatch.ttl_us is not None:
+            until_s = math.ceil(time.time() + dispatch.ttl_us / 1_000_000)
+            headers.append(literal(b"apns-expiration", b"%d" % until_s))
+        if notification.collapse_id is not None:
+            headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
+        return headers
+
+
+def _split(endpoint: str) -> tuple[str, int, bytes]:
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    else:
+        if parts.scheme != "https" or parts.path not in {"", "/"} or parts.query or parts.username:
+            host = None
+    if not host or not host.isascii():
+        shown = "" if "@" in endpoint else f"{endpoint!r} "  # it may hold a password
+        raise SettingsError(f"providers.apns.endpoint: {shown}is not of the form https://host[:port]")
+    name = f"[{host}]" if ":" in host else host
+    return host, port or HTTPS_PORT, (f"{name}:{port}" if port else name).encode()
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"providers.apns.ca_file: cannot use {ca_file}: {error}") from None
+    context.set_alpn_protocols(["h2"])
+    return context

@@ -1,0 +1,38 @@
+"""A provider for trying things out: prints a line for each push in place of sending it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from notifier.notification import mask
+from notifier.providers.contract import Answer, Dispatch, Outcome
+
+
+class ConsoleProvider:
+    """Stands in for the provider of one platform; everything is delivered, to a text stream.
+
+    stream: where to print; None is the standard output of the moment. The title is shown, of the body only
+    its length: a console is a log.
+    """
+
+    def __init__(self, platform: str, stream: TextIO | None = None) -> None:
+        self.platform = platform
+        self._stream = stream
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Print the push and answer DELIVERED."""
+        notification = dispatch.notification
+        # repr: a line break in a title must not make two lines, nor an escape code colour the terminal.
+        title = "-" if notification.title is None else repr(notification.title)
+        body = "no body" if notification.body is None else f"body of {len(notification.body)} characters"
+        print(
+            f"push {self.platform} user={notification.user!r} category={notification.category}"
+            f" token={mask(dispatch.device.token)} title={title} ({body})",
+            file=self._stream or sys.stdout,
+            flush=True,
+        )
+        return Answer(Outcome.DELIVERED)
+
+    async def close(self) -> None:
+        """Nothing is held open."""

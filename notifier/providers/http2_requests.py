@@ -1,0 +1,73 @@
+"""What travels over an HTTP/2 connection: a request, and the one result it ends in.
+
+A request's result is the server's `Response`, or an `Answer` when there was none: UNSENT if the server cannot
+have acted on it (it never had a stream, its body was not complete, or the server says so), else UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from notifier.providers.contract import Answer, Outcome
+
+if TYPE_CHECKING:
+    from collections import OrderedDict
+
+    from hpack import HeaderTuple
+
+
+class Carrier(Protocol):
+    """The connection that a request has its stream on."""
+
+    def give_up(self, request: Request, reason: str) -> None:
+        """Reset the stream and resolve the request without a response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What the server answered; status 0 if it sent none that can be read."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+Result: TypeAlias = Response | Answer
+# A set in order of arrival, of which any member leaves in constant time.
+Waiting: TypeAlias = "OrderedDict[Request, None]"
+
+
+class Request:
+    """One POST on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds."""
+
+    __slots__ = (
+        "body", "connection", "deadline", "headers", "received", "response_headers", "result", "send_by",
+        "sent", "started_at", "stream_id", "timer",
+    )  # fmt: skip
+
+    def __init__(self, headers: list[HeaderTuple], body: bytes, *, send_by: float, deadline: float) -> None:
+        self.headers = headers
+        self.body = body
+        self.send_by = send_by
+        self.deadline = deadline
+        self.result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.connection: Carrier | None = None
+        self.stream_id = 0
+        self.started_at = 0.0
+        self.sent = 0  # bytes of the body
+        self.response_headers: dict[bytes, bytes] = {}
+        self.received = b""
+
+    def resolve(self, result: Result) -> None:
+        """Set the result, unless the one who asked has gone."""
+        if not self.result.done():
+            self.result.set_result(result)
+
+    def lose(self, reason: str) -> None:
+        """Resolve without a response: UNKNOWN if the whole request left, else UNSENT."""
+        complete = self.sent == len(self.body)
+        self.resolve(Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason))

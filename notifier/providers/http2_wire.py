@@ -1,0 +1,260 @@
+"""HTTP/2 on one TLS connection: h2, its buffers, its keep-alive, as plain calls. The only importer of h2."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import H2Error
+
+from notifier.providers.http2_headers import HeaderEncoder
+
+if TYPE_CHECKING:
+    from hpack import HeaderTuple
+    from hyperframe.frame import GoAwayFrame
+
+HIGHEST_STREAM_ID: Final = 2**31 - 1
+IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
+SWEEP_EVERY: Final = 128
+
+
+class _H2(H2Connection):
+    """h2, but it may finish its streams after a GOAWAY, and opens a stream in constant time."""
+
+    def __init__(self) -> None:
+        # Headers are built and checked by the provider; h2's own checks would take a third of the time.
+        super().__init__(
+            H2Configuration(
+                client_side=True,
+                header_encoding=None,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+                validate_inbound_headers=False,
+                normalize_inbound_headers=False,
+            )
+        )
+        self.encoder = HeaderEncoder()
+        self._until_sweep = SWEEP_EVERY
+
+    @property
+    def open_outbound_streams(self) -> int:
+        # h2 asks at each new stream and counts them all. The limit is held by Connection, so what is left to
+        # do here is the side effect of the count: closed streams are dropped, now and then.
+        self._until_sweep -= 1
+        if self._until_sweep:
+            return 0
+        self._until_sweep = SWEEP_EVERY
+        super().open_outbound_streams  # noqa: B018 - for its side effect
+        return 0
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
+        # h2 takes every frame after a GOAWAY for an error, though the streams up to the last one go on.
+        result = super()._receive_goaway_frame(frame)
+        self.state_machine.state = ConnectionState.CLIENT_OPEN
+        return result
+
+
+class Wire(asyncio.Protocol):
+    """A client's end of one connection: its user fills the methods on_… and calls the others."""
+
+    def __init__(self, *, ping_timeout_s: float) -> None:
+        self.log = structlog.get_logger(__name__)
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.heard_at = self.loop.time()
+        self.may_write = True
+        self._ping_timeout_s = ping_timeout_s
+        self._h2 = _H2()
+        self._transport: asyncio.Transport | None = None
+        self._next_id = 1
+        self._pinged = False
+        self._keep_alive: asyncio.TimerHandle | None = None
+
+    # For the user to fill.
+
+    def on_settings(self, max_streams: int) -> None:
+        """Take note of how many streams the server admits at once."""
+
+    def on_headers(self, stream_id: int, headers: dict[bytes, bytes]) -> None:
+        """Take a response's headers."""
+
+    def on_data(self, stream_id: int, data: bytes) -> None:
+        """Take a part of a response's body."""
+
+    def on_end_of_stream(self, stream_id: int) -> None:
+        """Take a response as complete."""
+
+    def on_reset(self, stream_id: int, *, refused: bool) -> None:
+        """Give up a stream; refused says that the server did nothing with it."""
+
+    def on_goaway(self, last_stream_id: int, code: int, reason: str) -> None:
+        """Give up the streams above the last one and open no more."""
+
+    def on_ready(self) -> None:
+        """Send what windows, limits or the socket may now admit, and flush."""
+
+    def on_lost(self) -> None:
+        """Give up all streams."""
+
+    # For the user to call.
+
+    @property
+    def protocol(self) -> str | None:
+        """What the server chose by ALPN."""
+        assert self._transport is not None
+        tls = self._transport.get_extra_info("ssl_object")
+        return cast("str | None", tls.selected_alpn_protocol()) if tls else None
+
+    @property
+    def open(self) -> bool:
+        """Whether frames may be sent."""
+        return self._transport is not None and self._h2.state_machine.state is not ConnectionState.CLOSED
+
+    @property
+    def window(self) -> int:
+        """How many bytes of bodies the connection takes now, over all streams."""
+        return self._h2.outbound_flow_control_window
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no stream can be opened any more."""
+        return self._next_id > HIGHEST_STREAM_ID
+
+    def open_stream(self, headers: list[HeaderTuple]) -> int:
+        """Open a stream with these headers; its id."""
+        stream_id = self._next_id
+        self._next_id += 2
+        self._h2.send_headers(stream_id, headers)
+        return stream_id
+
+    def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
+        """Send what the windows admit of body[sent:]; how much of the body has been sent in all."""
+        size = len(body)
+        while sent < size:
+            room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+            if room <= 0:
+                break
+            part = body[sent : sent + room] if sent or size > room else body
+            sent += len(part)
+            self._h2.send_data(stream_id, part, end_stream=sent == size)
+        return sent
+
+    def reset_stream(self, stream_id: int) -> None:
+        """Tell the server that nobody waits for this stream; nothing if it is closed already."""
+        try:
+            self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        except H2Error:
+            return
+
+    def flush(self) -> None:
+        """Hand everything to the socket."""
+        data = self._h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def hang_up(self) -> None:
+        """Say goodbye and close."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.open:
+            self._h2.close_connection()
+            self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # For the event loop to call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface; a server that did not choose HTTP/2 is left by whoever opened the connection."""
+        self._transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.protocol == "h2":
+            self._h2.initiate_connection()
+            self.flush()
+            self._keep_alive = self.loop.call_later(IDLE_S, self._check_alive)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what the server sent, then what it made possible."""
+        if not self.open:
+            return
+        self.heard_at = self.loop.time()
+        self._pinged = False
+        self.flush()  # at a GOAWAY h2 throws away what it still holds
+        try:
+            for event in self._h2.receive_data(data):
+                self._hand_on(event)
+        except H2Error as error:
+            self.log.warning("http2_protocol_error", error=type(error).__name__)
+            self.flush()
+            self.abort()
+        else:
+            self.on_ready()
+
+    def pause_writing(self) -> None:
+        """Start nothing more: the socket is full."""
+        self.may_write = False
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.may_write = True
+        self.on_ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the user, then whoever waits for the end."""
+        if exc is not None:
+            self.log.info("connection_lost", error=type(exc).__name__)
+        if self._keep_alive:
+            self._keep_alive.cancel()
+        self.on_lost()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _hand_on(self, event: Event) -> None:
+        match event:
+            case ResponseReceived():
+                self.on_headers(event.stream_id, cast("dict[bytes, bytes]", dict(event.headers)))
+            case DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                self.on_data(event.stream_id, event.data)
+            case StreamEnded():
+                self.on_end_of_stream(event.stream_id)
+            case StreamReset():
+                self.on_reset(event.stream_id, refused=event.error_code == ErrorCodes.REFUSED_STREAM)
+            case RemoteSettingsChanged():
+                self.on_settings(self._h2.remote_settings.max_concurrent_streams)
+            case ConnectionTerminated():
+                reason = (event.additional_data or b"")[:200].decode("utf-8", "replace")
+                self.on_goaway(event.last_stream_id or 0, int(event.error_code or 0), reason)
+            case PingAckReceived():
+                self._pinged = False
+
+    def _check_alive(self) -> None:
+        if self._pinged:
+            self.log.info("connection_dead", idle_s=round(self.loop.time() - self.heard_at))
+            self.abort()
+            return
+        wait_s = self.heard_at + IDLE_S - self.loop.time()
+        if wait_s <= 0:
+            self._h2.ping(b"notifier")
+            self.flush()
+            self._pinged, wait_s = True, self._ping_timeout_s
+        self._keep_alive = self.loop.call_later(wait_s, self._check_alive)

@@ -1,0 +1,185 @@
+"""What a strict APNs checks of one request, in Apple's own statuses and reasons. No I/O."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATH: Final = "/3/device/"
+TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
+TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+PAYLOAD_BYTES: Final = 4096
+COLLAPSE_ID_BYTES: Final = 64
+TOKEN_AGE_S: Final = 3600
+CLOCK_SKEW_S: Final = 300
+CACHED_TOKENS: Final = 1000
+PUSH_TYPES: Final = frozenset({"alert", "background"})  # those of which the payload can be checked
+PRIORITIES: Final = frozenset({"1", "5", "10"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be answered, and what the message said of itself. `trusted`: the provider token is valid."""
+
+    status: int
+    reason: str
+    token: str
+    message_id: str
+    trusted: bool
+    payload: dict[str, Any]
+
+
+class Refusal(Exception):  # noqa: N818 - inside this module a way out, not an error
+    """The first check that failed."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Checks:
+    """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970."""
+
+    def __init__(
+        self,
+        *,
+        topics: set[str],
+        team_keys: Mapping[str, tuple[str, str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._topics = topics
+        self._team_keys = team_keys
+        self._clock = clock
+        self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
+
+    def judge(self, headers: Mapping[str, str], body: bytes) -> Verdict:
+        """Return what a strict APNs answers to this request."""
+        path = headers.get(":path", "")
+        token = path.removeprefix(PATH) if path.startswith(PATH) else ""
+        message_id = headers.get("apns-id", "")
+        trusted = False
+        payload: dict[str, Any] = {}
+        status, reason = 200, ""
+        try:
+            _check_target(headers, path)
+            self._check_provider(headers)
+            trusted = True
+            _check_token(token)
+            self._check_topic(headers)
+            _check_headers(headers)
+            payload = _read_payload(body)
+            _check_push_type(headers, payload)
+        except Refusal as refusal:
+            status, reason = refusal.status, refusal.reason
+        if not _is_uuid(message_id):
+            message_id = str(uuid.uuid4())
+        return Verdict(status, reason, token, message_id, trusted, payload)
+
+    def _check_provider(self, headers: Mapping[str, str]) -> None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not token:
+            raise Refusal(403, "MissingProviderToken")
+        issued_at = self._issued_at.get(token)
+        if issued_at is None:
+            if scheme.lower() != "bearer":
+                raise Refusal(403, "InvalidProviderToken")
+            issued_at = self._verify(token)
+            if len(self._issued_at) >= CACHED_TOKENS:
+                self._issued_at.clear()
+            self._issued_at[token] = issued_at
+        age_s = self._clock() - issued_at
+        if age_s > TOKEN_AGE_S:
+            raise Refusal(403, "ExpiredProviderToken")
+        if age_s < -CLOCK_SKEW_S:
+            raise Refusal(403, "InvalidProviderToken")
+
+    def _verify(self, token: str) -> int:
+        # Times are checked by the caller, on this server's clock.
+        options: Any = {"verify_iat": False, "require": ["iat", "iss"]}
+        try:
+            team_id, public_key = self._team_keys[jwt.get_unverified_header(token)["kid"]]
+            claims = jwt.decode(token, public_key, algorithms=["ES256"], issuer=team_id, options=options)
+        except (jwt.InvalidTokenError, KeyError, TypeError, ValueError):
+            raise Refusal(403, "InvalidProviderToken") from None
+        issued_at = claims["iat"]
+        if type(issued_at) is not int:
+            raise Refusal(403, "InvalidProviderToken")
+        return issued_at
+
+    def _check_topic(self, headers: Mapping[str, str]) -> None:
+        topic = headers.get("apns-topic")
+        if not topic:
+            raise Refusal(400, "MissingTopic")
+        if not TOPIC.fullmatch(topic):
+            raise Refusal(400, "BadTopic")
+        if topic not in self._topics:
+            raise Refusal(400, "TopicDisallowed")
+
+
+def _check_target(headers: Mapping[str, str], path: str) -> None:
+    if headers.get(":method") != "POST":
+        raise Refusal(405, "MethodNotAllowed")
+    if not path.startswith(PATH):
+        raise Refusal(404, "BadPath")
+
+
+def _check_token(token: str) -> None:
+    if not TOKEN.fullmatch(token):
+        raise Refusal(400, "BadDeviceToken" if token else "MissingDeviceToken")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    message_id = headers.get("apns-id")
+    if message_id is not None and not _is_uuid(message_id):
+        raise Refusal(400, "BadMessageId")
+    expiration = headers.get("apns-expiration", "0")
+    if not (expiration.isascii() and expiration.isdigit()):
+        raise Refusal(400, "BadExpirationDate")
+    if headers.get("apns-priority", "10") not in PRIORITIES:
+        raise Refusal(400, "BadPriority")
+    if len(headers.get("apns-collapse-id", "").encode()) > COLLAPSE_ID_BYTES:
+        raise Refusal(400, "BadCollapseId")
+
+
+def _read_payload(body: bytes) -> dict[str, Any]:
+    if not body:
+        raise Refusal(400, "PayloadEmpty")
+    if len(body) > PAYLOAD_BYTES:
+        raise Refusal(413, "PayloadTooLarge")
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        payload = None
+    if not isinstance(payload, dict) or not isinstance(payload.get("aps"), dict):
+        raise Refusal(400, "BadPayload")  # Apple takes the request and drops the message: worse to test with
+    return payload
+
+
+def _check_push_type(headers: Mapping[str, str], payload: Mapping[str, Any]) -> None:
+    push_type = headers.get("apns-push-type")
+    if push_type not in PUSH_TYPES:
+        raise Refusal(400, "InvalidPushType")
+    aps = payload["aps"]
+    shown = any(key in aps for key in ("alert", "badge", "sound"))
+    silent = aps.get("content-available") == 1 and not shown
+    if (push_type == "alert" and not shown) or (push_type == "background" and not silent):
+        raise Refusal(400, "InvalidPushType")
+    # Apple: a background push with priority 10 is an error.
+    if push_type == "background" and headers.get("apns-priority", "10") == "10":
+        raise Refusal(400, "BadPriority")
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False

@@ -1,0 +1,332 @@
+"""A server that speaks FCM's HTTP v1 and Google's token endpoint over HTTPS, as strictly as the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import ssl
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from notifier.notification import TOKENS
+from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from notifier.simulators.certificates import Certificates
+
+SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
+GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+# What Google's libraries put into an assertion whatever the endpoint's address.
+AUDIENCE: Final = "https://oauth2.googleapis.com/token"
+TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path; also the name under which it is scripted
+ASSERTION_LIFE_S: Final = 3600
+PAYLOAD_BYTES: Final = 4096
+MAX_TTL_S: Final = 2_419_200
+
+# FCM's own error codes and the status word that goes with each; other reasons are status words themselves.
+ERROR_CODES: Final = {
+    "UNREGISTERED": "NOT_FOUND",
+    "INVALID_ARGUMENT": "INVALID_ARGUMENT",
+    "SENDER_ID_MISMATCH": "PERMISSION_DENIED",
+    "QUOTA_EXCEEDED": "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
+    "THIRD_PARTY_AUTH_ERROR": "UNAUTHENTICATED",
+}
+TEXT: Final = (str,)
+MESSAGE_FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    "token": TEXT,
+    "notification": (dict,),
+    "data": (dict,),
+    "android": (dict,),
+    "apns": (dict,),
+    "webpush": (dict,),
+    "fcm_options": (dict,),
+}
+NOTIFICATION_FIELDS: Final[dict[str, tuple[type, ...]]] = {"title": TEXT, "body": TEXT, "image": TEXT}
+ANDROID_FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    "collapse_key": TEXT,
+    "priority": TEXT,
+    "ttl": TEXT,
+    "restricted_package_name": TEXT,
+    "notification": (dict,),
+    "data": (dict,),
+}
+ANDROID_NOTIFICATION_FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("title", "body", "icon", "color", "sound", "tag", "click_action", "channel_id"), TEXT),
+    "notification_count": (int,),
+}
+
+
+class FcmSimulator:
+    """FCM and its token endpoint on one free port of 127.0.0.1.
+
+    Whom to trust: `public_key` (PEM) and `client_email`, or later `trust(service account file)`.
+    scripts: by device token; those under ``/token`` are for the token endpoint.
+    latency_ms: before each answer of FCM, in milliseconds.
+    token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        certificates: Certificates,
+        log: WireLog,
+        project_id: str,
+        public_key: str = "",
+        client_email: str = "",
+        scripts: Scripts | None = None,
+        latency_ms: float = 0,
+        port: int = 0,
+        token_lifetime_s: int = 3600,
+    ) -> None:
+        self.token_lifetime_s = token_lifetime_s
+        self.token_fetches = 0
+        self.connections: set[object] = set()  # the peers that ever sent a message
+        self._certificates = certificates
+        self._log = log
+        self._project_id = project_id
+        self._public_key = public_key
+        self._client_email = client_email
+        self._playback = Playback(scripts or {})
+        self._latency_s = latency_ms / 1000
+        self._port = port
+        self._access: dict[str, float] = {}  # access token -> its end on the monotonic clock
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen; raises OSError if the port is taken."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificates.cert_file, self._certificates.key_file)
+        app = web.Application()
+        app.router.add_post(TOKEN_ENDPOINT, self._serve_token)
+        app.router.add_post("/v1/projects/{project}/messages:send", self._serve_send)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=context, backlog=1024).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+
+    @property
+    def url(self) -> str:
+        """The endpoint to configure; the token endpoint is this and ``/token``."""
+        return f"https://127.0.0.1:{self._port}"
+
+    async def close(self) -> None:
+        """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def trust(self, service_account: Path) -> None:
+        """Accept the assertions that this service account signs, and no others."""
+        account = json.loads(service_account.read_text(encoding="utf-8"))
+        self._client_email = account["client_email"]
+        self._public_key = public_key_of(account["private_key"])
+
+    def expire_tokens(self) -> None:
+        """End every access token handed out so far."""
+        self._access.clear()
+
+    async def _serve_token(self, request: web.Request) -> web.StreamResponse:
+        form = await request.post()
+        self.token_fetches += 1
+        reply = self._playback.next(TOKEN_ENDPOINT)
+        if reply is not None and (reply.drop or reply.status != HTTPStatus.OK or reply.delay_ms):
+            await asyncio.sleep(reply.delay_ms / 1000)
+            if reply.drop:
+                return _cut(request)
+            if reply.status != HTTPStatus.OK:
+                return _oauth_error(reply.status, reply.reason)
+        error = self._assertion_error(str(form.get("grant_type", "")), str(form.get("assertion", "")))
+        if error:
+            return _oauth_error(400, error)
+        token = "ya29." + secrets.token_urlsafe(48)
+        self._access[token] = time.monotonic() + self.token_lifetime_s
+        answer = {"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"}
+        return web.json_response(answer)
+
+    def _assertion_error(self, grant: str, assertion: str) -> str:
+        if grant != GRANT:
+            return "unsupported_grant_type"
+        try:
+            claims = jwt.decode(
+                assertion,
+                self._public_key,
+                algorithms=["RS256"],
+                audience=[AUDIENCE, self.url + TOKEN_ENDPOINT],
+                issuer=self._client_email,
+                options={"require": ["iss", "aud", "iat", "exp", "scope"]},
+            )
+        except (jwt.PyJWTError, ValueError):
+            return "invalid_grant"
+        if claims["exp"] - claims["iat"] > ASSERTION_LIFE_S:
+            return "invalid_grant"
+        return "" if SCOPE in str(claims["scope"]).split() else "invalid_scope"
+
+    async def _serve_send(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        at_us = time.time_ns() // 1000
+        if request.transport is not None:
+            self.connections.add(request.transport.get_extra_info("peername"))
+        message, reply = self._judge(request, body)
+        scripted = None
+        token = message.get("token")
+        token = token if isinstance(token, str) else ""
+        if reply.status == HTTPStatus.OK and (scripted := self._playback.next(token)):
+            reply = scripted
+        name = f"projects/{self._project_id}/messages/0:{at_us}%{secrets.token_hex(8)}"
+        status = 0 if reply.drop else reply.status
+        self._log.record(_arrival(at_us, message, status, reply.reason, name))
+        if self._latency_s or reply.delay_ms:
+            await asyncio.sleep(self._latency_s + reply.delay_ms / 1000)
+        return _cut(request) if reply.drop else _response(reply, name)
+
+    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
+        """Read the message, as far as there is one, and the answer that its form earns."""
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        if scheme != "Bearer" or self._access.get(bearer, 0.0) <= time.monotonic():
+            return {}, Reply(401, "UNAUTHENTICATED")
+        if request.match_info["project"] != self._project_id:
+            return {}, Reply(404, "NOT_FOUND")
+        if request.content_type != "application/json":
+            return {}, Reply(400, "INVALID_ARGUMENT")
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            return {}, Reply(400, "INVALID_ARGUMENT")
+        message = asked.get("message") if isinstance(asked, dict) else None
+        if not isinstance(message, dict):
+            return {}, Reply(400, "INVALID_ARGUMENT")
+        valid = asked.keys() <= {"message", "validate_only"} and is_valid(message)
+        return message, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
+
+
+def is_valid(message: dict[str, Any]) -> bool:
+    """Whether FCM takes a message of this form: known fields, right types, a sane ttl, 4,096 bytes."""
+    notification, android = message.get("notification", {}), message.get("android", {})
+    if not (_has(message, MESSAGE_FIELDS) and _has(notification, NOTIFICATION_FIELDS)):
+        return False
+    if not (_has(android, ANDROID_FIELDS) and TOKENS["fcm"].fullmatch(message.get("token", ""))):
+        return False
+    shown, data = android.get("notification", {}), message.get("data", {})
+    ttl = re.fullmatch(r"(\d{1,9})(?:\.\d{1,9})?s", android.get("ttl", "0s"))
+    counted: dict[str, Any] = {}
+    counted |= {name: message[name] for name in ("notification", "data") if name in message}
+    if shown:
+        counted["android"] = {"notification": shown}
+    size = len(json.dumps(counted, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
+    return (
+        _has(shown, ANDROID_NOTIFICATION_FIELDS)
+        and all(isinstance(value, str) and not _is_reserved(key) for key, value in data.items())
+        and ttl is not None
+        and int(ttl[1]) <= MAX_TTL_S
+        and android.get("priority", "NORMAL") in {"NORMAL", "HIGH"}
+        and size <= PAYLOAD_BYTES
+    )
+
+
+def _has(value: dict[str, Any], fields: dict[str, tuple[type, ...]]) -> bool:
+    return all(name in fields and isinstance(item, fields[name]) for name, item in value.items())
+
+
+def _is_reserved(key: str) -> bool:
+    return key in {"from", "message_type", "gcm", "google"} or key.startswith(("google.", "gcm."))
+
+
+def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name: str) -> Arrival:
+    def part(*path: str, kind: type) -> Any:
+        value: Any = message
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, kind) else None
+
+    return Arrival(
+        at_us=at_us,
+        platform="fcm",
+        token=part("token", kind=str) or "",
+        status=status,
+        reason=reason,
+        message_id=name if status == HTTPStatus.OK else "",
+        collapse_id=part("android", "collapse_key", kind=str),
+        data=part("data", kind=dict) or {},
+        title=part("notification", "title", kind=str),
+    )
+
+
+def _response(reply: Reply, name: str) -> web.Response:
+    if reply.reason.startswith("<"):
+        headers = {**reply.headers, "Content-Type": "text/html"}
+        return web.Response(status=reply.status, text=reply.reason, headers=headers)
+    if reply.status == HTTPStatus.OK:
+        return web.json_response({"name": name}, headers=reply.headers)
+    try:
+        phrase = HTTPStatus(reply.status).phrase
+    except ValueError:
+        phrase = "Error"
+    error: dict[str, Any] = {"code": reply.status, "message": phrase}
+    if reply.reason:
+        error["status"] = ERROR_CODES.get(reply.reason, reply.reason)
+    if reply.reason in ERROR_CODES:
+        kind = "type.googleapis.com/google.firebase.fcm.v1.FcmError"
+        error["details"] = [{"@type": kind, "errorCode": reply.reason}]
+    elif reply.status == HTTPStatus.UNAUTHORIZED:
+        kind = "type.googleapis.com/google.rpc.ErrorInfo"
+        error["details"] = [{"@type": kind, "reason": "ACCESS_TOKEN_EXPIRED", "domain": "googleapis.com"}]
+    return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+
+
+def _oauth_error(status: int, reason: str) -> web.Response:
+    if reason.startswith("<"):
+        return web.Response(status=status, text=reason, content_type="text/html")
+    return web.json_response({"error": reason or "invalid_grant"}, status=status)
+
+
+def _cut(request: web.Request) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def public_key_of(private_key: str) -> str:
+    """Derive the public key, in PEM, from a private one in PEM."""
+    key = load_pem_private_key(private_key.encode(), password=None)
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def make_service_account(folder: Path, token_uri: str, project_id: str) -> Path:
+    """Write a new service account as Google hands it out (RSA 2048) into `folder`; return its path."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    account = {
+        "type": "service_account",
+        "project_id": project_id,
+        "private_key_id": secrets.token_hex(20),
+        "private_key": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        "client_email": f"simulator@{project_id}.iam.gserviceaccount.com",
+        "client_id": "100000000000000000000",
+        "token_uri": token_uri,
+    }
+    path = folder / "service-account.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,107 @@
+"""What the simulators share: the log of what arrived, and the scripts that say what to answer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One complete request as a simulator received it, accepted or refused.
+
+    at_us: wall clock in microseconds since 1970, taken when the last byte of the request was there and
+        before any latency of the answer: what the laws are measured with.
+    status: the HTTP status decided for it; 0 if the script dropped the connection instead.
+    message_id: the apns-id or the FCM message name. data: the message's custom data as received.
+    """
+
+    at_us: int
+    platform: str
+    token: str
+    status: int
+    reason: str
+    message_id: str
+    collapse_id: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    title: str | None = None
+
+
+class WireLog:
+    """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
+
+    Each line is flushed when written, so that another process may read while the simulator runs. The file
+    holds tokens in full: it is a measurement of invented devices, never of people's.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.arrivals: list[Arrival] = []
+        self._file: IO[str] | None = None if path is None else path.open("a", encoding="utf-8")
+
+    def record(self, arrival: Arrival) -> None:
+        """Append one arrival."""
+        if self._file is None:
+            self.arrivals.append(arrival)
+            return
+        self._file.write(json.dumps(asdict(arrival), separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, if there is one; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+
+    @staticmethod
+    def read(path: Path) -> list[Arrival]:
+        """Return the arrivals in a file, in order. A last line without its end is being written: left out."""
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        return [Arrival(**json.loads(line)) for line in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to answer in place of acceptance.
+
+    status: the HTTP status; 200 accepts. reason: the provider's own word, put into the provider's own form
+        of an error body; a reason that starts with ``<`` is sent as it is, as an HTML page of a proxy.
+    delay_ms: waited before the answer, in milliseconds, on top of the simulator's latency.
+    drop: answer nothing and cut the connection.
+    """
+
+    status: int
+    reason: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay_ms: int = 0
+    drop: bool = False
+
+
+Scripts: TypeAlias = Mapping[str, Sequence[Reply]]
+
+
+class Playback:
+    """Scripts being played: the n-th request for a token takes its n-th reply, the last one repeats."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+        self._played: Counter[str] = Counter()
+
+    def next(self, token: str) -> Reply | None:
+        """Return the reply for this request; None if nothing is scripted for the token."""
+        replies = self._scripts.get(token)
+        if not replies:
+            return None
+        index = min(self._played[token], len(replies) - 1)
+        self._played[token] += 1
+        return replies[index]
+
+
+def load_scripts(path: Path) -> Scripts:
+    """Scripts from a JSON file ``{token: [{"status": 410, "reason": "Unregistered"}, …]}``."""
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    return {token: [Reply(**reply) for reply in replies] for token, replies in loaded.items()}

@@ -1,0 +1,116 @@
+"""Durations and rates as people write them: `1500ms`, `10m`, `10/minute`, `5/10s`. Microseconds inside."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+UNITS: Final = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+WORDS: Final = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+
+SHORTEST_INTERVAL_US: Final = UNITS["ms"]
+LONGEST_US: Final = 366 * UNITS["d"]
+# An exact window keeps one entry for each send, so a limit is also a promise of memory.
+LARGEST_LIMIT: Final = 1_000_000
+
+_DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([^\s0-9.]*)")
+_RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """At most `limit` sends in any half-open rolling interval of `interval_us` microseconds."""
+
+    limit: int
+    interval_us: int
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{format_duration(self.interval_us)}"
+
+
+def shown(text: object) -> str:
+    """Quote a value for an error: never so much that a pasted file or key would be given away."""
+    quoted = str(text)
+    return repr(quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 20] + "…")
+
+
+def parse_duration(text: str, *, least_us: int = 0, most_us: int = LONGEST_US) -> int:
+    """Return the microseconds in `1500ms`, `1.5s`, `10m`, `1h`, `2d` or `1w`, rounded up.
+
+    Raise ValueError, saying what would be right, for another form or when outside `least_us..most_us`.
+    """
+    text = text.strip()
+    if text.startswith("-"):
+        raise ValueError(f"{shown(text)}: a duration cannot be negative; the least is {format_duration(least_us)}")
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{shown(text)} is not a duration; write a number and a unit, such as 1500ms, 1.5s or 10m")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"{shown(text)}: a number without a unit; write {number}s, or use {_short_units()}")
+    if unit not in UNITS:
+        raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {_short_units()}")
+    us = math.ceil(Fraction(number) * UNITS[unit])
+    if not least_us <= us <= most_us:
+        bounds = f"from {format_duration(least_us)} to {format_duration(most_us)}"
+        raise ValueError(f"{shown(text)} is outside what is allowed; give {bounds}")
+    return us
+
+
+def format_duration(us: int) -> str:
+    """Write `us` microseconds exactly, as `parse_duration` reads it: `1500ms`, `10m`, `7d`, `0s`."""
+    if us < 0:
+        raise ValueError(f"{us} µs: a duration cannot be negative")
+    if us == 0:
+        return "0s"
+    # No weeks: "14d" and "366d" compare at a glance where "2w" and "366d" do not.
+    for unit in ("d", "h", "m", "s", "ms"):
+        if us % UNITS[unit] == 0:
+            return f"{us // UNITS[unit]}{unit}"
+    return f"{us // 1_000}.{us % 1_000:03d}".rstrip("0") + "ms"
+
+
+def parse_window(text: str) -> Window:
+    """Return the window in `10/minute`, `5/10s`, `200/day` or `1/2h`.
+
+    Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
+    an interval under 1 ms or over 366 days.
+    """
+    text = text.strip()
+    match = _RATE.fullmatch(text)
+    if match is None:
+        if text.startswith("-"):
+            raise ValueError(f"{shown(text)}: a limit cannot be negative; it must be at least 1")
+        raise ValueError(f"{shown(text)} is not a rate; write a limit and an interval, such as 10/minute or 5/10s")
+    limit, interval = int(match[1]), match[2].strip()
+    if limit < 1:
+        raise ValueError(f"{shown(text)}: the limit must be at least 1; to send nothing, do not enqueue")
+    if limit > LARGEST_LIMIT:
+        raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
+    if interval in UNITS or interval in WORDS:
+        return Window(limit, UNITS[WORDS.get(interval, interval)])
+    duration = _DURATION.fullmatch(interval)
+    unit = duration[2] if duration else interval
+    if unit and unit not in UNITS:
+        units = f"{', '.join(UNITS)} or {', '.join(WORDS)}"
+        raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
+    try:
+        return Window(limit, parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: the interval {error}") from None
+
+
+def _short_units() -> str:
+    *rest, last = UNITS
+    return f"{', '.join(rest)} or {last}"

@@ -1,0 +1,786 @@
+"""The FCM provider against the FCM simulator: real TLS, real tokens, real refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.notification import Device, Notification
+from notifier.providers.apns import ApnsProvider
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.fcm import FcmProvider
+from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size, read_answer
+from notifier.simulators.__main__ import main as simulators_main
+from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.fcm import FcmSimulator, is_valid, make_service_account, public_key_of
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+TOKEN = "device-token:0123456789abcdef"
+PROJECT = "demo-project"
+SECOND = 1_000_000
+
+
+class WatchedLog(WireLog):
+    """A wire log that can be awaited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = asyncio.Event()
+
+    def record(self, arrival: Arrival) -> None:
+        super().record(arrival)
+        self.arrived.set()
+
+
+@dataclass(frozen=True)
+class Rig:
+    provider: FcmProvider
+    simulator: FcmSimulator
+    log: WatchedLog
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    path = make_service_account(tmp_path_factory.mktemp("account"), "https://127.0.0.1:1/token", PROJECT)
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def offline(account: dict[str, str]) -> FcmProvider:
+    return FcmProvider(service_account=account)
+
+
+@pytest.fixture
+def rig(certificates: Certificates, account: dict[str, str]) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def make(
+        scripts: Scripts | None = None, *, latency_ms: float = 0, **options: Any
+    ) -> AsyncIterator[Rig]:
+        log = WatchedLog()
+        simulator = FcmSimulator(
+            certificates=certificates,
+            log=log,
+            project_id=PROJECT,
+            public_key=public_key_of(account["private_key"]),
+            client_email=account["client_email"],
+            scripts=scripts,
+            latency_ms=latency_ms,
+        )
+        await simulator.start()
+        options = {"service_account": account, "ca_file": certificates.ca_file} | options
+        options["service_account"] = options["service_account"] | {"token_uri": f"{simulator.url}/token"}
+        provider = FcmProvider(endpoint=simulator.url, **options)
+        try:
+            yield Rig(provider, simulator, log)
+        finally:
+            await provider.close()
+            await simulator.close()
+
+    return make
+
+
+def dispatch(
+    token: str = TOKEN, *, within_s: float = 10, ttl_us: int | None = None, **fields: Any
+) -> Dispatch:
+    device = Device("fcm", token)
+    fields = {"user": "7", "devices": [device], "title": "Hello", "body": "World"} | fields
+    send_by = asyncio.get_running_loop().time() + within_s
+    return Dispatch("job-1", device, Notification(**fields), ttl_us, send_by)
+
+
+def message_of(provider: FcmProvider, asked: Dispatch) -> dict[str, Any]:
+    return json.loads(provider._messages.build(asked))["message"]
+
+
+ROWS = [
+    (200, "", Outcome.DELIVERED),
+    (404, "UNREGISTERED", Outcome.DEAD_TOKEN),
+    (404, "NOT_FOUND", Outcome.FAULT),
+    (400, "INVALID_ARGUMENT", Outcome.REJECTED),
+    (403, "SENDER_ID_MISMATCH", Outcome.REJECTED),
+    (403, "PERMISSION_DENIED", Outcome.FAULT),
+    (401, "THIRD_PARTY_AUTH_ERROR", Outcome.FAULT),
+    (429, "QUOTA_EXCEEDED", Outcome.RETRY),
+    (500, "INTERNAL", Outcome.UNKNOWN),
+    (503, "UNAVAILABLE", Outcome.UNKNOWN),
+    (502, "<html>Bad gateway</html>", Outcome.UNKNOWN),
+    (200, "<html>Sign in to this network</html>", Outcome.UNKNOWN),
+    (405, "<html>Method not allowed</html>", Outcome.FAULT),
+    (302, "<html>Moved</html>", Outcome.FAULT),
+]
+
+
+@pytest.mark.parametrize(("status", "reason", "outcome"), ROWS)
+def test_answers_follow_the_table(
+    rig: Callable[..., Any], status: int, reason: str, outcome: Outcome
+) -> None:
+    """Each answer of FCM has its one outcome, keeps FCM's own errorCode and costs one request."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [Reply(status, reason, {"Location": "/elsewhere"})]}) as r:
+            answer = await r.provider.send(dispatch())
+            assert (answer.outcome, answer.status) == (outcome, status)
+            if not reason.startswith("<"):
+                assert answer.reason == reason
+            assert (answer.retry_after_us is not None) == (
+                outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT}
+            )
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def in_two_minutes() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=121), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "at_least_s", "at_most_s"),
+    [
+        (Reply(429, "QUOTA_EXCEEDED"), 60, 60),
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": "5"}), 60, 60),
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": "90"}), 90, 90),
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": in_two_minutes()}), 90, 121),
+        (Reply(500, "INTERNAL", {"Retry-After": "30"}), 30, 30),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "7"}), 7, 7),
+        (Reply(503, "UNAVAILABLE"), 10, 10),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "soon"}), 10, 10),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "9" * 12}), 86400, 86400),
+    ],
+)
+def test_retry_after_is_handed_on_and_never_slept(
+    rig: Callable[..., Any], reply: Reply, at_least_s: int, at_most_s: int
+) -> None:
+    """Retry-After is the caller's to wait, in both its forms: the send ends at once after one request."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [reply]}) as r:
+            began = time.perf_counter()
+            answer = await r.provider.send(dispatch())
+            assert time.perf_counter() - began < 2
+            assert at_least_s * SECOND <= answer.retry_after_us <= at_most_s * SECOND
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def test_a_date_in_retry_after_is_read_by_the_servers_clock() -> None:
+    """A worker whose clock is hours wrong still waits what the server meant."""
+    headers = {
+        "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
+        "Retry-After": "Wed, 21 Oct 2015 07:30:00 GMT",
+    }
+    assert read_answer(503, headers, b"").retry_after_us == 120 * SECOND
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"error": []}',
+        b'{"error": {"details": {}}}',
+        b'{"error": {"details": [1, {"errorCode": 5}], "status": 7}}',
+        b"[" * 100_000,
+    ],
+)
+def test_odd_bodies_are_borne(body: bytes) -> None:
+    """No body makes the reading of an answer raise; the status still decides."""
+    assert read_answer(404, {}, body) == Answer(Outcome.FAULT, 404, "", 60 * SECOND)
+    assert read_answer(200, {}, body).outcome is Outcome.UNKNOWN
+
+
+def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any]) -> None:
+    """200 sends at 100 in flight use at most `max_connections` connections and one token fetch."""
+
+    async def run() -> None:
+        async with rig(max_connections=20) as r:
+            free = asyncio.Semaphore(100)
+
+            async def one() -> Answer:
+                async with free:
+                    return await r.provider.send(dispatch())
+
+            answers = await asyncio.gather(*(one() for _ in range(200)))
+            assert Counter(a.outcome for a in answers) == {Outcome.DELIVERED: 200}
+            assert len(r.log.arrivals) == 200
+            assert len(r.simulator.connections) <= 20
+            assert r.simulator.token_fetches == 1
+
+    asyncio.run(run())
+
+
+def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) -> None:
+    """50 sends that find the access token at its end wait for one fetch, and all are delivered."""
+
+    async def run() -> None:
+        async with rig() as r:
+            await r.provider.send(dispatch())
+            r.provider._tokens._usable_until = r.provider._tokens._renew_at = 0.0
+            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert r.simulator.token_fetches == 2
+
+    asyncio.run(run())
+
+
+def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> None:
+    """50 sends whose proven token FCM no longer takes answer RETRY; one fetch serves all that follow."""
+
+    async def run() -> None:
+        async with rig() as r:
+            await r.provider.send(dispatch())
+            r.simulator.expire_tokens()
+            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.RETRY, "UNAUTHENTICATED")}
+            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert r.simulator.token_fetches == 2
+
+    asyncio.run(run())
+
+
+def test_a_token_is_renewed_while_the_old_one_serves(rig: Callable[..., Any]) -> None:
+    """A token near its end is renewed beside the sends: none of them waits for a slow token endpoint."""
+
+    async def run() -> None:
+        async with rig({"/token": [Reply(200), Reply(200, delay_ms=500)]}) as r:
+            await r.provider.send(dispatch())
+            tokens = r.provider._tokens
+            tokens._renew_at = 0.0
+            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+            assert tokens._fetching is not None
+            old = tokens._token
+            await tokens._fetching
+            assert tokens._token != old
+            assert r.simulator.token_fetches == 2
+
+    asyncio.run(run())
+
+
+def test_a_short_lived_token_is_not_used_to_its_last_moment(rig: Callable[..., Any]) -> None:
+    """A token is given up before its end, also when it lives for seconds only."""
+
+    async def run() -> None:
+        async with rig() as r:
+            r.simulator.token_lifetime_s = 4
+            began = asyncio.get_running_loop().time()
+            await r.provider.send(dispatch())
+            tokens = r.provider._tokens
+            assert began < tokens._renew_at < tokens._usable_until < began + 4
+
+    asyncio.run(run())
+
+
+def test_a_fresh_token_refused_by_fcm_is_a_fault(rig: Callable[..., Any]) -> None:
+    """Where FCM refuses a token just fetched, no storm of fetches follows: all answer FAULT until later."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [Reply(401, "UNAUTHENTICATED")]}) as r:
+            with capture_logs() as logs:
+                answers = [await r.provider.send(dispatch()) for _ in range(5)]
+            assert {a.outcome for a in answers} == {Outcome.FAULT}
+            assert all(a.retry_after_us > 50 * SECOND for a in answers)
+            assert (r.simulator.token_fetches, len(r.log.arrivals)) == (1, 1)
+            assert [entry["log_level"] for entry in logs] == ["error"]
+
+    asyncio.run(run())
+
+
+def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any], tmp_path: Path) -> None:
+    """A key that Google does not know answers FAULT, is logged once as an error, and is never shown."""
+    other = json.loads(make_service_account(tmp_path, "https://127.0.0.1:1/token", PROJECT).read_text())
+
+    async def run() -> None:
+        async with rig(service_account=other) as r:
+            with capture_logs() as logs:
+                answers = [await r.provider.send(dispatch()) for _ in range(3)]
+            assert {(a.outcome, a.reason) for a in answers} == {
+                (Outcome.FAULT, "TokenEndpoint: invalid_grant")
+            }
+            assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
+            assert [entry["log_level"] for entry in logs] == ["error"]
+            assert "PRIVATE" not in str(logs)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(503, "backend"), Reply(429, "busy"), Reply(200, drop=True), Reply(502, "<html>")]
+)
+def test_a_token_endpoint_that_is_down_leaves_sends_unsent(rig: Callable[..., Any], reply: Reply) -> None:
+    """Without an access token sends answer UNSENT with a backoff, at once within it, and recover."""
+
+    async def run() -> None:
+        async with rig({"/token": [reply, Reply(200)]}) as r:
+            began = time.perf_counter()
+            first, second = [await r.provider.send(dispatch()) for _ in range(2)]
+            assert time.perf_counter() - began < 1
+            assert first.outcome is second.outcome is Outcome.UNSENT
+            assert 0 < second.retry_after_us < first.retry_after_us <= 200_000
+            assert r.simulator.token_fetches == 1
+            await asyncio.sleep(first.retry_after_us / SECOND)
+            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_gone_leaves_sends_unsent_until_it_is_back(rig: Callable[..., Any]) -> None:
+    """A refused connection is UNSENT with a growing backoff; the same client recovers with the server."""
+
+    async def run() -> None:
+        async with rig() as r:
+            await r.provider.send(dispatch())
+            await r.simulator.close()
+            gone = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(20)))
+            assert {a.outcome for a in gone} == {Outcome.UNSENT}
+            waits = [max(a.retry_after_us for a in gone)]
+            for _ in range(3):
+                await asyncio.sleep(waits[-1] / SECOND)
+                answer = await r.provider.send(dispatch())
+                assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorError")
+                waits.append(answer.retry_after_us)
+            held = await r.provider.send(dispatch())
+            assert (held.outcome, held.reason) == (Outcome.UNSENT, "Unreachable")
+            assert 0 < held.retry_after_us < waits[-1]
+            assert waits[0] <= 200_000  # however many failed together, it was one failure
+            assert waits[-1] >= 799_999  # between a half and the whole of 1.6 s
+            await r.simulator.start()
+            await asyncio.sleep(waits[-1] / SECOND)
+            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+            assert len(r.log.arrivals) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reply", [Reply(200, drop=True), Reply(200, delay_ms=5000)])
+def test_no_answer_after_the_request_is_unknown(rig: Callable[..., Any], reply: Reply) -> None:
+    """A cut connection and a silent server may have delivered: UNKNOWN within the timeout, sent once."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [reply]}, timeout_us=400_000) as r:
+            began = time.perf_counter()
+            answer = await r.provider.send(dispatch())
+            assert (answer.outcome, answer.status) == (Outcome.UNKNOWN, None)
+            assert time.perf_counter() - began < 3
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def test_an_unknown_authority_is_never_sent_to(rig: Callable[..., Any], tmp_path: Path) -> None:
+    """A server whose certificate the CA file does not vouch for gets neither an assertion nor a message."""
+    stranger = make_certificates(tmp_path).ca_file
+
+    async def run() -> None:
+        async with rig(ca_file=stranger) as r:
+            assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
+            r.provider._tokens._token, r.provider._tokens._usable_until = "token", float("inf")
+            answer = await r.provider.send(dispatch())
+            assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorCertificateError")
+            assert (r.simulator.token_fetches, r.log.arrivals) == (0, [])
+
+    asyncio.run(run())
+
+
+def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> None:
+    """After `send_by` no request begins, whether the token, a connection or the caller took too long."""
+    slow = {"/token": [Reply(200, delay_ms=300)], TOKEN: [Reply(200, delay_ms=800)]}
+
+    async def run() -> None:
+        async with rig(slow, max_connections=1) as r:
+            late = await r.provider.send(dispatch(within_s=-0.1))
+            no_token = await r.provider.send(dispatch(within_s=0.1))
+            assert (late.outcome, no_token.outcome) == (Outcome.UNSENT, Outcome.UNSENT)
+            assert r.log.arrivals == []
+            await r.provider._tokens._fetching
+            first = asyncio.create_task(r.provider.send(dispatch()))
+            await r.log.arrived.wait()
+            began = time.perf_counter()
+            no_connection = await r.provider.send(dispatch(within_s=0.1))
+            assert no_connection.outcome is Outcome.UNSENT
+            assert time.perf_counter() - began < 0.7
+            assert (await first).outcome is Outcome.DELIVERED
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
+    """At `close` a send under way answers UNKNOWN, a waiting or later one UNSENT, and none raises."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [Reply(200, delay_ms=5000)]}, max_connections=1) as r:
+            under_way = asyncio.create_task(r.provider.send(dispatch()))
+            await r.log.arrived.wait()
+            waiting = asyncio.create_task(r.provider.send(dispatch()))
+            await asyncio.sleep(0)
+            await r.provider.close()
+            assert (await under_way).outcome is Outcome.UNKNOWN
+            assert (await waiting).outcome is Outcome.UNSENT
+            assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("ttl_us", "ttl"),
+    [
+        (None, None),
+        (-1, "0s"),
+        (0, "0s"),
+        (999_999, "0s"),
+        (90 * SECOND + 1, "90s"),
+        (90 * 86_400 * SECOND, f"{MAX_TTL_S}s"),
+    ],
+)
+def test_ttl_is_whole_seconds_rounded_down(
+    rig: Callable[..., Any], ttl_us: int | None, ttl: str | None
+) -> None:
+    """What is left of a notification's life is FCM's ttl, never longer, and FCM takes it."""
+
+    async def run() -> None:
+        async with rig() as r:
+            asked = dispatch(ttl_us=ttl_us)
+            assert message_of(r.provider, asked)["android"].get("ttl") == ttl
+            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
+    """Every field of a notification reaches FCM in FCM's form; data that is not text travels as its JSON."""
+    fields: dict[str, Any] = {"collapse_id": "score", "sound": "ping", "badge": 3}
+    fields["data"] = {"a": "text", "n": 3, "yes": True, "none": None, "list": [1, {"ü": 2.5}]}
+    data = {"a": "text", "n": "3", "yes": "true", "none": "null", "list": '[1,{"ü":2.5}]'}
+
+    async def run() -> None:
+        async with rig() as r:
+            asked = dispatch(**fields)
+            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
+            assert message_of(r.provider, asked) == {
+                "token": TOKEN,
+                "notification": {"title": "Hello", "body": "World"},
+                "data": data,
+                "android": {
+                    "priority": "HIGH",
+                    "collapse_key": "score",
+                    "notification": {"sound": "ping", "notification_count": 3, "tag": "score"},
+                },
+            }
+            (arrival,) = r.log.arrivals
+            assert (arrival.title, arrival.collapse_id, arrival.data) == ("Hello", "score", data)
+            assert (arrival.platform, arrival.token, arrival.status) == ("fcm", TOKEN, 200)
+            assert arrival.message_id.startswith(f"projects/{PROJECT}/messages/")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("priority", "expected"), [("normal", "NORMAL"), ("high", "HIGH")])
+def test_data_alone_stays_a_data_message(rig: Callable[..., Any], priority: str, expected: str) -> None:
+    """Without title and body nothing is shown on the device, and the priority is the notification's own."""
+
+    async def run() -> None:
+        async with rig() as r:
+            asked = dispatch(title=None, body=None, data={"sync": 1}, sound="ping", priority=priority)
+            message = message_of(r.provider, asked)
+            assert message.keys() == {"token", "data", "android"}
+            assert message["android"] == {"priority": expected}
+            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    title=TEXT,
+    body=TEXT,
+    sound=TEXT,
+    badge=st.none() | st.integers(0, 9),
+    collapse_id=st.none() | st.just("score"),
+    data=st.dictionaries(st.sampled_from(["a", "ö", '"']), TEXT | st.integers() | st.lists(st.booleans())),
+)
+def test_the_size_counted_at_enqueue_is_the_size_on_the_wire(offline: FcmProvider, **fields: Any) -> None:
+    """`payload_size`, which knows no driver, counts exactly what pyfcm writes, less what routes it."""
+    assume(fields["title"] or fields["body"] or fields["data"])
+    device = Device("fcm", TOKEN)
+    notification = Notification(user="7", devices=[device], **fields)
+    written = offline._messages.build(Dispatch("j", device, notification, 5 * SECOND, 0.0))
+    message = json.loads(written)["message"]
+    for name in ("priority", "ttl", "collapse_key"):
+        message["android"].pop(name, None)
+    if not message["android"]:
+        del message["android"]
+    del message["token"]
+    counted = offline._messages.json_dumps(message)
+    assert payload_size(notification) == len(counted)
+    for part in ("data", "notification"):
+        assert part not in message or offline._messages.json_dumps(message[part]) in written
+
+
+def test_the_limit_is_the_same_here_and_there(rig: Callable[..., Any]) -> None:
+    """4,096 bytes are sent and taken; one more is refused before it is sent, and FCM would refuse it too."""
+
+    async def run() -> None:
+        async with rig() as r:
+            spare = PAYLOAD_BYTES - payload_size(dispatch(body="ü").notification) + 2
+            full, over = dispatch(body="ü" + "x" * (spare - 2)), dispatch(body="ü" + "x" * (spare - 1))
+            assert payload_size(full.notification) == PAYLOAD_BYTES
+            assert (await r.provider.send(full)).outcome is Outcome.DELIVERED
+            answer = await r.provider.send(over)
+            assert (answer.outcome, len(r.log.arrivals)) == (Outcome.REJECTED, 1)
+            assert "4097 bytes" in answer.reason
+            message = message_of(r.provider, full)
+            assert is_valid(message)
+            message["notification"]["body"] += "x"
+            assert not is_valid(message)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("key", ["from", "message_type", "gcm", "google.x", "gcm.notification.title"])
+def test_keys_that_fcm_reserves_are_refused_by_name(rig: Callable[..., Any], key: str) -> None:
+    """A data key that FCM keeps for itself is refused at the payload check and, later, before the wire."""
+
+    async def run() -> None:
+        async with rig() as r:
+            asked = dispatch(data={key: "1"})
+            with pytest.raises(InvalidNotificationError) as caught:
+                payload_size(asked.notification)
+            assert caught.value.field == f"data.{key}"
+            answer = await r.provider.send(asked)
+            assert (answer.outcome, r.log.arrivals) == (Outcome.REJECTED, [])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fields", [{"title": "\ud800"}, {"data": {"a": ["\ud800"]}}, {"sound": "\ud800"}])
+def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dict[str, Any]) -> None:
+    """A lone surrogate cannot be written as UTF-8: refused at the payload check, never raised by a send."""
+
+    async def run() -> None:
+        async with rig() as r:
+            with pytest.raises(InvalidNotificationError, match="Unicode"):
+                payload_size(dispatch(**fields).notification)
+            assert (await r.provider.send(dispatch(**fields))).outcome is Outcome.REJECTED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"private_key": "-----BEGIN PRIVATE KEY-----\nsecret"},
+        {"client_email": ""},
+        {"token_uri": None},
+        {"project_id": 7},
+    ],
+)
+def test_an_unusable_service_account_is_told_without_its_key(
+    account: dict[str, str], change: dict[str, Any]
+) -> None:
+    """A service account that cannot work is a SettingsError that names the field and never shows the key."""
+    (field,) = change
+    with pytest.raises(SettingsError, match=field) as caught:
+        FcmProvider(service_account=account | change)
+    assert "secret" not in str(caught.value)
+    assert account["private_key"][40:80] not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("url", ["fcm.googleapis.com", "http://127.0.0.1:1", "https://", "https://[", ""])
+def test_only_https_is_spoken(account: dict[str, str], url: str) -> None:
+    """An endpoint or token endpoint without TLS is a SettingsError: an access token is never sent openly."""
+    with pytest.raises(SettingsError, match="https://host"):
+        FcmProvider(service_account=account, endpoint=url)
+    with pytest.raises(SettingsError, match="token_uri"):
+        FcmProvider(service_account=account | {"token_uri": url})
+
+
+def test_an_unusable_ca_file_is_told(account: dict[str, str], tmp_path: Path) -> None:
+    """A CA file that is missing or holds no certificate is a SettingsError at construction."""
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("missing.pem", "empty.pem"):
+        with pytest.raises(SettingsError, match=name):
+            FcmProvider(service_account=account, ca_file=tmp_path / name)
+
+
+def test_checking_a_payload_loads_no_driver() -> None:
+    """Producers check payloads: that must not cost them the import of pyfcm, aiohttp or google-auth."""
+    drivers = "{'pyfcm', 'aiohttp', 'google.auth', 'requests'}"
+    code = f"import sys, notifier.providers.fcm_payload; print(sorted({drivers} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+GOOD: dict[str, Any] = {"token": TOKEN, "notification": {"title": "a"}, "android": {"ttl": "3.5s"}}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token": "short"},
+        {"token": 7},
+        {"topic": "news"},
+        {"notification": {"titel": "a"}},
+        {"notification": {"title": 1}},
+        {"notification": "a"},
+        {"data": {"n": 1}},
+        {"data": {"from": "me"}},
+        {"android": {"ttl": "3"}},
+        {"android": {"ttl": "-3s"}},
+        {"android": {"ttl": f"{MAX_TTL_S + 1}s"}},
+        {"android": {"priority": "URGENT"}},
+        {"android": {"notification": {"sound": None}}},
+    ],
+)
+def test_the_simulator_refuses_what_fcm_refuses(wrong: dict[str, Any]) -> None:
+    """The simulator is strict: an unknown field, a wrong type, a reserved key or a bad ttl is not taken."""
+    assert is_valid(GOOD)
+    assert not is_valid(GOOD | wrong)
+
+
+def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
+    """Without a live access token, the right project, content type and form a message is refused."""
+
+    async def run() -> None:
+        async with rig() as r, aiohttp.ClientSession() as session:
+            await r.provider.send(dispatch())
+            bearer = {"Authorization": f"Bearer {r.provider._tokens._token}"}
+            good = {
+                "url": r.provider._url,
+                "headers": bearer,
+                "json": {"message": GOOD},
+                "ssl": r.provider._ssl,
+            }
+            elsewhere = r.provider._url.replace(PROJECT, "other")
+            cases = [
+                ({}, 200, None),
+                ({"headers": {"Authorization": "Bearer ya29.other"}}, 401, "UNAUTHENTICATED"),
+                ({"headers": {}}, 401, "UNAUTHENTICATED"),
+                ({"url": elsewhere}, 404, "NOT_FOUND"),
+                ({"json": None, "data": b"{}"}, 400, "INVALID_ARGUMENT"),
+                ({"json": {"message": GOOD, "extra": 1}}, 400, "INVALID_ARGUMENT"),
+                ({"json": ["message"]}, 400, "INVALID_ARGUMENT"),
+                ({"json": {"message": {"token": TOKEN, "topic": "x"}}}, 400, "INVALID_ARGUMENT"),
+            ]
+            for change, status, word in cases:
+                async with session.post(**good | change) as response:
+                    answer = await response.json()
+                    assert (response.status, answer.get("error", {}).get("status")) == (status, word)
+            token_url = r.simulator.url + "/token"
+            async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._ssl) as response:
+                assert await response.json() == {"error": "unsupported_grant_type"}
+
+    asyncio.run(run())
+
+
+def clients_for(told: dict[str, Any]) -> tuple[FcmProvider, ApnsProvider]:
+    account = json.loads(Path(told["fcm"]["service_account"]).read_text())
+    key = Path(told["apns"]["key_file"]).read_text()
+    ca_file = Path(told["fcm"]["ca_file"])
+    fields = {name: told["apns"][name] for name in ("team_id", "key_id", "topic", "endpoint")}
+    return (
+        FcmProvider(service_account=account, endpoint=told["fcm"]["endpoint"], ca_file=ca_file),
+        ApnsProvider(key=key, ca_file=ca_file, **fields),
+    )
+
+
+@asynccontextmanager
+async def simulators(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "notifier.simulators",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
+    """One line of JSON says what to configure; both platforms take a send; SIGTERM ends it quietly with 0."""
+    scripts = tmp_path / "scripts.json"
+    scripts.write_text(json.dumps({TOKEN: [{"status": 200}, {"status": 404, "reason": "UNREGISTERED"}]}))
+
+    async def run() -> None:
+        async with simulators("--folder", str(tmp_path / "made"), "--scripts", str(scripts)) as process:
+            assert process.stdout is not None
+            told = json.loads(await process.stdout.readline())
+            fcm, apns = clients_for(told)
+            apple = replace(dispatch(), device=Device("apns", "ab" * 32))
+            outcomes = [(await fcm.send(dispatch())).outcome for _ in range(2)]
+            outcomes.append((await apns.send(apple)).outcome)
+            await asyncio.gather(fcm.close(), apns.close())
+            process.terminate()
+            assert await process.communicate() == (b"", b"")
+            assert process.returncode == 0
+            assert outcomes == [Outcome.DELIVERED, Outcome.DEAD_TOKEN, Outcome.DELIVERED]
+            arrivals = WireLog.read(Path(told["wire_log"]))
+            assert [(a.platform, a.status) for a in arrivals] == [("fcm", 200), ("fcm", 404), ("apns", 200)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("option", ["--apns-port", "--fcm-port"])
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, option: str) -> None:
+    """A port that is taken ends the command with status 1 and one line that names the option and the port."""
+
+    async def run() -> None:
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = str(taken.sockets[0].getsockname()[1])
+        async with taken, simulators("--folder", str(tmp_path), option, port) as process:
+            out, err = await process.communicate()
+        assert (process.returncode, out) == (1, b"")
+        (line,) = err.decode().splitlines()
+        assert f"{option} {port}" in line
+
+    asyncio.run(run())
+
+
+def test_a_wrong_scripts_file_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scripts file that is missing or of another form ends the command with status 1 and names the file."""
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "field.json").write_text('{"t": [{"state": 200}]}')
+    for name in ("missing.json", "list.json", "field.json"):
+        assert simulators_main(["--folder", str(tmp_path), "--scripts", str(tmp_path / name)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert name in line

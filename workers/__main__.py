@@ -1,0 +1,38 @@
+"""`python -m workers [lane …]`: one PushWorker by the configuration. What the Procfile starts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from notifier.connection import check, connect
+from notifier.errors import NotifierError
+from notifier.log import configure_logging
+from notifier.policy import LANES
+from notifier.settings import load_settings
+from workers.push import PushWorker
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a worker until it is told to stop; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
+    parser.add_argument("lanes", nargs="*", default=list(LANES), help="lanes, the most urgent first (default: all)")
+    parser.add_argument("--config", help="the YAML (default: $NOTIFIER_CONFIG, else config/notifier.yaml)")
+    parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
+    parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
+    arguments = parser.parse_args(argv)
+    try:
+        settings = load_settings(arguments.config)
+        configure_logging(settings.log.format, settings.log.level)
+        connection = connect(settings)
+        check(connection)
+    except NotifierError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - for people
+        return 1
+    worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings)
+    worker.work(burst=arguments.burst, logging_level=settings.log.level.upper())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The stage of the demo: Redis, both simulators and the workers, each a process, all ended with the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from notifier.connection import check, connect
+from notifier.embedded import EmbeddedRedis
+from notifier.errors import NotifierError, RedisUnusableError
+from notifier.settings import Settings, load_settings
+
+END_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What runs: the settings that everything was started with, the wire log, and whose version of Redis."""
+
+    settings: Settings
+    config: Path
+    wire_log: Path
+    redis: str
+
+
+@contextlib.contextmanager
+def stage(folder: Path, rates: Path, scripts: Mapping[str, Any], workers: int) -> Iterator[Stage]:
+    """Start everything in `folder` with the rates in a YAML file; end it all on leaving.
+
+    scripts: what the simulators answer, by token. Raises NotifierError if something cannot start.
+    """
+    with contextlib.ExitStack() as stack:
+        url, version = _redis(stack)
+        simulators = _simulators(stack, folder, scripts)
+        config = folder / "notifier.yaml"
+        document = yaml.safe_load(rates.read_text(encoding="utf-8"))
+        document["providers"] = {
+            "apns": {"client": "h2", **simulators["apns"]},
+            "fcm": {"client": "pyfcm", **simulators["fcm"]},
+        }
+        config.write_text(yaml.safe_dump(document), encoding="utf-8")
+        environ = {**os.environ, "NOTIFIER_CONFIG": str(config), "NOTIFIER_REDIS_URL": url}
+        settings = load_settings(config, environ)
+        with contextlib.closing(connect(settings)) as client:
+            check(client)
+            if client.dbsize():
+                raise RedisUnusableError(f"the database at {url} is not empty; the demo wants one of its own")
+        for number in range(workers):
+            log = stack.enter_context((folder / f"worker-{number + 1}.log").open("wb"))
+            _child(stack, [sys.executable, "-m", "workers", "--name", f"demo-{number + 1}"], env=environ, stderr=log)
+        yield Stage(settings, config, Path(simulators["wire_log"]), version)
+
+
+def _redis(stack: contextlib.ExitStack) -> tuple[str, str]:
+    if url := os.environ.get("NOTIFIER_REDIS_URL"):
+        return url, "the Redis of NOTIFIER_REDIS_URL"
+    redis = stack.enter_context(EmbeddedRedis())
+    return redis.url, f"Redis {redis.version}"
+
+
+def _simulators(stack: contextlib.ExitStack, folder: Path, scripts: Mapping[str, Any]) -> dict[str, Any]:
+    replies = folder / "scripts.json"
+    replies.write_text(json.dumps(scripts), encoding="utf-8")
+    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", "15"]
+    command += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl")]
+    process = _child(stack, command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise NotifierError("the simulators did not start")
+    listening: dict[str, Any] = json.loads(line)
+    return listening
+
+
+def _child(stack: contextlib.ExitStack, command: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C is for the demo, which ends its children in order.
+    process = stack.enter_context(subprocess.Popen(command, start_new_session=True, **kwargs))  # noqa: S603
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,296 @@
+"""The engine: pull, admit, send, settle, round after round, in one event loop.
+
+It knows nothing of RQ's worker class: what it does not handle itself, jobs of other functions, it hands to
+`stock`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from notifier.limiter import lines
+from notifier.limiter.lines import Leased, RuleTable, Settlement, State
+from notifier.limiter.scripts import Call, run_async
+from notifier.policy import Policies
+from workers.sender import NotOursError, Sender, failed, give_back
+from workers.watch import Watch
+
+MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
+SUSPENDED_S: Final = 1.0
+RECONNECT_S: Final = (0.1, 5.0)
+# Answers of a Redis that is there but cannot write now: out of memory, failing over, unable to persist.
+PASSING: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN")
+
+
+class Stock(Protocol):
+    """RQ's own path, for the jobs that are not notifications of ours."""
+
+    def inspect(self, foreign: Foreign) -> Settlement:
+        """What to do with it: 'held' to have it run, 'line' for a notification that lacked its meta, or 'failed'."""
+        ...
+
+    def run(self, job_id: str) -> None:
+        """Run it as RQ does; blocks until it has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A job under this worker's lease that *admit* knows nothing of; user and category are empty, or its permit's."""
+
+    job_id: str
+    permit: str
+    user: str = ""
+    category: str = ""
+
+    def settlement(self, state: State, word: str = "", detail: str = "") -> Settlement:
+        """The settlement that moves it to `state`."""
+        return Settlement(self.job_id, self.permit, self.user, self.category, False, state, word, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How much at once, in jobs, and how long, in microseconds."""
+
+    batch: int
+    in_flight: int
+    lease_us: int
+    timeout_us: int
+    grace_us: int
+    keep_failed_us: int
+    keep_delivered_us: int
+
+
+class Engine:
+    """One worker's work. `run` returns after `stop`, or in burst when nothing is due any more."""
+
+    def __init__(
+        self,
+        *,
+        redis: Any,
+        watch: Watch,
+        worker: str,
+        lanes: Sequence[str],
+        policies: Policies,
+        sender: Sender,
+        stock: Stock,
+        tuning: Tuning,
+    ) -> None:
+        self._redis = redis
+        self._watch = watch
+        self._worker = worker
+        self._lanes = list(lanes)
+        self._policies = policies
+        self._rules = RuleTable(policies, lanes)
+        self._sender = sender
+        self._stock = stock
+        self._tuning = tuning
+        self._sending: dict[asyncio.Task[Settlement], Leased] = {}
+        self._settlements: list[Settlement] = []
+        self._foreign: list[Foreign] = []
+        self._stopping = False
+        self._outage = 0
+        self._due_at: float | None = None
+        self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
+        self.delivered = 0
+        self.failed = 0
+        self.suspended = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in flight."""
+        return bool(self._sending or self._settlements)
+
+    def stop(self) -> None:
+        """Take nothing more; finish what is in flight within the grace time, give back the rest."""
+        self._stopping = True
+        self._watch.wake.set()
+
+    async def run(self, *, burst: bool = False, most_jobs: int | None = None, most_idle_s: float | None = None) -> None:
+        """Work until stopped. burst: return when nothing is due; most_jobs and most_idle_s bound it as in RQ."""
+        loop = asyncio.get_running_loop()
+        last_worked = loop.time()
+        while not self._stopping:
+            try:
+                worked = await self._round(wait=not burst)
+                self._outage = 0
+            except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
+                await self._wait_for_redis(error)
+                continue
+            if worked or self.busy:
+                last_worked = loop.time()
+            elif burst or (most_idle_s is not None and loop.time() - last_worked >= most_idle_s):
+                break
+            if most_jobs is not None and self.delivered + self.failed >= most_jobs:
+                break
+        await self._finish()
+
+    async def _round(self, *, wait: bool) -> bool:
+        """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
+
+        wait: also for what is not in flight yet.
+        """
+        moved = await self._take()
+        if self._settlements:
+            await self._settle()
+            moved = True
+        if self._foreign:
+            await self._run_foreign()
+            moved = True
+        if not moved and (wait or self.busy):
+            await self._wait()
+        return moved
+
+    async def _take(self) -> bool:
+        room = min(self._tuning.in_flight - len(self._sending), self._tuning.batch)
+        if room <= 0:
+            return False
+        asked_at = asyncio.get_running_loop().time()
+        pulled = await self._call(
+            lines.pull(
+                most=self._tuning.batch,
+                lease_us=self._tuning.lease_us,
+                on_watch=self._watch.kept,
+                lanes=self._lanes,
+            )
+        )
+        self._note_suspended(pulled.suspended)
+        self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
+        self._foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
+        if not pulled.users:
+            return bool(pulled.taken)
+        if len(pulled.users) >= self._tuning.batch or pulled.taken >= self._tuning.batch:
+            # More than this worker takes at once: somebody idle shall look as well.
+            await self._watch.call()
+        await self._admit(pulled.users, room)
+        return True
+
+    async def _admit(self, users: Sequence[tuple[str, str]], room: int) -> None:
+        loop = asyncio.get_running_loop()
+        # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
+        send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S
+        admitted = await self._call(
+            lines.admit(
+                users, self._rules, most=room, lease_us=self._tuning.lease_us, worker=self._worker, lanes=self._lanes
+            )
+        )
+        for leased in admitted.leased:
+            category = self._policies.category(leased.category)
+            task = loop.create_task(self._sender.send(leased, category, send_by))
+            self._sending[task] = leased
+            task.add_done_callback(self._sent)
+        for held in admitted.waiting:
+            self._log.debug(
+                "deferred",
+                user=held.user,
+                job_id=held.job_id,
+                category=held.category,
+                time_left_ms=-(-held.time_left_us // 1000),
+            )
+
+    def _sent(self, task: asyncio.Task[Settlement]) -> None:
+        leased = self._sending.pop(task)
+        if task.cancelled():
+            self._settlements.append(give_back(leased))
+        elif (error := task.exception()) is None:
+            self._settlements.append(task.result())
+        elif isinstance(error, NotOursError):
+            self._foreign.append(Foreign(leased.job_id, leased.permit, leased.user, leased.category))
+        else:
+            self._log.error("sender_broke", job_id=leased.job_id, exc_info=error)
+            self._settlements.append(failed(leased, f"the worker's own fault: {type(error).__name__}"))
+        self._watch.wake.set()
+
+    async def _settle(self) -> None:
+        batch = self._settlements[: self._tuning.batch]
+        await self._settle_all(batch)
+        del self._settlements[: len(batch)]
+
+    async def _settle_all(self, batch: Sequence[Settlement]) -> None:
+        mine = await self._call(
+            lines.settle(
+                batch,
+                self._rules,
+                worker=self._worker,
+                keep_failed_us=self._tuning.keep_failed_us,
+                keep_delivered_us=self._tuning.keep_delivered_us,
+            )
+        )
+        for settlement, settled in zip(batch, mine, strict=True):
+            if not settled:
+                self._log.warning("lease_lost", user=settlement.user, job_id=settlement.job_id)
+            elif settlement.state == "delivered":
+                self.delivered += 1
+            elif settlement.state == "failed":
+                self.failed += 1
+
+    async def _run_foreign(self) -> None:
+        # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
+        await self._drain()
+        while self._foreign and not self._stopping:
+            settlement = self._stock.inspect(self._foreign[0])
+            await self._settle_all([settlement])
+            foreign = self._foreign.pop(0)
+            if settlement.state == "held":
+                self._stock.run(foreign.job_id)
+
+    async def _drain(self) -> None:
+        while self.busy:
+            if self._settlements:
+                await self._settle()
+            else:
+                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _wait(self) -> None:
+        wake = self._watch.wake
+        if self.suspended or len(self._sending) >= self._tuning.in_flight:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), SUSPENDED_S)
+            wake.clear()
+            return
+        due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
+        if due_in is None or due_in > 0:
+            await self._watch.wait(due_in)
+
+    async def _finish(self) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=self._tuning.grace_us / 1e6)
+        for task in list(self._sending):
+            task.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+        try:
+            while self._settlements:
+                await self._settle()
+            if self._foreign:
+                await self._settle_all([foreign.settlement("queue") for foreign in self._foreign])
+        except RedisError as error:
+            self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
+
+    async def _wait_for_redis(self, error: RedisError) -> None:
+        if isinstance(error, ResponseError) and not any(word in str(error) for word in PASSING):
+            raise error
+        self._outage += 1
+        first, most = RECONNECT_S
+        wait = random.uniform(0.5, 1) * min(most, first * 2 ** min(self._outage, 10))  # noqa: S311 - jitter
+        if self._outage == 1:
+            self._log.warning("limiter_unreachable", reason=str(error))
+        await asyncio.sleep(wait)
+
+    def _note_suspended(self, suspended: bool) -> None:
+        if suspended != self.suspended:
+            self._log.info("suspended" if suspended else "resumed")
+        self.suspended = suspended
+
+    async def _call(self, call: Call[Any]) -> Any:
+        return await run_async(self._redis, call)

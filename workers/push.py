@@ -1,0 +1,167 @@
+"""PushWorker: the engine as an RQ worker class. It registers, beats, suspends and shuts down like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError
+from rq.serializers import JSONSerializer
+from rq.worker import Worker, WorkerStatus
+
+from notifier.connection import check
+from notifier.errors import NotifierError
+from notifier.log import configure_logging
+from notifier.providers.contract import Provider
+from notifier.settings import Settings, load_settings
+from workers.engine import Engine
+from workers.stock import StockPath
+from workers.watch import Watch
+from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning
+
+BEAT_S: Final = 1.0
+HEARTBEAT_S: Final = 30.0
+
+
+class PushWorker(Worker):
+    """Sends the notifications of its queues, its lanes, the most urgent first; JSON jobs only.
+
+    It does not fork for a notification: connections to the providers stay open and many sends are in flight.
+    A job of another function on its lanes runs through RQ's stock path, in a work horse, between batches.
+    """
+
+    def __init__(
+        self,
+        queues: Any,
+        *args: Any,
+        settings: Settings | None = None,
+        providers: Mapping[str, Provider] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As RQ's worker. settings and providers: else those of the configuration, read when work begins."""
+        kwargs["serializer"] = JSONSerializer
+        super().__init__(queues, *args, **kwargs)
+        self.queues = [
+            self.queue_class(q.name, connection=self.connection, serializer=JSONSerializer) for q in self.queues
+        ]
+        self._ordered_queues = self.queues[:]
+        self._settings = settings
+        self._providers = providers
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._counted = (0, 0)
+        self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
+
+    def work(  # type: ignore[override]
+        self,
+        burst: bool = False,
+        logging_level: str | None = None,
+        *args: Any,
+        max_jobs: int | None = None,
+        max_idle_time: int | None = None,
+        **kwargs: Any,
+    ) -> bool:
+        """Work until told to stop; see RQ's `Worker.work`. Exits with status 1 where the configuration is wrong."""
+        del kwargs  # a scheduler is not needed, and lanes have an order of their own
+        try:
+            settings = self._settings or load_settings()
+            check(self.connection)
+            providers = build_providers(settings) if self._providers is None else dict(self._providers)
+        except NotifierError as error:
+            print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
+            raise SystemExit(1) from None
+        if not structlog.is_configured():  # under `rq worker`
+            configure_logging(settings.log.format, settings.log.level)
+        self.bootstrap(logging_level, *args)
+        self._install_signal_handlers()
+        try:
+            asyncio.run(self._work(settings, providers, burst, max_jobs, max_idle_time))
+        finally:
+            with contextlib.suppress(RedisError):
+                self.teardown()
+        assert self._engine is not None
+        return bool(self._engine.delivered + self._engine.failed)
+
+    async def _work(
+        self,
+        settings: Settings,
+        providers: dict[str, Provider],
+        burst: bool,
+        most_jobs: int | None,
+        most_idle_s: float | None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        lanes = self.queue_names()
+        redis = asyncio_client(self.connection)
+        watch = Watch(lambda: asyncio_client(self.connection), redis, self.name, lanes)
+        stock = StockPath(self)
+        self._engine = Engine(
+            redis=redis,
+            watch=watch,
+            worker=self.name,
+            lanes=lanes,
+            policies=settings.policies(),
+            sender=build_sender(settings, providers),
+            stock=stock,
+            tuning=build_tuning(settings),
+        )
+        if self._stop_requested:
+            self._engine.stop()
+        beat = asyncio.create_task(self._beat(self._engine, stock))
+        try:
+            await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
+        finally:
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+            await asyncio.gather(*(provider.close() for provider in providers.values()))
+            with contextlib.suppress(RedisError):
+                self._report(self._engine)
+            await watch.close()
+            await redis.aclose()
+
+    async def _beat(self, engine: Engine, stock: StockPath) -> None:
+        """Once a second, what the rest of RQ wants to know of a worker."""
+        next_heartbeat = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._report(engine)
+                if loop.time() >= next_heartbeat:
+                    self.heartbeat()
+                    next_heartbeat = loop.time() + HEARTBEAT_S
+                if self.should_run_maintenance_tasks:
+                    self.run_maintenance_tasks()
+                stock.release_scheduled()
+            except RedisError as error:
+                self._structlog.debug("beat_missed", reason=str(error))
+            await asyncio.sleep(BEAT_S)
+
+    def _report(self, engine: Engine) -> None:
+        state = WorkerStatus.BUSY if engine.busy else WorkerStatus.IDLE
+        if engine.suspended:
+            state = WorkerStatus.SUSPENDED
+        delivered, failed = engine.delivered - self._counted[0], engine.failed - self._counted[1]
+        if state != self.get_state():
+            self.set_state(state)
+        if delivered or failed:
+            with self.connection.pipeline() as pipe:
+                pipe.hincrby(self.key, "successful_job_count", delivered)
+                pipe.hincrby(self.key, "failed_job_count", failed)
+                pipe.execute()
+            self._counted = (engine.delivered, engine.failed)
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """Warm shutdown: take nothing more, finish what is in flight within the grace time."""
+        self._structlog.info("stopping", signal=signal.Signals(signum).name)
+        self._stop_requested = True
+        if self._engine is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._engine.stop)
+
+    def _start_scheduler(self, *_: Any, **__: Any) -> None:
+        """Not needed: gates are kept by the workers, and `StockPath.release_scheduled` does RQ's part."""

@@ -1,0 +1,176 @@
+"""Sender: one leased job in, one settlement out. Decides what the providers' answers mean for the notification."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from notifier.errors import InvalidNotificationError
+from notifier.job import FUNCTION, decode_data, encode_reason
+from notifier.limiter.lines import Leased, Settlement, State
+from notifier.notification import Notification, mask
+from notifier.policy import Category
+from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+
+MOST_CRASHES: Final = 3
+FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
+REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
+# Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
+FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT})
+
+
+class NotOursError(Exception):
+    """The job names another function; it belongs to RQ's stock path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential, with full jitter: from `first_us` doubled each attempt up to `most_us`, in microseconds."""
+
+    first_us: int
+    most_us: int
+
+    def wait_us(self, attempt: int) -> int:
+        """How long to wait after the attempt of this number, from 1."""
+        ceiling = min(self.most_us, self.first_us * 2 ** min(attempt - 1, 32))
+        return random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
+
+
+class Sender:
+    """Hands notifications to their providers."""
+
+    def __init__(self, providers: Mapping[str, Provider], backoff: Backoff) -> None:
+        self._providers = providers
+        self._backoff = backoff
+        self._log = structlog.get_logger("notifier.worker")
+
+    async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
+        """Send what is leased. send_by: see `Dispatch`. Raises NotOursError for a job of another function."""
+        log = self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
+        if leased.left_us is not None and leased.left_us <= 0:
+            log.info("expired")
+            return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
+        if leased.crashes >= MOST_CRASHES:
+            log.error("poison", crashes=leased.crashes)
+            return _failed(leased, "failed", f"poison: {leased.crashes} workers died on it", reached=False)
+        try:
+            notification = decode(leased)
+        except InvalidNotificationError as error:
+            log.error("malformed", reason=str(error))
+            return _failed(leased, "failed", f"malformed: {error}", reached=False)
+
+        answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
+        waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
+        dispatches = [
+            Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
+        ]
+        if len(dispatches) == 1:  # nearly always; a gather would cost a task more
+            answers = [await self._one(dispatches[0])]
+        else:
+            answers = await asyncio.gather(*map(self._one, dispatches))
+        if log.is_enabled_for(10):
+            log.debug("sent", outcomes=[answer.outcome.value for answer in answers])
+        return self._settlement(leased, category, notification, answered, dict(zip(waiting, answers, strict=True)), log)
+
+    async def _one(self, dispatch: Dispatch) -> Answer:
+        provider = self._providers.get(dispatch.device.platform)
+        if provider is None:
+            return Answer(Outcome.FAULT, reason=f"no provider is configured for {dispatch.device.platform}")
+        try:
+            return await provider.send(dispatch)
+        except Exception:
+            # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
+            self._log.exception("provider_broke", platform=dispatch.device.platform, job_id=dispatch.job_id)
+            return Answer(Outcome.UNKNOWN, reason="the provider's client broke")
+
+    def _settlement(
+        self,
+        leased: Leased,
+        category: Category,
+        notification: Notification,
+        answered: dict[str, str],
+        answers: Mapping[int, Answer],
+        log: Any,
+    ) -> Settlement:
+        reached = any(answer.outcome in REACHED for answer in answers.values())
+        again: list[Answer] = []
+        for index, answer in answers.items():
+            if answer.outcome in FINAL or (answer.outcome is Outcome.UNKNOWN and category.on_unknown == "give_up"):
+                answered[str(index)] = answer.outcome.value
+            else:
+                again.append(answer)
+            if answer.outcome is Outcome.DEAD_TOKEN:
+                device = notification.devices[index]
+                log.info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
+            elif answer.outcome is not Outcome.DELIVERED:
+                log.warning(answer.outcome.value, status=answer.status, reason=answer.reason)
+
+        spends = any(answer.outcome not in FREE for answer in again)
+        attempt = leased.attempts + 1
+        if not again or (spends and attempt >= category.attempts):
+            if Outcome.DELIVERED.value in answered.values():
+                return Settlement(
+                    leased.job_id, leased.permit, leased.user, leased.category, reached, "delivered", "delivered"
+                )
+            word = "rejected" if not again and Outcome.UNKNOWN.value not in answered.values() else "failed"
+            reasons = "; ".join(sorted({f"{a.outcome.value} {a.status or ''} {a.reason}".strip() for a in answers.values()}))
+            return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
+
+        asked = max((answer.retry_after_us or 0 for answer in again), default=0)
+        wait_us = max(asked, self._backoff.wait_us(attempt)) if spends or not asked else asked
+        log.info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
+        state: State = "later" if spends else "wait"
+        return Settlement(
+            leased.job_id,
+            leased.permit,
+            leased.user,
+            leased.category,
+            reached,
+            state,
+            "retried" if spends else "returned",
+            wait_us,
+            json.dumps(answered) if answered else "",
+        )
+
+
+def decode(leased: Leased) -> Notification:
+    """The notification of a leased job.
+
+    Raises InvalidNotificationError if it is malformed, NotOursError if it is a job of another function.
+    """
+    function, kwargs = decode_data(leased.data)
+    if function != FUNCTION:
+        raise NotOursError
+    notification = Notification.from_kwargs(kwargs)
+    if notification.user != leased.user:
+        raise InvalidNotificationError("user", "is not the user named in the job's meta")
+    return notification
+
+
+def give_back(leased: Leased) -> Settlement:
+    """Back to its place at the head of its line: nothing was sent, no attempt is spent."""
+    return replace(_failed(leased, "", "", reached=False), state="line", detail="")
+
+
+def failed(leased: Leased, reason: str) -> Settlement:
+    """The end of a job that can never be sent."""
+    return _failed(leased, "failed", reason, reached=False)
+
+
+def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlement:
+    return Settlement(
+        leased.job_id,
+        leased.permit,
+        leased.user,
+        leased.category,
+        reached,
+        "failed",
+        word,
+        encode_reason(reason),
+    )

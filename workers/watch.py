@@ -1,0 +1,88 @@
+"""The watch: of all idle workers one waits for what comes next; the others wait to be called.
+
+The worker on watch listens on the lanes for a push, on the nudge for something that fell due earlier than it
+knew, and on its own timer for the next gate: Redis's timeouts are too coarse for that. So a job that arrives
+among two dozen idle workers wakes one of them, and so does a gate. Who has more to do than it can hold calls
+for relief: one more worker wakes, looks, and takes the watch. A watch whose keeper died lapses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from notifier.limiter import lines
+from notifier.limiter.scripts import run_async
+
+LAPSE_MS: Final = 3_000
+LONGEST_S: Final = 1.0  # between two looks of the worker on watch: bounds what a lost nudge can cost
+LISTEN_S: Final = 2.0  # of one blocking call; ends of themselves those that nobody waits for any more
+
+
+class Watch:
+    """One worker's part in the watch."""
+
+    def __init__(self, connect: Callable[[], Any], redis: Any, worker: str, lanes: Sequence[str]) -> None:
+        """connect: gives a new asyncio client for the blocking calls; redis: the one for all else."""
+        self._redis = redis
+        self._blocking = connect()
+        self._worker = worker
+        self._queues = [f"rq:queue:{lane}" for lane in lanes]
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self.wake = asyncio.Event()
+        self.kept = False
+
+    async def wait(self, due_in_s: float | None) -> None:
+        """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
+
+        Returns at once when `wake` is set meanwhile, which is then cleared.
+        """
+        if not self.wake.is_set():
+            self.kept = await run_async(self._redis, lines.watch(self._worker, lapse_ms=LAPSE_MS))
+            if self.kept:
+                for queue in self._queues:
+                    self._listen(queue, self._pushed(queue))
+                self._listen("notifier:nudge", self._called("notifier:nudge"))
+                timeout = LONGEST_S if due_in_s is None else min(LONGEST_S, due_in_s)
+            else:
+                self._listen("notifier:relief", self._called("notifier:relief"))
+                timeout = LISTEN_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), max(0.0, timeout))
+        self.wake.clear()
+
+    async def call(self) -> None:
+        """Call for relief: another idle worker looks for work and takes the watch."""
+        self.kept = False
+        await run_async(self._redis, lines.relieve(self._worker))
+
+    async def close(self) -> None:
+        """Leave the watch to another."""
+        for task in self._listening.values():
+            task.cancel()
+        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+        with contextlib.suppress(RedisError):
+            await self.call()
+        await self._blocking.aclose()
+
+    def _listen(self, key: str, listening: Any) -> None:
+        task = self._listening.get(key)
+        if task is None or task.done():
+            self._listening[key] = asyncio.create_task(listening)
+        else:
+            listening.close()
+
+    async def _pushed(self, queue: str) -> None:
+        # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
+        with contextlib.suppress(RedisError, OSError):
+            if await self._blocking.blmove(queue, queue, LISTEN_S, "LEFT", "LEFT"):
+                self.wake.set()
+
+    async def _called(self, key: str) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            if await self._blocking.blpop([key], timeout=LISTEN_S):
+                self.wake.set()

@@ -1,0 +1,97 @@
+"""From settings to objects, once, in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from rq.connections import get_connection_kwargs
+
+from notifier.providers.console import ConsoleProvider
+from notifier.providers.contract import Provider
+from notifier.settings import ApnsSettings, FcmSettings, Settings
+from workers.engine import Tuning
+from workers.sender import Backoff, Sender
+
+
+def build_providers(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, Provider]:
+    """The configured providers by platform. Raises SettingsError where a key or an account cannot be read."""
+    providers: dict[str, Provider] = {}
+    if settings.providers.apns is not None:
+        providers["apns"] = _apns(settings.providers.apns, environ)
+    if settings.providers.fcm is not None:
+        providers["fcm"] = _fcm(settings.providers.fcm, environ)
+    return providers
+
+
+def _apns(settings: ApnsSettings, environ: Mapping[str, str]) -> Provider:
+    if settings.client == "console":
+        return ConsoleProvider("apns")
+    from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - a driver is loaded where it is used
+
+    return ApnsProvider(
+        team_id=settings.team_id,
+        key_id=settings.key_id,
+        key=settings.read_key(environ),
+        topic=settings.topic,
+        endpoint=settings.endpoint,
+        ca_file=settings.ca_file,
+        timeout_us=settings.timeout_us,
+    )
+
+
+def _fcm(settings: FcmSettings, environ: Mapping[str, str]) -> Provider:
+    if settings.client == "console":
+        return ConsoleProvider("fcm")
+    from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as above
+
+    return FcmProvider(
+        service_account=settings.read_service_account(environ),
+        endpoint=settings.endpoint,
+        ca_file=settings.ca_file,
+        timeout_us=settings.timeout_us,
+    )
+
+
+def build_sender(settings: Settings, providers: Mapping[str, Provider]) -> Sender:
+    """The sender with these providers."""
+    backoff = settings.worker.backoff
+    return Sender(providers, Backoff(backoff.first_us, backoff.most_us))
+
+
+def build_tuning(settings: Settings) -> Tuning:
+    """How much at once and how long, by the settings."""
+    worker, providers = settings.worker, settings.providers
+    timeouts = [p.timeout_us for p in (providers.apns, providers.fcm) if p is not None]
+    return Tuning(
+        batch=worker.batch,
+        in_flight=worker.in_flight,
+        lease_us=worker.lease_us,
+        timeout_us=max(timeouts, default=0),
+        grace_us=worker.grace_us,
+        keep_failed_us=settings.keep_failed_us,
+        keep_delivered_us=settings.keep_delivered_us,
+    )
+
+
+def asyncio_client(client: redis.Redis) -> Any:
+    """An asyncio client to the same server as a synchronous one, which RQ gives us.
+
+    It never repeats a call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
+    """
+    pool = client.connection_pool
+    classes = {
+        redis.SSLConnection: redis.asyncio.SSLConnection,
+        redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+    }
+    connection_class = classes.get(pool.connection_class, redis.asyncio.Connection)
+    kwargs = {k: v for k, v in get_connection_kwargs(client).items() if k not in ("retry", "retry_on_error")}
+    kwargs["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
+    kwargs["decode_responses"] = False
+    return redis.asyncio.Redis(
+        connection_pool=redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs)
+    )

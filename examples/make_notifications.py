@@ -10,6 +10,9 @@ USERS = 240
 OVER_LIMIT = {"ada": 70, "grace": 70, "linus": 55, "barbara": 45}  # far over what one person may receive
 QUIET_DEAD = 12  # users whose only token is dead
 SECONDS = 12.0  # over which the traffic arrives
+EXPIRING = 0.4  # of the chat of those over their limits
+OLD_PHONE = 0.05  # of the people have one that is gone
+SPACING = 0.5  # between two security messages of one user
 
 TEXTS = {
     "chat": ("New message", "Are you coming tonight?"),
@@ -32,12 +35,22 @@ def main() -> None:
             title, body = TEXTS[category]
             at = dice.uniform(0, 2.0) if name in OVER_LIMIT else dice.uniform(0, SECONDS)
             row = {"at": round(at, 3), "user": name, "category": category, "title": title, "body": body}
-            if category == "chat" and name in OVER_LIMIT and dice.random() < 0.4:
+            if category == "chat" and name in OVER_LIMIT and dice.random() < EXPIRING:
                 row["expires_in"] = 2.0
             rows.append(row | {"devices": devices[name]})
+    # Order at the wire is promised where a gap separates two sends; what bypasses all limits has none.
+    last: dict[str, float] = {}
     rows.sort(key=lambda row: row["at"])
+    rows = [row for row in rows if row["category"] != "security" or _apart(last, row["user"], row["at"])]
     path = Path(__file__).with_name("notifications.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _apart(last: dict[str, float], user: str, at: float) -> bool:
+    apart = at - last.get(user, -1.0) >= SPACING
+    if apart:
+        last[user] = at
+    return apart
 
 
 def _devices(dice: random.Random, *, dead: bool) -> list[dict[str, str]]:
@@ -51,7 +64,7 @@ def _devices(dice: random.Random, *, dead: bool) -> list[dict[str, str]]:
         return [dice.choice([apns, fcm])("dead")]
     found = [dice.choice([apns, fcm])() for _ in range(dice.choices([1, 2, 3], weights=[6, 3, 1])[0])]
     # An old phone that the person no longer has.
-    return [*found, apns("dead")] if dice.random() < 0.05 else found
+    return [*found, apns("dead")] if dice.random() < OLD_PHONE else found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -26,8 +26,9 @@ from notifier.settings import Settings, load_settings
 JOB_TIMEOUT_S: Final = 180
 CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 
-Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
+T = TypeVar("T")
 State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "failed"]
+UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,12 @@ class Notifier:
         flush()
         return accepted
 
-    def cancel(self, job_id: str) -> Cancelled:
+    def cancel(self, job_id: str) -> lines.Cancelled:
         """Cancel a notification that no worker has taken yet.
 
         Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'.
         """
-        return self._run(lines.cancel(job_id, keep_failed_us=self._settings.keep_failed_us))  # type: ignore[return-value]
+        return self._run(lines.cancel(job_id, keep_failed_us=self._settings.keep_failed_us))
 
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
@@ -151,9 +152,7 @@ class Notifier:
                 return Status(job_id, "sending", attempts=spent)
             case "canceled":
                 return Status(job_id, "cancelled")
-        word = outcome.decode() if outcome else "failed"
-        state: State = word if word in ("rejected", "expired") else "failed"
-        return Status(job_id, state, reason=self._reason(job_id), attempts=spent)
+        return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
 
     def _reason(self, job_id: str) -> str | None:
         from rq.job import Job  # noqa: PLC0415 - RQ takes a quarter of a second to import; producers rarely ask
@@ -166,7 +165,7 @@ class Notifier:
         notification.validate()
         if not self._policies.knows(notification.category):
             known = ", ".join(sorted(self._policies.categories))
-            raise InvalidNotificationError("category", f"{notification.category!r} is not configured; known are {known}")
+            raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
         for index, device in enumerate(notification.devices):
             if getattr(self._settings.providers, device.platform) is None:
                 raise InvalidNotificationError(
@@ -191,7 +190,7 @@ class Notifier:
         call = lines.enqueue(jobs, dedupe_for_us=self._settings.dedupe_for_us, timeout_s=JOB_TIMEOUT_S, stamp=stamp)
         return self._run(call)
 
-    def _run(self, call: Call[Any]) -> Any:
+    def _run(self, call: Call[T]) -> T:
         try:
             return run(self._redis, call)
         except RedisError as error:

@@ -37,13 +37,14 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     options: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        "socket_keepalive": True,
         # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
         # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
         "retry": Retry(NoBackoff(), 0),
         # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
         "protocol": 2,
     }
+    if not config.url.startswith("unix:"):
+        options["socket_keepalive"] = True
     if (password := config.read_password()) is not None:
         options["password"] = password  # one that stands in the URL goes before it
     try:

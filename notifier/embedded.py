@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 OLDEST: Final = (6, 2)
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
+# Short, because it may not be our server that took the connection; asked again until START_SECONDS.
+ANSWER_SECONDS: Final = 0.5
 PORT_TRIES: Final = 5
 # What the kernel's sockaddr_un holds: 108 bytes on Linux, 104 elsewhere, with the closing zero.
 MAX_SOCKET_PATH: Final = 103
@@ -208,7 +210,7 @@ class EmbeddedRedis:
 
     def _answers(self) -> bool:
         try:
-            answer = self._command("PING", "INFO server")
+            answer = self._command("PING", "INFO server", timeout=ANSWER_SECONDS)
         except OSError:
             return False
         if answer.startswith(b"-NOAUTH"):
@@ -219,18 +221,18 @@ class EmbeddedRedis:
 
     def _save(self) -> None:
         try:
-            saved = self._command("SAVE").startswith(b"+OK")
+            saved = self._command("SAVE", timeout=STOP_SECONDS).startswith(b"+OK")
         except OSError:
             saved = False
         if not saved:
             raise RedisUnusableError("the embedded Redis could not save its data, so it was not restarted")
 
-    def _command(self, *commands: str) -> bytes:
+    def _command(self, *commands: str, timeout: float) -> bytes:
         """Send inline commands and QUIT, and return all that comes back."""
         family = socket.AF_UNIX if self._on_socket else socket.AF_INET
         address = str(self.socket_path) if self._on_socket else ("127.0.0.1", self.port)
         with socket.socket(family, socket.SOCK_STREAM) as connection:
-            connection.settimeout(STOP_SECONDS)
+            connection.settimeout(timeout)
             connection.connect(address)
             connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
             return b"".join(iter(lambda: connection.recv(65_536), b""))

@@ -33,7 +33,7 @@ def deliver(**_notification: Any) -> NoReturn:
 
 def encode_data(notification: Notification) -> bytes:
     """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
-    call = [FUNCTION, None, [], notification.to_kwargs()]
+    call: list[Any] = [FUNCTION, None, [], notification.to_kwargs()]
     # Level 1: a push is small; more effort costs the producer time and saves next to nothing.
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 

@@ -91,7 +91,7 @@ def configure_logging(
     handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*common, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=common,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 mask_secrets,
@@ -134,7 +134,7 @@ def _install(handler: logging.Handler, level: int) -> None:
 
 def mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Mask what is secret by the name of its key or by its form; a structlog processor."""
-    return {key: _masked(key, value, 0) for key, value in event.items()}
+    return {mask_text(key): _masked(key, value, 0) for key, value in event.items()}
 
 
 @lru_cache(maxsize=1_024)

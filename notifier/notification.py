@@ -73,9 +73,7 @@ class Notification:
         """`expires_in` in microseconds."""
         if self.expires_in is None:
             return None
-        seconds = (
-            self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
-        )
+        seconds = self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
         return math.ceil(seconds * 1_000_000)
 
     def validate(self) -> None:
@@ -189,9 +187,7 @@ def _check_devices(devices: object) -> None:
                 f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
             )
         if not isinstance(device.token, str) or not TOKENS[device.platform].fullmatch(device.token):
-            raise InvalidNotificationError(
-                f"devices[{index}].token", f"is not a well-formed {device.platform} token"
-            )
+            raise InvalidNotificationError(f"devices[{index}].token", f"is not a well-formed {device.platform} token")
 
 
 def _check_json(path: str, value: object) -> None:

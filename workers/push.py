@@ -58,7 +58,7 @@ class PushWorker(Worker):
         self._counted = (0, 0)
         self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
 
-    def work(  # type: ignore[override]
+    def work(
         self,
         burst: bool = False,
         logging_level: str | None = None,
@@ -79,12 +79,12 @@ class PushWorker(Worker):
         if not structlog.is_configured():  # under `rq worker`
             configure_logging(settings.log.format, settings.log.level)
         self.bootstrap(logging_level, *args)
-        self._install_signal_handlers()
+        self._install_signal_handlers()  # type: ignore[no-untyped-call]
         try:
             asyncio.run(self._work(settings, providers, burst, max_jobs, max_idle_time))
         finally:
             with contextlib.suppress(RedisError):
-                self.teardown()
+                self.teardown()  # type: ignore[no-untyped-call]
         assert self._engine is not None
         return bool(self._engine.delivered + self._engine.failed)
 
@@ -136,7 +136,7 @@ class PushWorker(Worker):
                     self.heartbeat()
                     next_heartbeat = loop.time() + HEARTBEAT_S
                 if self.should_run_maintenance_tasks:
-                    self.run_maintenance_tasks()
+                    self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
                 stock.release_scheduled()
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))
@@ -156,7 +156,7 @@ class PushWorker(Worker):
                 pipe.execute()
             self._counted = (engine.delivered, engine.failed)
 
-    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
         """Warm shutdown: take nothing more, finish what is in flight within the grace time."""
         self._structlog.info("stopping", signal=signal.Signals(signum).name)
         self._stop_requested = True

@@ -56,13 +56,11 @@ class Sender:
         if leased.left_us is not None and leased.left_us <= 0:
             log.info("expired")
             return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
-        if leased.crashes >= MOST_CRASHES:
-            log.error("poison", crashes=leased.crashes)
-            return _failed(leased, "failed", f"poison: {leased.crashes} workers died on it", reached=False)
         try:
+            check_crashes(leased.crashes)
             notification = decode(leased)
         except InvalidNotificationError as error:
-            log.error("malformed", reason=str(error))
+            log.warning("malformed", reason=str(error))
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
         answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
@@ -84,12 +82,12 @@ class Sender:
             return Answer(Outcome.FAULT, reason=f"no provider is configured for {dispatch.device.platform}")
         try:
             return await provider.send(dispatch)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever a driver raises
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
             self._log.exception("provider_broke", platform=dispatch.device.platform, job_id=dispatch.job_id)
             return Answer(Outcome.UNKNOWN, reason="the provider's client broke")
 
-    def _settlement(
+    def _settlement(  # noqa: PLR0917 - all of one send
         self,
         leased: Leased,
         category: Category,
@@ -119,7 +117,7 @@ class Sender:
                     leased.job_id, leased.permit, leased.user, leased.category, reached, "delivered", "delivered"
                 )
             word = "rejected" if not again and Outcome.UNKNOWN.value not in answered.values() else "failed"
-            reasons = "; ".join(sorted({f"{a.outcome.value} {a.status or ''} {a.reason}".strip() for a in answers.values()}))
+            reasons = "; ".join(sorted({_describe(answer) for answer in answers.values()}))
             return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
 
         asked = max((answer.retry_after_us or 0 for answer in again), default=0)
@@ -153,6 +151,12 @@ def decode(leased: Leased) -> Notification:
     return notification
 
 
+def check_crashes(crashes: int) -> None:
+    """Raise InvalidNotificationError for a job on which so many workers died that another should not try it."""
+    if crashes >= MOST_CRASHES:
+        raise InvalidNotificationError("job", f"is poison: {crashes} workers died on it")
+
+
 def give_back(leased: Leased) -> Settlement:
     """Back to its place at the head of its line: nothing was sent, no attempt is spent."""
     return replace(_failed(leased, "", "", reached=False), state="line", detail="")
@@ -161,6 +165,10 @@ def give_back(leased: Leased) -> Settlement:
 def failed(leased: Leased, reason: str) -> Settlement:
     """The end of a job that can never be sent."""
     return _failed(leased, "failed", reason, reached=False)
+
+
+def _describe(answer: Answer) -> str:
+    return " ".join(str(part) for part in (answer.outcome.value, answer.status, answer.reason) if part)
 
 
 def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlement:

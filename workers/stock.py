@@ -15,7 +15,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, STEERING, decode_data, encode_reason
 from notifier.limiter.lines import Settlement
 from notifier.notification import Notification
-from workers.sender import MOST_CRASHES
+from workers.sender import check_crashes
 
 if TYPE_CHECKING:
     from workers.engine import Foreign
@@ -35,10 +35,10 @@ class StockPath:
 
     def inspect(self, foreign: Foreign) -> Settlement:
         """See `engine.Stock.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
-        data, meta, crashes = self._redis.hmget(f"rq:job:{foreign.job_id}", "data", "meta", "push_crashes")
+        fields: Any = self._redis.hmget(f"rq:job:{foreign.job_id}", "data", "meta", "push_crashes")
+        data, meta, crashes = fields
         try:
-            if int(crashes or 0) >= MOST_CRASHES:
-                raise InvalidNotificationError("job", f"poison: {int(crashes)} workers died on it")
+            check_crashes(int(crashes or 0))
             function, kwargs = decode_data(data or b"")
             if function == FUNCTION:
                 self._adopt(foreign.job_id, Notification.from_kwargs(kwargs), meta)
@@ -64,7 +64,7 @@ class StockPath:
         RQ's own scheduler would queue again whatever waits in our lines; here the two are told apart.
         """
         for queue in self._worker.queues:
-            registry = ScheduledJobRegistry(queue=queue)
+            registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
             due = registry.get_jobs_to_schedule(chunk_size=MOST_SCHEDULED)
             if not due:
                 continue

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from notifier.limiter.redis import policy_array
 from notifier.limiter.scripts import Call, script
 from notifier.policy import LANES, Policies, Policy
 
+Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 State = Literal["delivered", "failed", "later", "wait", "line", "queue", "held"]
 
 
@@ -31,10 +32,8 @@ class RuleTable:
 
     def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
         """The table for these users, and for each the index of its policy."""
-        indexes: list[int] = []
         known: dict[Policy, int] = {}
-        for user in users:
-            indexes.append(known.setdefault(self._policies.for_user(user), len(known)))
+        indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
         return f'{{"u":[{",".join(map(policy_array, known))}],{self._rest}}}', indexes
 
 
@@ -51,9 +50,7 @@ class Job:
     dedupe: str = ""
 
 
-def enqueue(
-    jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: str, clock: str = ""
-) -> Call[list[str]]:
+def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: str, clock: str = "") -> Call[list[str]]:
     """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key."""
     args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
     for job in jobs:
@@ -144,8 +141,7 @@ def admit(
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held = reply[:3]
         waiting = [
-            Waiting(_text(held[i]), _text(held[i + 1]), _text(held[i + 2]), held[i + 3])
-            for i in range(0, len(held), 4)
+            Waiting(_text(held[i]), _text(held[i + 1]), _text(held[i + 2]), held[i + 3]) for i in range(0, len(held), 4)
         ]
         return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[3:]])
 
@@ -186,9 +182,14 @@ def settle(
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 
-def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[str]:
+def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[Cancelled]:
     """Cancel one job; the reply is 'cancelled', 'sending', 'ended' or 'unknown'."""
-    return Call(script("cancel"), [], [clock, job_id, -(-keep_failed_us // 1_000_000)], _text)
+    return Call(
+        script("cancel"),
+        [],
+        [clock, job_id, -(-keep_failed_us // 1_000_000)],
+        lambda reply: cast("Cancelled", _text(reply)),
+    )
 
 
 def watch(worker: str, *, lapse_ms: int) -> Call[bool]:

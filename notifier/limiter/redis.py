@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -16,6 +16,7 @@ from notifier.limiter.scripts import Call, run, script
 from notifier.policy import Category, Policy, Rules
 
 _NO_POLICY = Policy()
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +80,7 @@ class RedisLimiter:
 
         return self._run(Call(script("acquire"), _keys(user, category.name if category else None), args, decode))
 
-    def _run(self, call: Call[Any]) -> Any:
+    def _run(self, call: Call[T]) -> T:
         try:
             return run(self._redis, call)
         except (RedisConnectionError, RedisTimeoutError) as error:

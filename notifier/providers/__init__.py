@@ -18,4 +18,6 @@ def check_payload(notification: Notification) -> None:
 
 def _check_size(platform: str, size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidNotificationError("body", f"makes {size} bytes on the wire to {platform}; at most {limit} are taken")
+        raise InvalidNotificationError(
+            "body", f"makes {size} bytes on the wire to {platform}; at most {limit} are taken"
+        )

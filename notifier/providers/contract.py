@@ -26,7 +26,7 @@ class Answer:
     """A provider's answer for one device.
 
     status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
-    retry_after_us: for RETRY, UNSENT and FAULT the least time to wait, in microseconds, if one is known.
+    retry_after_us: for RETRY, UNSENT, FAULT and UNKNOWN the least time to wait, in microseconds, if one is known.
     """
 
     outcome: Outcome

@@ -98,9 +98,7 @@ class FcmProvider:
         if isinstance(token, Answer):
             return token
         answer = await self._post(body, token, dispatch.send_by)
-        if (
-            answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED
-        ):  # that one the tokens tell, once
+        if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
             self._log.error(
                 "fcm_fault",
                 job_id=dispatch.job_id,
@@ -124,9 +122,7 @@ class FcmProvider:
             return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
         # `connect` holds the wait for a free connection and its handshake, so that `total` can only run out
         # once the request is being written. Above the threshold aiohttp rounds up to whole seconds: never.
-        timeout = aiohttp.ClientTimeout(
-            total=bound_s + self._timeout_s, connect=bound_s, ceil_threshold=math.inf
-        )
+        timeout = aiohttp.ClientTimeout(total=bound_s + self._timeout_s, connect=bound_s, ceil_threshold=math.inf)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             async with self._pool().post(
@@ -165,9 +161,7 @@ class FcmProvider:
         now = asyncio.get_running_loop().time()
         if self._backoff.failed(began, now):
             self._log.warning("fcm_unreachable", error=type(error).__name__)
-        return Answer(
-            Outcome.UNSENT, reason=type(error).__name__, retry_after_us=self._backoff.left_us(now) or None
-        )
+        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=self._backoff.left_us(now) or None)
 
 
 class _Messages(FCMNotification):
@@ -184,9 +178,7 @@ class _Messages(FCMNotification):
         body: bytes = self.parse_payload(fcm_token=dispatch.device.token, **arguments)  # type: ignore[no-untyped-call]
         # What is counted is a part of the body: a short one needs no count.
         if len(body) > PAYLOAD_BYTES and (size := payload_size(dispatch.notification)) > PAYLOAD_BYTES:
-            raise InvalidNotificationError(
-                "body", f"{size} bytes on the wire; at most {PAYLOAD_BYTES} are allowed"
-            )
+            raise InvalidNotificationError("body", f"{size} bytes on the wire; at most {PAYLOAD_BYTES} are allowed")
         return body
 
     @property
@@ -197,9 +189,7 @@ class _Messages(FCMNotification):
 class _AccessTokens:
     """Google's access token: fetched in a thread, one fetch at a time, renewed before it ends."""
 
-    def __init__(
-        self, credentials: google_accounts.Credentials, ca_file: Path | None, timeout_s: float
-    ) -> None:
+    def __init__(self, credentials: google_accounts.Credentials, ca_file: Path | None, timeout_s: float) -> None:
         self._credentials = credentials
         self._verify: str | bool = True if ca_file is None else str(ca_file)
         self._timeout_s = timeout_s
@@ -361,17 +351,13 @@ def _credentials(account: Mapping[str, Any]) -> google_accounts.Credentials:
         raise SettingsError("the FCM service account must be a JSON object, as downloaded from Google")
     for name in ACCOUNT_FIELDS:
         if not isinstance(account.get(name), str) or not account[name]:
-            raise SettingsError(
-                f"the FCM service account has no text in {name!r}: is it the file from Google?"
-            )
+            raise SettingsError(f"the FCM service account has no text in {name!r}: is it the file from Google?")
     _check_https("service account's token_uri", account["token_uri"])
     make: Callable[..., google_accounts.Credentials] = google_accounts.Credentials.from_service_account_info
     try:
         return make(dict(account), scopes=[SCOPE])
     except Exception:  # noqa: BLE001 - whatever the parser meets, its text may quote the key
-        raise SettingsError(
-            "the FCM service account's private_key is no usable RSA key in PEM form"
-        ) from None
+        raise SettingsError("the FCM service account's private_key is no usable RSA key in PEM form") from None
 
 
 def _check_https(name: str, url: str) -> None:

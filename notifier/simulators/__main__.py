@@ -63,9 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--folder", type=Path, required=True, help="for certificates and keys; made if missing"
-    )
+    parser.add_argument("--folder", type=Path, required=True, help="for certificates and keys; made if missing")
     parser.add_argument("--apns-port", type=_port, default=0, metavar="N", help="default: a free one")
     parser.add_argument("--fcm-port", type=_port, default=0, metavar="N", help="default: a free one")
     parser.add_argument(
@@ -75,9 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="F",
         help="wait before each answer, in milliseconds",
     )
-    parser.add_argument(
-        "--scripts", type=Path, metavar="FILE", help="JSON of answers by device token, see below"
-    )
+    parser.add_argument("--scripts", type=Path, metavar="FILE", help="JSON of answers by device token, see below")
     parser.add_argument(
         "--wire-log",
         type=Path,
@@ -121,9 +117,7 @@ async def _serve(options: argparse.Namespace) -> None:
         "scripts": scripts,
         "latency_ms": options.latency_ms,
     }
-    apns = ApnsSimulator(
-        topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared
-    )
+    apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared)
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
     try:
         await _start(apns, "--apns-port", options.apns_port)

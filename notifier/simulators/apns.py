@@ -128,7 +128,7 @@ class ApnsSimulator:
 class _H2(H2Connection):
     """h2, but it does not count the streams at each request: `_Connection` does."""
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(self) -> None:
         # h2's own checks take a quarter of the time: `_malformed` makes those that matter here.
         super().__init__(
             H2Configuration(
@@ -141,8 +141,7 @@ class _H2(H2Connection):
             )
         )
         self.encoder = HeaderEncoder()
-        first = {SettingCodes.MAX_CONCURRENT_STREAMS: 1, SettingCodes.INITIAL_WINDOW_SIZE: window_bytes}
-        self.local_settings = Settings(client=False, initial_values=first)
+        self.local_settings = Settings(client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: 1})
         self._until_sweep = SWEEP_EVERY
 
     @property
@@ -159,7 +158,7 @@ class _Connection(asyncio.Protocol):
         self._simulator = simulator
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._h2 = _H2(simulator.window_bytes)
+        self._h2 = _H2()
         self._allowed = 1
         self._last_stream_id = 2**31 - 1
         self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # until they are answered
@@ -171,6 +170,8 @@ class _Connection(asyncio.Protocol):
         self._simulator.connections.add(self)
         self._simulator.connections_opened += 1
         self._h2.initiate_connection()
+        # Not among the first settings: a client may use the default window until it has read ours.
+        self._h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: self._simulator.window_bytes})
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from notifier.policy import Policies, Policy, Rules
 
@@ -64,7 +65,7 @@ def largest_count(times_us: Sequence[int], interval_us: int) -> int:
 def smallest_gap(sends: Sequence[Send]) -> int | None:
     """The least time in µs from the last arrival of a send to the first of the next; None for fewer than two."""
     ordered = sorted(sends, key=lambda send: send.first_us)
-    gaps = [after.first_us - before.last_us for before, after in zip(ordered, ordered[1:], strict=False)]
+    gaps = [after.first_us - before.last_us for before, after in pairwise(ordered)]
     return min(gaps, default=None)
 
 

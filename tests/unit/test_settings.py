@@ -66,7 +66,7 @@ def test_the_shipped_file_shows_every_key() -> None:
 
 def test_the_shipped_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) -> None:
     """The commented lines are real keys at the right place: taking the '# ' away gives a valid file."""
-    text = SHIPPED.read_text(encoding="utf-8").replace("client: console\n", "")
+    text = SHIPPED.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(Settings.model_json_schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
     assert count == 12

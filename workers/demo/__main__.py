@@ -39,13 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         found = _run(arguments)
     except KeyboardInterrupt:
-        print("\nstopped; everything that the demo had started has ended", file=sys.stderr)
+        sys.stderr.write("\nstopped; everything that the demo had started has ended\n")
         return 130
     except (NotifierError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
+        sys.stderr.write(f"demo: {error}\n")
         return 1
     if arguments.json:
-        print(json.dumps(found.as_dict()))
+        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
     else:
         print_report(found)
     return 0 if found.held else 1
@@ -88,9 +88,7 @@ def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Call
     return accepted
 
 
-def _paced(
-    rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]
-) -> Iterator[list[dict[str, Any]]]:
+def _paced(rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> Iterator[list[dict[str, Any]]]:
     sent = 0
     while sent < len(rows):
         elapsed = time.monotonic() - begun

@@ -75,7 +75,7 @@ def _as_dict(entry: Tightness) -> dict[str, Any]:
     }
 
 
-def report(
+def report(  # noqa: PLR0917 - all that was measured
     accepted: Sequence[Accepted],
     arrivals: Sequence[Arrival],
     stats: Mapping[str, int],

@@ -8,18 +8,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from redis import Redis
 
 from notifier.connection import check, connect
 from notifier.embedded import EmbeddedRedis
 from notifier.errors import NotifierError, RedisUnusableError
 from notifier.settings import Settings, load_settings
 
+START_S = 30.0
 END_S = 15.0
 
 
@@ -55,10 +58,29 @@ def stage(folder: Path, rates: Path, scripts: Mapping[str, Any], workers: int) -
             check(client)
             if client.dbsize():
                 raise RedisUnusableError(f"the database at {url} is not empty; the demo wants one of its own")
-        for number in range(workers):
-            log = stack.enter_context((folder / f"worker-{number + 1}.log").open("wb"))
-            _child(stack, [sys.executable, "-m", "workers", "--name", f"demo-{number + 1}"], env=environ, stderr=log)
+            started = [_worker(stack, folder, environ, number + 1) for number in range(workers)]
+            _await_workers(client, started)
         yield Stage(settings, config, Path(simulators["wire_log"]), version)
+
+
+def _worker(
+    stack: contextlib.ExitStack, folder: Path, environ: Mapping[str, str], number: int
+) -> tuple[subprocess.Popen[bytes], Path]:
+    path = folder / f"worker-{number}.log"
+    log = stack.enter_context(path.open("wb"))
+    command = [sys.executable, "-m", "workers", "--name", f"demo-{number}"]
+    return _child(stack, command, env=environ, stdout=log, stderr=log), path
+
+
+def _await_workers(client: Redis, started: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
+    """Return when all have registered, so that the demo measures their work and not their start."""
+    deadline = time.monotonic() + START_S
+    while client.scard("rq:workers") < len(started):
+        for process, log in started:
+            if process.poll() is not None or time.monotonic() > deadline:
+                last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                raise NotifierError("a worker did not start: " + "".join(last))
+        time.sleep(0.05)
 
 
 def _redis(stack: contextlib.ExitStack) -> tuple[str, str]:

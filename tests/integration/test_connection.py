@@ -1,0 +1,193 @@
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from notifier.connection import address, check, connect
+from notifier.embedded import EmbeddedRedis
+from notifier.errors import RedisUnusableError
+from notifier.schema import RedisSettings, Settings
+from notifier.settings import parse_settings
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(extra_args=("--requirepass", "hunter2")) as running:
+        yield running
+
+
+def named(url: str, **keys: str) -> RedisSettings:
+    # As NOTIFIER_REDIS_URL would: a URL with a password cannot come out of a file.
+    return parse_settings(f"redis: {json.dumps(keys)}").redis.model_copy(update={"url": url})
+
+
+def refusal(settings: RedisSettings | Settings) -> str:
+    with closing(connect(settings)) as client, pytest.raises(RedisUnusableError) as caught:
+        check(client)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "hunter2" not in text
+    return text
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[int]:
+    """Serve one connection on a free port, giving `reply` to each of its commands."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while connection.recv(65_536):
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        thread.join()
+
+
+def test_a_good_redis_passes(server: EmbeddedRedis, tmp_path: Path) -> None:
+    """With the right password, from the URL or from a file, the check is silent."""
+    (tmp_path / "password").write_text("hunter2\n", encoding="utf-8")
+    from_file = named(server.url, password_file=str(tmp_path / "password"))
+    from_url = named(f"redis://:hunter2@127.0.0.1:{server.port}/0")
+    for settings in (from_file, from_url):
+        with closing(connect(settings)) as client:
+            check(client)
+            assert client.set("a", "1")
+            assert client.get("a") == b"1"
+
+
+def test_a_wrong_and_a_missing_password_are_told_apart(server: EmbeddedRedis) -> None:
+    """Host and port are named and what to set; no password is ever shown."""
+    where = f"Redis at 127.0.0.1:{server.port}"
+    wrong = f"redis://:hunter22@127.0.0.1:{server.port}/0"
+    assert refusal(named(wrong)) == f"{where} refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL"
+    assert refusal(named(server.url)) == f"{where} wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+
+
+def test_a_password_that_nobody_asked_for_is_told() -> None:
+    """A password for a Redis that has none is one clear line."""
+    with EmbeddedRedis() as plain:
+        assert "has no password, but one is given" in refusal(named(f"redis://:hunter2@127.0.0.1:{plain.port}/0"))
+
+
+def test_a_user_without_rights_is_told(server: EmbeddedRedis) -> None:
+    """A Redis user that may not run INFO is told so."""
+    with closing(redis.Redis.from_url(server.url, password="hunter2")) as admin:
+        admin.acl_setuser("poor", enabled=True, passwords=["+hunter2"], commands=["+ping", "+client"])
+    assert "does not let this user run INFO" in refusal(named(f"redis://poor:hunter2@127.0.0.1:{server.port}/0"))
+
+
+def test_nobody_listening_is_told_with_the_address() -> None:
+    """A refused connection names host and port and the system's reason."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert refusal(named(f"redis://:hunter2@127.0.0.1:{port}")) == (
+        f"Redis at 127.0.0.1:{port} cannot be reached: Connection refused"
+    )
+
+
+def test_a_socket_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    """For a Unix socket the path stands in the place of host and port."""
+    assert refusal(named(f"unix://{tmp_path}/none.sock")) == (
+        f"Redis at {tmp_path}/none.sock cannot be reached: No such file or directory"
+    )
+
+
+def test_silence_is_told_after_the_timeout() -> None:
+    """A server that accepts and says nothing is given up after socket_timeout, once."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert refusal(named(f"redis://127.0.0.1:{port}", socket_timeout="50ms")) == (
+            f"Redis at 127.0.0.1:{port} does not answer in time"
+        )
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        ("redis_version:6.0.16\r\n", "is version 6.0.16; 6.2 or newer is needed"),
+        ("redis_version:5.0.7\r\n", "is version 5.0.7; 6.2 or newer is needed"),
+        ("something:else\r\n", "is version unknown; 6.2 or newer is needed"),
+    ],
+)
+def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
+    """What is older than 6.2, or does not say, is refused with its version."""
+    with answering(f"${len(info)}\r\n{info}\r\n".encode()) as port:
+        assert refusal(named(f"redis://127.0.0.1:{port}")) == f"Redis at 127.0.0.1:{port} {says}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (b"-LOADING Redis is loading the dataset in memory\r\n", "is still loading its data"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers with an error: "),
+        (b"-ERR hunter2\r\n", "answers with an error: ResponseError"),
+    ],
+)
+def test_what_is_no_ready_redis_is_one_line(reply: bytes, says: str) -> None:
+    """A Redis that loads, another protocol, an unknown error: one line each, no traceback."""
+    with answering(reply) as port:
+        assert says in refusal(named(f"redis://127.0.0.1:{port}"))
+
+
+def test_nothing_is_sent_twice() -> None:
+    """A command whose answer is lost is not repeated: it may have been done."""
+    counted = threading.Event()
+    received: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                return
+            with connection:
+                while b"INCR" not in (data := connection.recv(65_536)):
+                    connection.sendall(b"+OK\r\n" * data.count(b"CLIENT"))
+                received.append(data)
+                counted.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.5)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with closing(connect(named(f"redis://127.0.0.1:{listener.getsockname()[1]}"))) as client:
+            with pytest.raises(redis.exceptions.ConnectionError):
+                client.incr("a")
+            assert counted.wait(5)
+        thread.join()
+    assert len(received) == 1
+
+
+def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
+    """A query that redis-py does not understand is refused when connecting, naming the option alone."""
+    for query in ("flavour=hunter2", "socket_timeout=hunter2"):
+        with pytest.raises(
+            RedisUnusableError, match=f"option '{query.partition('=')[0]}' that is not understood"
+        ) as caught:
+            connect(named(f"redis://:hunter2@127.0.0.1/0?{query}"))
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("redis://:hunter2@h:7000/1", "h:7000"),
+        ("rediss://h", "h:6379"),
+        ("unix:///s", "/s"),
+        ("redis://[::1]:1", "[::1]:1"),
+    ],
+)
+def test_an_address_is_where_and_nothing_else(url: str, where: str) -> None:
+    """What is shown of a client is host and port, or the socket's path."""
+    with closing(connect(named(url))) as client:
+        assert address(client) == where

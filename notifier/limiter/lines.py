@@ -134,9 +134,10 @@ def admit(
 ) -> Call[Admitted]:
     """Take the heads that the rules admit of the lines of these (user, lane)."""
     table, indexes = rules.encode(user for user, _ in users)
-    args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table]
+    flat: list[str | int] = []
     for (user, lane), index in zip(users, indexes, strict=True):
-        args += (user, lane, index)
+        flat += (user, lane, index)
+    args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held = reply[:3]
@@ -174,11 +175,18 @@ def settle(
 ) -> Call[list[bool]]:
     """Close permits. The reply holds for each whether it was still this worker's to settle."""
     table, indexes = rules.encode(s.user for s in settlements)
-    args: list[str | bytes | int] = [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, worker, table]
-    for s, index in zip(settlements, indexes, strict=True):
-        args += (
-            s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered
-        )  # fmt: skip
+    jobs = [
+        (s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered)
+        for s, index in zip(settlements, indexes, strict=True)
+    ]
+    args: list[str | bytes | int] = [
+        clock,
+        -(-keep_failed_us // 1_000_000),
+        keep_delivered_us,
+        worker,
+        table,
+        json.dumps(jobs),
+    ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 

@@ -37,7 +37,7 @@ example:
 
 where replies.json holds, by device token, what to answer to its first, second... message (the last repeats):
   {"00ab...": [{"status": 410, "reason": "Unregistered"}],
-   "fcm-token-1": [{"status": 503, "headers": {"Retry-After": "5"}}, {"status": 200}]}
+   "fcm-token-0000001": [{"status": 503, "headers": {"Retry-After": "5"}}, {"status": 200}]}
 """
 
 

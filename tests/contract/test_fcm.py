@@ -78,9 +78,7 @@ def offline(account: dict[str, str]) -> FcmProvider:
 @pytest.fixture
 def rig(certificates: Certificates, account: dict[str, str]) -> Callable[..., Any]:
     @asynccontextmanager
-    async def make(
-        scripts: Scripts | None = None, *, latency_ms: float = 0, **options: Any
-    ) -> AsyncIterator[Rig]:
+    async def make(scripts: Scripts | None = None, *, latency_ms: float = 0, **options: Any) -> AsyncIterator[Rig]:
         log = WatchedLog()
         simulator = FcmSimulator(
             certificates=certificates,
@@ -104,9 +102,7 @@ def rig(certificates: Certificates, account: dict[str, str]) -> Callable[..., An
     return make
 
 
-def dispatch(
-    token: str = TOKEN, *, within_s: float = 10, ttl_us: int | None = None, **fields: Any
-) -> Dispatch:
+def dispatch(token: str = TOKEN, *, within_s: float = 10, ttl_us: int | None = None, **fields: Any) -> Dispatch:
     device = Device("fcm", token)
     fields = {"user": "7", "devices": [device], "title": "Hello", "body": "World"} | fields
     send_by = asyncio.get_running_loop().time() + within_s
@@ -136,9 +132,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("status", "reason", "outcome"), ROWS)
-def test_answers_follow_the_table(
-    rig: Callable[..., Any], status: int, reason: str, outcome: Outcome
-) -> None:
+def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: str, outcome: Outcome) -> None:
     """Each answer of FCM has its one outcome, keeps FCM's own errorCode and costs one request."""
 
     async def run() -> None:
@@ -147,9 +141,7 @@ def test_answers_follow_the_table(
             assert (answer.outcome, answer.status) == (outcome, status)
             if not reason.startswith("<"):
                 assert answer.reason == reason
-            assert (answer.retry_after_us is not None) == (
-                outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT}
-            )
+            assert (answer.retry_after_us is not None) == (outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT})
             assert len(r.log.arrivals) == 1
 
     asyncio.run(run())
@@ -217,6 +209,19 @@ def test_odd_bodies_are_borne(body: bytes) -> None:
     assert read_answer(200, {}, body).outcome is Outcome.UNKNOWN
 
 
+def test_a_device_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
+    """Law 4: sends to one device arrive in the order of the calls, though many connections are open."""
+
+    async def run() -> None:
+        async with rig(max_connections=20) as r:
+            await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))  # opens them
+            del r.log.arrivals[:]
+            await asyncio.gather(*(r.provider.send(dispatch(data={"n": str(n)})) for n in range(40)))
+            assert [arrival.data["n"] for arrival in r.log.arrivals] == [str(n) for n in range(40)]
+
+    asyncio.run(run())
+
+
 def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any]) -> None:
     """200 sends at 100 in flight use at most `max_connections` connections and one token fetch."""
 
@@ -224,11 +229,11 @@ def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any]) -> 
         async with rig(max_connections=20) as r:
             free = asyncio.Semaphore(100)
 
-            async def one() -> Answer:
+            async def one(n: int) -> Answer:
                 async with free:
-                    return await r.provider.send(dispatch())
+                    return await r.provider.send(dispatch(f"{TOKEN}{n}"))
 
-            answers = await asyncio.gather(*(one() for _ in range(200)))
+            answers = await asyncio.gather(*(one(n) for n in range(200)))
             assert Counter(a.outcome for a in answers) == {Outcome.DELIVERED: 200}
             assert len(r.log.arrivals) == 200
             assert len(r.simulator.connections) <= 20
@@ -258,7 +263,7 @@ def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> Non
         async with rig() as r:
             await r.provider.send(dispatch())
             r.simulator.expire_tokens()
-            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+            answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(50)))
             assert {(a.outcome, a.reason) for a in answers} == {(Outcome.RETRY, "UNAUTHENTICATED")}
             answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
             assert {a.outcome for a in answers} == {Outcome.DELIVERED}
@@ -322,9 +327,7 @@ def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any
         async with rig(service_account=other) as r:
             with capture_logs() as logs:
                 answers = [await r.provider.send(dispatch()) for _ in range(3)]
-            assert {(a.outcome, a.reason) for a in answers} == {
-                (Outcome.FAULT, "TokenEndpoint: invalid_grant")
-            }
+            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "TokenEndpoint: invalid_grant")}
             assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
             assert [entry["log_level"] for entry in logs] == ["error"]
             assert "PRIVATE" not in str(logs)
@@ -463,9 +466,7 @@ def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
         (90 * 86_400 * SECOND, f"{MAX_TTL_S}s"),
     ],
 )
-def test_ttl_is_whole_seconds_rounded_down(
-    rig: Callable[..., Any], ttl_us: int | None, ttl: str | None
-) -> None:
+def test_ttl_is_whole_seconds_rounded_down(rig: Callable[..., Any], ttl_us: int | None, ttl: str | None) -> None:
     """What is left of a notification's life is FCM's ttl, never longer, and FCM takes it."""
 
     async def run() -> None:
@@ -608,9 +609,7 @@ def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dic
         {"project_id": 7},
     ],
 )
-def test_an_unusable_service_account_is_told_without_its_key(
-    account: dict[str, str], change: dict[str, Any]
-) -> None:
+def test_an_unusable_service_account_is_told_without_its_key(account: dict[str, str], change: dict[str, Any]) -> None:
     """A service account that cannot work is a SettingsError that names the field and never shows the key."""
     (field,) = change
     with pytest.raises(SettingsError, match=field) as caught:

@@ -2,7 +2,7 @@
 -- and leaves the user's gates at the moment the rules admit the next.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see _gates.lua)
---      7.. user, lane in which the gate was due, index of the user's policy in u (from 0)
+--      7 the users, JSON: user, lane in which the gate was due, index of its policy in u (from 0), …
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on.
@@ -13,7 +13,7 @@ local rules = cjson.decode(ARGV[6])
 local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}}
-local EVERY, MOST_EXPECTED = 8, 100
+local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
 local earliest = math.huge -- of all the gates set here
 
 -- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
@@ -64,8 +64,11 @@ local function send_head(user, policy, lines, i)
     room = room - 1
   end
   if spent then
-    if not is_empty(policy) then record(sent_key(user), policy, permit, now + lease, now) end
-    if not is_empty(line.policy) then record(sent_key(user, line.category), line.policy, permit, now + lease, now) end
+    local trim = permit % TRIM_EVERY == 0
+    if not is_empty(policy) then record(sent_key(user), policy, permit, now + lease, now, trim) end
+    if not is_empty(line.policy) then
+      record(sent_key(user, line.category), line.policy, permit, now + lease, now, trim)
+    end
   end
   advance(user, lines, i)
   return spent
@@ -109,8 +112,8 @@ local function visit(user, due_lane, policy)
     end
   end
 
-  user_next = user_next or next_for(sent_key(user), policy, 1)
   for _, line in ipairs(lines) do
+    user_next = user_next or next_for(sent_key(user), policy, 1)
     line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
     if line.at > now then
       for _, value in ipairs({line.head, user, line.category, line.at - now}) do
@@ -135,11 +138,12 @@ local function visit(user, due_lane, policy)
   end
 end
 
-for i = 7, #ARGV, 3 do
+local users = cjson.decode(ARGV[7])
+for i = 1, #users, 3 do
   if room > 0 then
-    visit(ARGV[i], ARGV[i + 1], rules.u[tonumber(ARGV[i + 2]) + 1])
+    visit(users[i], users[i + 1], rules.u[users[i + 2] + 1])
   else -- *pull* pushed the gate ahead: it is due still
-    redis.call('ZADD', 'notifier:gates:' .. ARGV[i + 1], now, ARGV[i])
+    redis.call('ZADD', 'notifier:gates:' .. users[i + 1], now, users[i])
   end
 end
 alarm(earliest)

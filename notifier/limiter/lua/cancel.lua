@@ -7,6 +7,7 @@ local key = job_key(id)
 local job = redis.call('HMGET', key, 'origin', 'meta', 'push_permit', 'status')
 if not job[1] then return redis.call('ZSCORE', 'notifier:delivered', id) and 'ended' or 'unknown' end
 if job[3] then return 'sending' end
+if job[4] == 'canceled' then return 'cancelled' end -- the same call again
 if job[4] ~= 'queued' and job[4] ~= 'scheduled' then return 'ended' end
 
 local ok, meta = pcall(cjson.decode, job[2] or '')

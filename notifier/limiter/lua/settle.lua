@@ -2,9 +2,9 @@
 -- users who still have something waiting.
 -- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 the worker's name
 --      5 rules, JSON (see _gates.lua)
---      6.. for each job: job id, permit, user, category, index of the user's policy, reached, state, word, detail,
---          answered
---   reached '1': it may have reached the user: the permit's time becomes now. '0': the permit is refunded.
+--      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
+--          detail, answered], …
+--   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'later' (detail: µs to wait; an attempt
 --         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt)
 --         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
@@ -14,6 +14,7 @@
 --! include _clock _keys _rules _alarm _lineup _gates
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[5])
+local RENEW_EVERY = 8
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of all that is set here to fall due
 
@@ -21,9 +22,11 @@ local function count(user, word)
   totals[word] = (totals[word] or 0) + 1
   if user == '' then return end
   local usage = 'notifier:usage:{' .. user .. '}'
-  if redis.call('HINCRBY', usage, word, 1) == 1 then redis.call('HSETNX', usage, 'first', now) end
+  if redis.call('HINCRBY', usage, word, 1) % RENEW_EVERY == 1 then
+    redis.call('HSETNX', usage, 'first', now)
+    redis.call('EXPIRE', usage, 2592000) -- 30 days: an idle user leaves nothing behind
+  end
   redis.call('HSET', usage, 'last', now)
-  redis.call('EXPIRE', usage, 2592000) -- 30 days: an idle user leaves nothing behind
 end
 
 local function close_permit(permit, sent, reached)
@@ -74,21 +77,21 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   if job[2] and job[1] ~= permit then return 0 end
   redis.call('ZREM', 'notifier:leases', id)
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
-  close_permit(permit, sent_key(user), reached == '1')
-  close_permit(permit, sent_key(user, category), reached == '1')
+  close_permit(permit, sent_key(user), reached == 1)
+  close_permit(permit, sent_key(user, category), reached == 1)
   if state == 'delivered' then delivered(id, key)
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   else back(id, key, job[2], state, tonumber(detail), answered) end
   if word ~= '' then count(user, word) end
   if not touched[user] then
-    touched[user] = rules.u[tonumber(index) + 1]
+    touched[user] = rules.u[index + 1]
     order[#order + 1] = user
   end
   return 1
 end
 
-for i = 6, #ARGV, 10 do reply[#reply + 1] = settle(unpack(ARGV, i, i + 9)) end
+for _, job in ipairs(cjson.decode(ARGV[6])) do reply[#reply + 1] = settle(unpack(job)) end
 
 for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))

@@ -1,0 +1,53 @@
+# make setup is run by the others, and does nothing when nothing changed. Needs Python 3.11 or newer, no more.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed-by-make
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-json test bench lint format lock clean
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## build .venv from requirements.lock
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "Python's venv is incomplete here; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setting up .venv …" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## 2,100 notifications through four workers to local simulators; under 45 s
+	@$(BIN)/python -m workers.demo
+
+demo-json: setup  ## the same, its report as one JSON object
+	@$(BIN)/python -m workers.demo --json
+
+test: setup  ## all tests
+	@$(BIN)/python -m pytest
+
+bench: setup  ## what it is measured by, each figure beside its bar
+	@$(BIN)/python -m benchmarks
+
+lint: setup  ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup  ## put the code into its style
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: setup  ## renew requirements.lock: the newest versions that pyproject.toml allows
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --universal --all-extras --upgrade --python-version 3.11 \
+	  --no-emit-package push-throttle --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+clean:  ## remove what make built
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,61 @@
+"""Workers that send nothing, as processes: ours with a null provider, and RQ's SimpleWorker with a no-op.
+
+`python -m benchmarks.null_worker push|simple <url of Redis> [seconds to profile]`
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import structlog
+from redis import Redis
+from rq import SimpleWorker
+from rq.serializers import JSONSerializer
+
+from notifier.log import configure_logging
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.settings import parse_settings
+from workers import PushWorker
+
+# Every kind of rule is in force, and none of them holds anything back: what is measured is the asking.
+RATES: Final = """
+user: {windows: [10/minute, 200/day], gap: 1ms}
+providers: {fcm: {client: console}}
+categories: {default: {lane: default, windows: [100/hour]}}
+"""
+
+
+class NullProvider:
+    """Takes everything, does nothing."""
+
+    platform = "fcm"
+
+    async def send(self, dispatch: Dispatch) -> Answer:  # noqa: ARG002 - that is the point
+        """Answer DELIVERED."""
+        return Answer(Outcome.DELIVERED, 200)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def noop(**_: object) -> None:
+    """The job of the peer."""
+
+
+def main(kind: str, url: str) -> None:
+    """Work until told to stop."""
+    redis = Redis.from_url(url, protocol=2)
+    configure_logging("json", "warning")
+    structlog.get_logger()
+    if kind == "push":
+        settings = parse_settings(RATES)
+        providers = {"fcm": NullProvider()}
+        worker = PushWorker(["urgent", "default", "bulk"], connection=redis, settings=settings, providers=providers)
+        worker.work(logging_level="WARNING")
+    else:
+        SimpleWorker(["default"], connection=redis, serializer=JSONSerializer).work(logging_level="WARNING")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,201 @@
+"""The limiter in this process alone: the twin of the one in Redis, for tests, simulations and single-process use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from notifier.policy import Policy, Rules
+
+SWEEP_AT: Final = 1024  # sets of sends; the lapsed ones are looked for when their number has doubled
+COMPACT_AT: Final = 64  # lapsed sends at the front of a list
+
+
+def system_clock() -> int:
+    """Microseconds since the epoch on this machine's clock."""
+    return time.time_ns() // 1_000
+
+
+class Sends:
+    """What one set of rules judges: permit -> µs, in the future while in flight, the settling time after.
+
+    A look-up costs the same however long the windows are; a send stands as often as it costs.
+    """
+
+    __slots__ = ("_at", "_permits", "_start", "_times", "until_us")
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._permits: list[str] = []
+        self._start = 0  # those before it have lapsed; cut off once they are many, as a cut moves all others
+        self._at: dict[str, int] = {}
+        self.until_us = 0  # when no rule can ask for any of them again
+
+    def __len__(self) -> int:
+        return len(self._times) - self._start
+
+    def next_for(self, policy: Policy, cost: int) -> tuple[int, int]:
+        """The first µs at which `cost` more fit `policy`, and the rule that decides it.
+
+        The rule is 0 for the gap, n for the n-th window, -1 for none.
+        """
+        times = self._times
+        size = len(times) - self._start
+        at, rule = 0, -1
+        if policy.gap_us and size:
+            at, rule = times[-1] + policy.gap_us, 0
+        for n, window in enumerate(policy.windows, 1):
+            # They fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
+            nth = window.limit - cost + 1
+            if nth <= size and times[-nth] + window.interval_us > at:
+                at, rule = times[-nth] + window.interval_us, n
+        return at, rule
+
+    def record(self, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1) -> None:
+        """Add a send, and drop those that `policy` can no longer ask for."""
+        horizon = policy.horizon_us
+        self._trim(now_us - horizon)
+        self._insert(permit, at_us, cost)
+        self.until_us = max(self.until_us, at_us + horizon)
+
+    def move(self, permit: str, at_us: int) -> None:
+        """Give a send of cost 1 another time, if it has not lapsed."""
+        if self.remove(permit):
+            self._insert(permit, at_us, 1)
+
+    def remove(self, permit: str) -> bool:
+        """Take a send back; False if it is not, or no longer, there."""
+        at = self._at.pop(permit, None)
+        if at is None:
+            return False
+        permits = self._permits
+        first = bisect_left(self._times, at, self._start)
+        while permits[first] != permit:
+            first += 1
+        end = first + 1
+        while end < len(permits) and permits[end] == permit:
+            end += 1
+        del self._times[first:end], permits[first:end]
+        return True
+
+    def _insert(self, permit: str, at: int, cost: int) -> None:
+        times, permits = self._times, self._permits
+        self._at[permit] = at
+        if cost == 1 and (not times or times[-1] <= at):
+            times.append(at)
+            permits.append(permit)
+            return
+        # After its equals, so that what one permit cost stays together.
+        place = bisect_right(times, at, self._start)
+        times[place:place] = [at] * cost
+        permits[place:place] = [permit] * cost
+
+    def _trim(self, cutoff: int) -> None:
+        times, permits = self._times, self._permits
+        start = self._start
+        while start < len(times) and times[start] <= cutoff:
+            self._at.pop(permits[start], None)
+            start += 1
+        if start >= COMPACT_AT and start * 2 >= len(times):
+            del times[:start], permits[:start]
+            start = 0
+        self._start = start
+
+
+class MemoryLimiter:
+    """A `Limiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
+
+    clock: µs since the epoch, this machine's if none is given. `lock` is held for each answer.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self.clock = clock or system_clock
+        self.lock = threading.RLock()
+        self._sends: dict[tuple[str, str | None], Sends] = {}
+        self._sweep_at = SWEEP_AT
+        self._permits = count(1)
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `Limiter.acquire`."""
+        return self._ask(user, rules, cost, take=True)
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `Limiter.peek`."""
+        return self._ask(user, rules, cost, take=False)
+
+    def refund(self, permit: Permit) -> bool:
+        """See `Limiter.refund`."""
+        return self.close(permit.user, permit.category, permit.id, None)
+
+    def reset(self, user: str, *categories: str) -> int:
+        """See `Limiter.reset`."""
+        with self.lock:
+            forgotten = self._sends.pop((user, None), ())
+            for category in categories:
+                self._sends.pop((user, category), None)
+            return len(forgotten)
+
+    def next_for(self, user: str, category: str | None, policy: Policy, cost: int = 1) -> tuple[int, int]:
+        """See `Sends.next_for`; of the user's own sends, or of those of one category. For who holds `lock`."""
+        sends = self._sends.get((user, category))
+        return sends.next_for(policy, cost) if sends is not None else (0, -1)
+
+    def record(  # noqa: PLR0917 - the hottest call of a simulation: keywords would cost a tenth of it
+        self, user: str, category: str | None, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1
+    ) -> None:
+        """See `Sends.record`; nothing is kept for a policy without rules. For who holds `lock`."""
+        if policy.is_empty:
+            return
+        sends = self._sends.get((user, category))
+        if sends is None:
+            if len(self._sends) >= self._sweep_at:
+                self._sweep(now_us)
+            sends = self._sends[user, category] = Sends()
+        sends.record(policy, permit, at_us, now_us, cost)
+
+    def close(self, user: str, category: str | None, permit: str, reached_us: int | None) -> bool:
+        """Set a permit's time to `reached_us`, or take it back where that is None; False if it has lapsed."""
+        found = False
+        with self.lock:
+            for key in ((user, None), (user, category))[: 1 if category is None else 2]:
+                sends = self._sends.get(key)
+                if sends is None:
+                    continue
+                if reached_us is None:
+                    found |= sends.remove(permit)
+                else:
+                    sends.move(permit, reached_us)
+        return found
+
+    def _ask(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> Permit | Hold:
+        policy, category = split(rules)
+        check_cost(policy, category, cost)
+        name = category.name if category else None
+        with self.lock:
+            now = self.clock()
+            if category is None or not category.bypass:
+                at, rule = self.next_for(user, None, policy, cost)
+                of_category, of_rule = self.next_for(user, name, category.policy, cost) if category else (0, -1)
+                if max(at, of_category) > now:
+                    if category is not None and of_category > at:
+                        return Hold(of_category - now, describe(category.name, category.policy, of_rule))
+                    return Hold(at - now, describe("user", policy, rule))
+            permit = str(next(self._permits))
+            if take:
+                self.record(user, None, policy, permit, now, now, cost)
+                if category is not None:
+                    self.record(user, name, category.policy, permit, now, now, cost)
+        return Permit(permit, user, name, cost, now)
+
+    def _sweep(self, now: int) -> None:
+        for key in [key for key, sends in self._sends.items() if sends.until_us <= now]:
+            del self._sends[key]
+        self._sweep_at = max(SWEEP_AT, 2 * len(self._sends))

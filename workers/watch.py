@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
 
-LAPSE_MS: Final = 3_000
+LAPSE_MS: Final = 2_500
 LONGEST_S: Final = 1.0  # between two looks of the worker on watch: bounds what a lost nudge can cost
-LISTEN_S: Final = 2.0  # of one blocking call; ends of themselves those that nobody waits for any more
+LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
 
 
 class Watch:
@@ -39,10 +39,14 @@ class Watch:
     async def wait(self, due_in_s: float | None) -> None:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
 
-        Returns at once when `wake` is set meanwhile, which is then cleared.
+        Returns as soon as `wake` is set, which is then cleared; and at once after taking the watch, because what
+        was known before may be old: from the next look on, whoever makes something due earlier nudges.
         """
         if not self.wake.is_set():
+            kept_before = self.kept
             self.kept = await run_async(self._redis, lines.watch(self._worker, lapse_ms=LAPSE_MS))
+            if self.kept and not kept_before:
+                return
             if self.kept:
                 for queue in self._queues:
                     self._listen(queue, self._pushed(queue))

@@ -134,9 +134,11 @@ class MemoryLines:
 
     def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
         if job.dedupe:
-            if (first := self._dedupe.setdefault(job.dedupe, job.id)) != job.id:
+            if job.dedupe not in self._dedupe:
+                self._dedupe[job.dedupe] = job.id
+                self._deduped.put(job.dedupe, now + dedupe_for_us)
+            if (first := self._dedupe[job.dedupe]) != job.id:
                 return first
-            self._deduped.put(job.dedupe, now + dedupe_for_us)
         if self.state(job.id) is not None:
             return job.id
         entry = self._jobs[job.id] = Entry(job)

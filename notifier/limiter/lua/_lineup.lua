@@ -17,7 +17,8 @@ end
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease).
 local function line_up(now, id, rank)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline')
+  local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
+    'push_outcome')
   if not job[1] or job[4] or job[5] == 'canceled' then return nil end
   local ok, meta = pcall(cjson.decode, job[2] or '')
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return 'stock' end
@@ -27,6 +28,10 @@ local function line_up(now, id, rank)
   local order = job[3] and tonumber(job[3])
   if not order then
     order = redis.call('INCR', 'notifier:seq')
+    if job[7] then -- it had failed, and somebody requeued it: it starts afresh and no longer fades away
+      redis.call('HDEL', key, 'push_outcome')
+      redis.call('PERSIST', key)
+    end
     if meta.priority == 'high' then order = order - HIGH end
     if type(meta.expires_in) == 'number' and not job[6] then
       -- A producer without our library cannot ask Redis for the time: its expiry runs from here.

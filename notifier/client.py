@@ -30,6 +30,7 @@ CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's 
 
 T = TypeVar("T")
 State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "failed"]
+OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
 UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
 
 
@@ -95,29 +96,32 @@ class Notifier:
 
         on_accepted: called with the job ids of each hundred, in order.
         Raises InvalidNotificationError, its field led by the place in the iterable, as in
-        ``notifications[17].user``: all before that one were accepted, none after it.
+        ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
+        iterable raises an error of its own.
         """
         accepted = 0
         chunk: list[lines.Job] = []
 
         def flush() -> None:
             nonlocal accepted
-            if chunk:
-                job_ids = self._enqueue(chunk)
+            # Taken out first: where Redis fails, the same jobs are not tried once more on the way out.
+            jobs, chunk[:] = chunk.copy(), []
+            if jobs:
+                job_ids = self._enqueue(jobs)
                 accepted += len(job_ids)
-                chunk.clear()
                 if on_accepted is not None:
                     on_accepted(job_ids)
 
-        for index, notification in enumerate(notifications):
-            try:
-                chunk.append(self._job(notification))
-            except InvalidNotificationError as error:
-                flush()
-                raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-            if len(chunk) == CHUNK:
-                flush()
-        flush()
+        try:
+            for index, notification in enumerate(notifications):
+                try:
+                    chunk.append(self._job(notification))
+                except InvalidNotificationError as error:
+                    raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
+                if len(chunk) == CHUNK:
+                    flush()
+        finally:
+            flush()
         return accepted
 
     def cancel(self, job_id: str) -> lines.Cancelled:
@@ -143,18 +147,16 @@ class Notifier:
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
         spent = int(attempts or 0)
-        match status.decode():
-            case "queued":
-                return Status(job_id, "queued")
-            case "scheduled":
-                expected = self._redis.zscore(f"rq:scheduled:{origin.decode()}", job_id)
-                at = None if expected is None else _moment(float(expected))
-                return Status(job_id, "waiting", expected_at=at, attempts=spent)
-            case "started":
-                return Status(job_id, "sending", attempts=spent)
-            case "canceled":
-                return Status(job_id, "cancelled")
-        return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
+        word = status.decode()
+        if word == "scheduled":
+            expected = self._redis.zscore(f"rq:scheduled:{origin.decode()}", job_id)
+            at = None if expected is None else _moment(float(expected))
+            return Status(job_id, "waiting", expected_at=at, attempts=spent)
+        if word == "failed":
+            return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
+        # None: RQ has more states, but only for jobs of other functions.
+        state = OF_RQ.get(word)
+        return None if state is None else Status(job_id, state, attempts=spent)
 
     def _reason(self, job_id: str) -> str | None:
         from rq.job import Job  # noqa: PLC0415 - RQ takes a quarter of a second to import; producers rarely ask
@@ -164,6 +166,8 @@ class Notifier:
         return result.exc_string if result is not None else None
 
     def _job(self, notification: Notification) -> lines.Job:
+        if not isinstance(notification, Notification):
+            raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
         if not self._policies.knows(notification.category):
             known = ", ".join(sorted(self._policies.categories))
@@ -184,7 +188,8 @@ class Notifier:
             meta=encode_meta(notification),
             expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
             send_at_us=_send_at_us(notification),
-            dedupe=f"{{{notification.user}}}:{dedupe}" if dedupe else "",
+            # With its length, so that no user's name and key together read like another's.
+            dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
         )
 
     def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Self
 
 from notifier.errors import InvalidNotificationError
@@ -15,6 +15,10 @@ PLATFORMS: Final = frozenset({"apns", "fcm"})
 PRIORITIES: Final = frozenset({"normal", "high"})
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
+DATA_DEPTH: Final = 32
+# Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
+LONGEST_EXPIRY: Final = timedelta(days=36_500)
+LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 # Apple: hexadecimal, of a length that may change; 32 bytes today. FCM: an opaque URL-safe string.
@@ -85,7 +89,7 @@ class Notification:
         _check_text("user", self.user, USER_BYTES)
         if not isinstance(self.category, str) or not CATEGORY.fullmatch(self.category):
             raise InvalidNotificationError("category", f"{self.category!r} is not a name of a category")
-        if self.priority not in PRIORITIES:
+        if not isinstance(self.priority, str) or self.priority not in PRIORITIES:
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         for name in ("title", "body", "sound"):
@@ -96,7 +100,7 @@ class Notification:
             raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
         if not isinstance(self.data, Mapping):
             raise InvalidNotificationError("data", f"must be a mapping, is {type(self.data).__name__}")
-        _check_json("data", self.data)
+        _check_json("data", dict(self.data))
         if not (self.title or self.body or self.data):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
@@ -111,14 +115,19 @@ class Notification:
                 raise InvalidNotificationError("send_at", f"must be a datetime, is {type(self.send_at).__name__}")
             if self.send_at.tzinfo is None:
                 raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
+            if self.send_at > LATEST:
+                raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")
         if self.expires_in is None:
             return
         if isinstance(self.expires_in, bool) or not isinstance(self.expires_in, timedelta | int | float):
             raise InvalidNotificationError("expires_in", "must be a timedelta or a number of seconds")
-        if not isinstance(self.expires_in, timedelta) and not math.isfinite(self.expires_in):
-            raise InvalidNotificationError("expires_in", f"must be a finite number of seconds, is {self.expires_in}")
-        if self.expires_in_us <= 0:  # type: ignore[operator]
+        seconds = self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
+        if isinstance(seconds, float) and not math.isfinite(seconds):
+            raise InvalidNotificationError("expires_in", f"must be a finite number of seconds, is {seconds}")
+        if seconds <= 0:
             raise InvalidNotificationError("expires_in", "has already passed: give a time in the future")
+        if seconds > LONGEST_EXPIRY.total_seconds():
+            raise InvalidNotificationError("expires_in", "is more than a hundred years: leave it out for no expiry")
 
     def to_kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
@@ -181,7 +190,7 @@ def _check_devices(devices: object) -> None:
     for index, device in enumerate(devices):
         if not isinstance(device, Device):
             raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
-        if device.platform not in PLATFORMS:
+        if not isinstance(device.platform, str) or device.platform not in PLATFORMS:
             known = ", ".join(sorted(PLATFORMS))
             raise InvalidNotificationError(
                 f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
@@ -190,7 +199,9 @@ def _check_devices(devices: object) -> None:
             raise InvalidNotificationError(f"devices[{index}].token", f"is not a well-formed {device.platform} token")
 
 
-def _check_json(path: str, value: object) -> None:
+def _check_json(path: str, value: object, depth: int = 0) -> None:
+    if depth > DATA_DEPTH:
+        raise InvalidNotificationError("data", f"is nested more than {DATA_DEPTH} deep")
     match value:
         case None | bool() | int() | str():
             return
@@ -199,11 +210,11 @@ def _check_json(path: str, value: object) -> None:
                 raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")
         case list() | tuple():
             for index, item in enumerate(value):
-                _check_json(f"{path}[{index}]", item)
-        case Mapping():
+                _check_json(f"{path}[{index}]", item, depth + 1)
+        case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
-                _check_json(f"{path}.{key}", item)
+                _check_json(f"{path}.{key}", item, depth + 1)
         case _:
             raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 import yaml
 from redis import Redis
 from rq import Queue
+from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notification, Notifier
@@ -47,9 +48,7 @@ def eventually(condition: Callable[[], T], what: str = "", *, within_s: float = 
         if value := condition():
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"{what or 'the condition'} did not come about within {within_s} s; last: {value!r}"
-            )
+            raise AssertionError(f"{what or 'the condition'} did not come about within {within_s} s; last: {value!r}")
         time.sleep(POLL_S)
 
 
@@ -128,11 +127,7 @@ class Simulators:
     def titles(self, prefix: str) -> list[str]:
         """The titles of what was accepted and begins so, in the order of arrival."""
         arrivals = list(self._log.arrivals)
-        return [
-            a.title
-            for a in arrivals
-            if a.status == 200 and a.title is not None and a.title.startswith(prefix)
-        ]
+        return [a.title for a in arrivals if a.status == 200 and a.title is not None and a.title.startswith(prefix)]
 
     def providers(self) -> dict[str, Any]:
         """The section `providers` of a configuration."""
@@ -173,7 +168,7 @@ def write_config(folder: Path, url: str, providers: Any = CONSOLE, **sections: A
         },
         "providers": providers,
         "worker": WORKER,
-        "log": {"format": "json", "level": "debug"},
+        "log": {"format": "json", "level": "info"},
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "notifier.yaml"
@@ -184,9 +179,7 @@ def write_config(folder: Path, url: str, providers: Any = CONSOLE, **sections: A
 class WorkerProcess:
     """A worker in a process of its own, ended with the `with` block; `log` is what it has written."""
 
-    def __init__(
-        self, command: Sequence[str], config: Path, *, name: str, python_path: Path | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], config: Path, *, name: str, python_path: Path | None = None) -> None:
         self.name = name
         self._log = config.with_name(f"{name}.log")
         self._command = command
@@ -237,17 +230,13 @@ class WorkerProcess:
         return self.process.wait(PATIENCE_S)
 
 
-def worker(
-    config: Path, *arguments: str, name: str = "worker", python_path: Path | None = None
-) -> WorkerProcess:
+def worker(config: Path, *arguments: str, name: str = "worker", python_path: Path | None = None) -> WorkerProcess:
     """`python -m workers`, to be started by `with`."""
     command = [sys.executable, "-m", "workers", "--name", name, *arguments]
     return WorkerProcess(command, config, name=name, python_path=python_path)
 
 
-def rq(
-    *arguments: str, config: Path | None = None, within_s: float = PATIENCE_S
-) -> subprocess.CompletedProcess[str]:
+def rq(*arguments: str, config: Path | None = None, within_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Run RQ's command line to its end."""
     named = {} if config is None else {"NOTIFIER_CONFIG": str(config)}
     return subprocess.run(
@@ -287,14 +276,17 @@ def state(producer: Notifier, job_id: str) -> str | None:
 
 def ends(producer: Notifier, job_id: str, state_: str) -> None:
     """Wait until a notification is in a state."""
-    eventually(
-        lambda: state(producer, job_id) == state_, f"{state_!r} of {job_id}, now {state(producer, job_id)!r},"
-    )
+    eventually(lambda: state(producer, job_id) == state_, f"{state_!r} of {job_id}, now {state(producer, job_id)!r},")
 
 
 def queue(redis: Redis, lane: str = "default") -> Any:
     """A lane as another program opens it."""
     return Queue(lane, connection=redis, serializer=JSONSerializer)
+
+
+def scheduled(redis: Redis, lane: str = "default") -> Any:
+    """RQ's registry of what waits in a lane."""
+    return ScheduledJobRegistry(queue=queue(redis, lane))  # type: ignore[no-untyped-call]
 
 
 def client_of(config: Path) -> Redis:

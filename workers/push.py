@@ -78,7 +78,11 @@ class PushWorker(Worker):
             raise SystemExit(1) from None
         if not structlog.is_configured():  # under `rq worker`
             configure_logging(settings.log.format, settings.log.level)
-        self.bootstrap(logging_level, *args)
+        try:
+            self.bootstrap(logging_level, *args)
+        except ValueError as error:  # RQ's answer to a name that a living worker has
+            print(error, file=sys.stderr)  # noqa: T201 - as above
+            raise SystemExit(1) from None
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         try:
             asyncio.run(self._work(settings, providers, burst, max_jobs, max_idle_time))

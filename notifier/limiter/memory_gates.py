@@ -112,20 +112,24 @@ class Gates:
             gates = self._gates[lane] = Ranked()
         return gates
 
-    def line_up(self, now: int, entry: Entry, order: int, rank: Mapping[str, int]) -> None:
-        """Put a job into its line, which travels in the more urgent of its own lane and the job's."""
-        user, category, lane = entry.user, entry.category, entry.job.lane
-        waiting = self._users.get(user)
+    def line_up(self, entry: Entry, order: int, rank: Mapping[str, int]) -> str:
+        """Put a job into its line, which travels in the more urgent of its own lane and the job's.
+
+        Returns the lane in which the line is new, or '' where it stood: who calls sets the gate of a new one.
+        """
+        lane = entry.job.lane
+        waiting = self._users.get(entry.user)
         if waiting is None:
-            waiting = self._users[user] = _User()
-        line = waiting.lines.get(category)
+            waiting = self._users[entry.user] = _User()
+        line = waiting.lines.get(entry.category)
         if line is None:
-            line = waiting.lines[category] = Line(self._category(category), lane)
-            self.of_lane(lane).lower(user, now)
+            line = waiting.lines[entry.category] = Line(self._category(entry.category), lane)
         elif rank.get(line.lane, ELSEWHERE) > rank.get(lane, ELSEWHERE):
             line.lane = lane
-            self.of_lane(lane).lower(user, now)
+        else:
+            lane = ""
         line.ids.put(entry.job.id, order)
+        return lane
 
     def take_out(self, user: str, category: str, job_id: str) -> None:
         """Take a job out of its line. The line stands, and the gates too, until the user is looked at."""
@@ -137,16 +141,6 @@ class Gates:
         if not line.ids:
             del self._users[user].lines[line.category.name]
         return job_id
-
-    def due(self, now: int, most: int, until_us: int, lanes: Sequence[str]) -> list[tuple[str, str]]:
-        """(user, lane) whose gates are due, by shares of `most`; these gates then stand at `until_us`."""
-        due = [self.of_lane(lane).upto(now, most) for lane in lanes]
-        named: dict[str, str] = {}
-        for lane, users, n in zip(lanes, due, shares([len(users) for users in due], most), strict=True):
-            for user in users[:n]:
-                self.of_lane(lane).put(user, until_us)
-                named.setdefault(user, lane)
-        return list(named.items())
 
     def ordered(self, user: str, rank: Mapping[str, int]) -> tuple[list[Line], bool]:
         """The user's lines, the most urgent lane first, then the older head; and whether they are in several lanes.
@@ -224,6 +218,35 @@ class Gates:
     def _category(self, name: str) -> Category:
         known = self.policies.categories.get(name)
         return known if known is not None else self.policies.category(name)
+
+
+class Due:
+    """The users whom one *pull* names, by lane; their gates stand one lease ahead until *admit* sets them."""
+
+    def __init__(self, gates: Gates, lanes: Sequence[str], until_us: int) -> None:
+        self._gates = gates
+        self._until_us = until_us
+        self._named: set[str] = set()
+        self._users: dict[str, list[str]] = {lane: [] for lane in lanes}
+
+    def name(self, user: str, lane: str) -> None:
+        """Name a user, once."""
+        self._gates.of_lane(lane).put(user, self._until_us)
+        if user not in self._named:
+            self._named.add(user)
+            self._users[lane].append(user)
+
+    def name_due(self, now: int, most: int) -> None:
+        """Name those whose gates are due, as far as there is room for them beside those named so far."""
+        due = [self._gates.of_lane(lane).upto(now, most) for lane in self._users]
+        room = max(most - len(self._named), -(-most // 10))
+        for lane, users, n in zip(self._users, due, shares([len(users) for users in due], room), strict=True):
+            for user in users[:n]:
+                self.name(user, lane)
+
+    def users(self) -> list[tuple[str, str]]:
+        """(user, lane) of all who were named, the most urgent lane first."""
+        return [(user, lane) for lane, users in self._users.items() for user in users]
 
 
 def shares(waiting: Sequence[int], most: int) -> list[int]:

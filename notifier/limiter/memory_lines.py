@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from notifier.limiter.lines import Admitted, Job, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.memory_admit import Look
-from notifier.limiter.memory_gates import Gates, Ranked, shares
+from notifier.limiter.memory_gates import Due, Gates, Ranked, shares
 from notifier.limiter.memory_jobs import Entry, steering
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ HIGH: Final = 2**50  # a high priority's order lies below every normal arrival's
 class MemoryLines:
     """Lines, gates, leases and what waits for a time of its own; each verb is atomic among threads.
 
-    A `limiter` that is given shares its sends, its clock and its lock. totals: how many were accepted, and
-    how many ended or came back under each word.
+    A `limiter` that is given shares its sends, its clock and its lock. totals: how many were accepted,
+    dispatched, and looked at in vain, and how many ended or came back under each word.
     """
 
     def __init__(self, policies: Policies, limiter: MemoryLimiter | None = None) -> None:
@@ -71,19 +71,25 @@ class MemoryLines:
         with self.limiter.lock:
             now = self.limiter.clock()
             rank = {lane: place for place, lane in enumerate(lanes, 1)}
+            due = Due(self._gates, lanes, now + lease_us)
             # The dead first: they were at the head of their lines.
             moved = [*self._recover(now, most), *self._fall_due(now, most)]
             arrived = self._take_arrived(lanes, most)
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
-                if not self._line_up(now, entry, rank):
+                lane = self._line_up(now, entry, rank)
+                if lane is None:
                     self._lease(entry, now + lease_us)
                     stock.append((entry.job.id, entry.permit))
-            users = self._gates.due(now, most, now + lease_us, lanes)
+                elif lane in rank:
+                    due.name(entry.user, lane)
+                elif lane:
+                    self._gates.of_lane(lane).lower(entry.user, now)
+            due.name_due(now, most)
             places = (self._later, self._leases, *map(self._gates.of_lane, lanes))
-            due = [first[0] for first in map(Ranked.first, places) if first is not None]
-            return Pulled(now, min(due, default=None), users, stock, len(arrived), suspended=False)
+            nexts = [first[0] for first in map(Ranked.first, places) if first is not None]
+            return Pulled(now, min(nexts, default=None), due.users(), stock, len(arrived), suspended=False)
 
     def admit(self, users: Iterable[tuple[str, str]], *, most: int, lease_us: int, lanes: Sequence[str]) -> Admitted:
         """Take the heads that the rules admit of the lines of these (user, lane), `most` in all."""
@@ -96,6 +102,8 @@ class MemoryLines:
                     look.at(user, lane)
                 else:  # *pull* pushed the gate ahead: it is due still
                     self._gates.of_lane(lane).put(user, now)
+            self.totals["dispatched"] += len(look.leased)
+            self.totals["looked"] += look.idle
             return Admitted(now, look.idle, look.waiting, look.leased)
 
     def settle(self, settlements: Sequence[Settlement], *, keep_failed_us: int, keep_delivered_us: int) -> list[bool]:
@@ -113,7 +121,8 @@ class MemoryLines:
         with self.limiter.lock:
             entry = self._jobs.get(job_id)
             if entry is None:
-                return "unknown" if self.state(job_id) is None else "ended"
+                ended = self._ended.get(job_id)
+                return ended if ended == "cancelled" else "unknown" if ended is None else "ended"
             if entry.permit:
                 return "sending"
             # A queued one stays in its queue, which can be long: *pull* passes over it.
@@ -172,12 +181,22 @@ class MemoryLines:
         numbers = shares([len(queue) for queue in queues], most)
         return [queue.popleft() for queue, n in zip(queues, numbers, strict=True) for _ in range(n)]
 
-    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> bool:
-        """Put a job at its place in its user's line; False for one that is no notification of ours."""
+    def _name(
+        self, user: str, lane: str, now: int, until_us: int, rank: Mapping[str, int], named: dict[str, str]
+    ) -> None:
+        """The caller looks at a user who has a new line, if it serves the lane; else whoever does is to look."""
+        if lane in rank:
+            self._gates.of_lane(lane).put(user, until_us)
+            named.setdefault(user, lane)
+        else:
+            self._gates.of_lane(lane).lower(user, now)
+
+    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> tuple[str, bool] | None:
+        """As `Gates.line_up`; None for a job that is no notification of ours."""
         if entry.order is None:
             meta = steering(entry.job.meta)
             if meta is None:
-                return False
+                return None
             entry.user, entry.category = meta["user"], meta.get("category", "default")
             self._seq += 1
             entry.order = self._seq - (HIGH if meta.get("priority") == "high" else 0)
@@ -185,8 +204,7 @@ class MemoryLines:
             if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
                 entry.deadline_us = now + math.floor(expires_in * 1_000_000)
         entry.state = "line"
-        self._gates.line_up(now, entry, entry.order, rank)
-        return True
+        return self._gates.line_up(entry, entry.order, rank)
 
     def _lease(self, entry: Entry, until_us: int) -> None:
         self._seq += 1
@@ -218,7 +236,8 @@ class MemoryLines:
             entry.state = "queue"
             self._queues.setdefault(entry.job.lane, deque()).appendleft(s.job_id)
         elif s.state == "line":
-            self._line_up(now, entry, {})
+            if (lined := self._line_up(now, entry, {})) is not None:
+                self._gates.of_lane(lined[0]).lower(s.user, now)
         else:
             entry.state = "later"
             entry.attempts += s.state == "later"

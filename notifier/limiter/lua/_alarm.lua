@@ -4,7 +4,7 @@
 local function alarm(at)
   local set = redis.call('GET', 'notifier:alarm')
   if set and at < tonumber(set) then
-    redis.call('SET', 'notifier:alarm', at, 'KEEPTTL')
+    redis.call('SET', 'notifier:alarm', text(at), 'KEEPTTL')
     redis.call('DEL', 'notifier:nudge')
     redis.call('RPUSH', 'notifier:nudge', '1')
   end

@@ -1,3 +1,8 @@
+-- text: a whole number as Redis reads it. Redis itself prints a Lua number by %.17g and parses it back, at every
+-- call; what goes into many calls is written once.
+local function text(number) return string.format('%.0f', number) end
+local function seconds(us) return string.format('%.6f', us / 1000000) end -- as RQ's registries count
+
 -- now_us: µs since the epoch on Redis's own clock. A test passes a clock of its own as `given`; all else passes ''.
 local function now_us(given)
   if given ~= '' then return tonumber(given) end

@@ -13,6 +13,12 @@ local function next_of(user, user_next, category, policy, bypass)
   return math.max(user_next, (next_for(sent_key(user, category), policy, 1)))
 end
 
+-- expect: tells RQ until when a job waits.
+local function expect(id, at)
+  local origin = redis.call('HGET', job_key(id), 'origin')
+  if origin then redis.call('ZADD', 'rq:scheduled:' .. origin, 'XX', seconds(at), id) end
+end
+
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, and the expected time of
 -- each line's head beside it. lines: array of {category, lane, head id, at}. Returns the earliest of all.
 local function set_gates(user, lines, now)
@@ -21,12 +27,11 @@ local function set_gates(user, lines, now)
     local at = math.max(line.at, now)
     if not gates[line.lane] or at < gates[line.lane] then gates[line.lane] = at end
     if at > now then
-      local origin = redis.call('HGET', job_key(line.head), 'origin')
-      if origin then redis.call('ZADD', 'rq:scheduled:' .. origin, 'XX', at / 1000000, line.head) end
+      expect(line.head, at)
     end
   end
   for lane, at in pairs(gates) do
-    redis.call('ZADD', 'notifier:gates:' .. lane, at, user)
+    redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)
     if not earliest or at < earliest then earliest = at end
   end
   return earliest, gates

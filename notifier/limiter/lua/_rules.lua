@@ -29,10 +29,10 @@ local function pace(policy)
   return most
 end
 
--- record: a send at µs `at`; the set lives as long as a rule can still ask for it. `trim` drops the lapsed: not
+-- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the lapsed: not
 -- needed for what the rules answer, only for memory, so now and then is enough.
-local function record(sent, policy, permit, at, now, trim)
-  if trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', now - policy[2]) end
-  redis.call('ZADD', sent, at, permit)
-  redis.call('PEXPIRE', sent, math.ceil((at - now + policy[2]) / 1000) + 1)
+local function record(sent, policy, permit, at, stamp, now, trim)
+  if trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - policy[2])) end
+  redis.call('ZADD', sent, stamp, permit)
+  redis.call('PEXPIRE', sent, text(math.ceil((at - now + policy[2]) / 1000) + 1))
 end

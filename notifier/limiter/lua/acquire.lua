@@ -18,7 +18,7 @@ if at > now then return {now, at - now, scope, rule} end
 if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
-      record(KEYS[i], policy, ARGV[2], now, now, true)
+      record(KEYS[i], policy, ARGV[2], now, text(now), now, true)
       for n = 2, cost do redis.call('ZADD', KEYS[i], now, ARGV[2] .. '#' .. n) end
     end
   end

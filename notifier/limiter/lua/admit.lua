@@ -16,6 +16,17 @@ local reply = {now, 0, {}}
 local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
 local earliest = math.huge -- of all the gates set here
 
+local until_text = text(now + lease)
+local users = cjson.decode(ARGV[7])
+local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - room or 0
+
+-- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
+local function peek_line(line)
+  local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
+  line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
+  return line.head
+end
+
 -- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
 -- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
 local function lines_of(user, fields)
@@ -24,71 +35,66 @@ local function lines_of(user, fields)
     local category, lane = fields[i], fields[i + 1]
     if category == '#turn' then turn = tonumber(lane)
     elseif category ~= '#pace' then
-      local head = redis.call('ZRANGE', line_key(user, category), 0, 0, 'WITHSCORES')
-      if head[1] then
-        lines[#lines + 1] = {category = category, lane = lane, rank = rank[lane] or 99, head = head[1],
-          order = tonumber(head[2]), policy = policy_of(rules, category), bypass = bypasses(rules, category)}
+      local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
+        policy = policy_of(rules, category), bypass = bypasses(rules, category)}
+      if peek_line(line) then
+        lines[#lines + 1] = line
         several = several or lines[1].lane ~= lane
       else
         redis.call('HDEL', lines_key(user), category)
       end
     end
   end
-  local sign = (several and turn % EVERY == EVERY - 1) and -1 or 1
-  table.sort(lines, function(a, b)
-    if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
-    return a.order < b.order
-  end)
+  if #lines > 1 then
+    local sign = (several and turn % EVERY == EVERY - 1) and -1 or 1
+    table.sort(lines, function(a, b)
+      if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
+      return a.order < b.order
+    end)
+  end
   return lines, several
 end
 
+-- advance: line i has lost its head. Of a user's last line the whole hash of lines goes, in `visit`.
 local function advance(user, lines, i)
   local line = lines[i]
-  local head = redis.call('ZRANGE', line_key(user, line.category), 0, 0, 'WITHSCORES')
-  if head[1] then
-    line.head, line.order = head[1], tonumber(head[2])
-  else
-    redis.call('HDEL', lines_key(user), line.category)
-    table.remove(lines, i)
-  end
+  if line.more and peek_line(line) then return end
+  if #lines > 1 then redis.call('HDEL', lines_key(user), line.category) end
+  table.remove(lines, i)
 end
 
 -- send_head: takes the head of line i. Returns whether a permit was spent on it.
-local function send_head(user, policy, lines, i)
+local function send_head(user, sent, policy, lines, i)
   local line = lines[i]
-  local permit = redis.call('INCR', 'notifier:seq')
-  local taken = take(now, lease, worker, user, line.category, line.head, permit)
+  seq = seq + 1
+  local permit = text(seq)
+  local taken = take(now, until_text, worker, line.key, user, line.category, line.head, permit)
   local spent = taken and (not taken[6] or taken[6] > 0)
   if taken then
     reply[#reply + 1] = taken
     room = room - 1
   end
   if spent then
-    local trim = permit % TRIM_EVERY == 0
-    if not is_empty(policy) then record(sent_key(user), policy, permit, now + lease, now, trim) end
+    local trim = seq % TRIM_EVERY == 0
+    if not is_empty(policy) then record(sent, policy, permit, now + lease, until_text, now, trim) end
     if not is_empty(line.policy) then
-      record(sent_key(user, line.category), line.policy, permit, now + lease, now, trim)
+      record(sent_key(user, line.category), line.policy, permit, now + lease, until_text, now, trim)
     end
   end
   advance(user, lines, i)
   return spent
 end
 
--- expect: tells RQ when those behind the heads should go. Once for a user who begins to wait; whoever joins a
+-- expect_all: tells RQ when those behind the heads should go. Once for a user who begins to wait; whoever joins a
 -- line later learns it from *pull*.
-local function expect(user, lines, step)
+local function expect_all(lines, step)
   for _, line in ipairs(lines) do
-    local ids = redis.call('ZRANGE', line_key(user, line.category), 1, MOST_EXPECTED)
-    for n, id in ipairs(ids) do
-      local origin = redis.call('HGET', job_key(id), 'origin')
-      if origin then
-        redis.call('ZADD', 'rq:scheduled:' .. origin, 'XX', (now + n * step) / 1000000, id)
-      end
-    end
+    for n, id in ipairs(redis.call('ZRANGE', line.key, 1, MOST_EXPECTED)) do expect(id, now + n * step) end
   end
 end
 
 local function visit(user, due_lane, policy)
+  local sent = sent_key(user)
   local lines, several = lines_of(user, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
@@ -97,11 +103,11 @@ local function visit(user, due_lane, policy)
   local i = 1
   while i <= #lines and room > 0 do
     local line = lines[i]
-    user_next = user_next or next_for(sent_key(user), policy, 1)
+    user_next = user_next or next_for(sent, policy, 1)
     line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
     if line.at > now or line.rank == 99 then
       i = i + 1
-    elseif send_head(user, policy, lines, i) then
+    elseif send_head(user, sent, policy, lines, i) then
       sends, user_next = sends + 1, nil
       for _, other in ipairs(lines) do other.at = nil end
       if several then
@@ -113,7 +119,7 @@ local function visit(user, due_lane, policy)
   end
 
   for _, line in ipairs(lines) do
-    user_next = user_next or next_for(sent_key(user), policy, 1)
+    user_next = user_next or next_for(sent, policy, 1)
     line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
     if line.at > now then
       for _, value in ipairs({line.head, user, line.category, line.at - now}) do
@@ -130,20 +136,19 @@ local function visit(user, due_lane, policy)
   else
     local slowest = pace(policy)
     for _, line in ipairs(lines) do slowest = math.max(slowest, pace(line.policy)) end
-    if redis.call('HSET', lines_key(user), '#pace', string.format('%.0f', slowest)) == 1 then
-      expect(user, lines, slowest)
+    if redis.call('HSET', lines_key(user), '#pace', text(slowest)) == 1 then
+      expect_all(lines, slowest)
     end
     earliest = math.min(earliest, at)
     if sends == 0 then reply[2] = reply[2] + 1 end
   end
 end
 
-local users = cjson.decode(ARGV[7])
 for i = 1, #users, 3 do
   if room > 0 then
     visit(users[i], users[i + 1], rules.u[users[i + 2] + 1])
   else -- *pull* pushed the gate ahead: it is due still
-    redis.call('ZADD', 'notifier:gates:' .. users[i + 1], now, users[i])
+    redis.call('ZADD', 'notifier:gates:' .. users[i + 1], text(now), users[i])
   end
 end
 alarm(earliest)

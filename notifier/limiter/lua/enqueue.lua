@@ -24,7 +24,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe)
     'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued')
   if expires_in ~= '' then redis.call('HSET', key, 'push_deadline', (at or now) + tonumber(expires_in)) end
   if at then
-    redis.call('ZADD', 'rq:scheduled:' .. lane, at / 1000000, id)
+    redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(at), id)
     redis.call('ZADD', 'notifier:later', at, id)
     alarm(at)
   else

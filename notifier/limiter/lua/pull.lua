@@ -18,11 +18,11 @@ for i = 5, #ARGV do
   rank[ARGV[i]] = #lanes
 end
 
--- shares: how many of `most` each lane gets, the urgent before the others, but no lane less than a tenth while
+-- shares: how many of `room` each lane gets, the urgent before the others, but no lane less than a tenth while
 -- it has any, so that none starves. `waiting` counts what each lane has.
-local function shares(waiting)
-  local share, left = {}, most
-  local floor = math.max(1, math.floor(most / 10))
+local function shares(waiting, room)
+  local share, left = {}, room
+  local floor = math.max(1, math.floor(room / 10))
   for i = 1, #lanes do
     share[i] = math.min(waiting[i], floor)
     left = left - share[i]
@@ -34,20 +34,35 @@ local function shares(waiting)
   return share
 end
 
-local stock = {}
-local function hold(id) -- leases a job that is none of ours to the caller
-  local permit = redis.call('INCR', 'notifier:seq')
-  redis.call('HSET', job_key(id), 'push_permit', permit)
-  redis.call('ZADD', 'notifier:leases', now + lease, id)
-  stock[#stock + 1] = id
-  stock[#stock + 1] = tostring(permit)
+local until_text, stock, named, due = text(now + lease), {}, {}, {}
+for i = 1, #lanes do due[i] = {} end
+
+-- name: the caller looks at this user; the gate stands one lease ahead until it has.
+local function name(user, lane)
+  redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
+  if named[user] then return end
+  named[user] = true
+  local of_lane = due[rank[lane]]
+  of_lane[#of_lane + 1] = user
 end
+
+local function hold(id) -- leases a job that is none of ours to the caller
+  local permit = text(redis.call('INCR', 'notifier:seq'))
+  redis.call('HSET', job_key(id), 'push_permit', permit)
+  redis.call('ZADD', 'notifier:leases', until_text, id)
+  stock[#stock + 1] = id
+  stock[#stock + 1] = permit
+end
+
 local function place(id)
-  if line_up(now, id, rank) == 'stock' then hold(id) end
+  local what, user, lane, fresh = line_up(now, id, rank)
+  if what == 'stock' then hold(id) end
+  if fresh and rank[lane] then name(user, lane)
+  elseif fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
 end
 
 -- The dead first: they were at the head of their lines.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', now, 'LIMIT', 0, most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'push_permit')
   redis.call('ZREM', 'notifier:leases', id)
@@ -58,14 +73,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', now, 
     place(id)
   end
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', now, 'LIMIT', 0, most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, most)) do
   redis.call('ZREM', 'notifier:later', id)
   place(id)
 end
 
 local waiting, taken = {}, 0
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
-for i, n in ipairs(shares(waiting)) do
+for i, n in ipairs(shares(waiting, most)) do
   if n > 0 then
     for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. lanes[i], n)) do
       -- RQ's own scheduler may have queued again what waits for a time of its own.
@@ -75,20 +90,21 @@ for i, n in ipairs(shares(waiting)) do
   end
 end
 
-local due, named, users = {}, {}, {}
+-- Then those whose gate is due, as far as there is room for them beside those who have just come.
+local fresh, gates = 0, {}
 for i, lane in ipairs(lanes) do
-  due[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', now, 'LIMIT', 0, most)
-  waiting[i] = #due[i]
+  fresh = fresh + #due[i]
+  gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'LIMIT', 0, most)
+  waiting[i] = #gates[i]
 end
-for i, n in ipairs(shares(waiting)) do
-  for j = 1, n do
-    local user = due[i][j]
-    redis.call('ZADD', 'notifier:gates:' .. lanes[i], now + lease, user)
-    if not named[user] then
-      named[user] = true
-      users[#users + 1] = user
-      users[#users + 1] = lanes[i]
-    end
+for i, n in ipairs(shares(waiting, math.max(most - fresh, math.ceil(most / 10)))) do
+  for j = 1, n do name(gates[i][j], lanes[i]) end
+end
+local users = {}
+for i, lane in ipairs(lanes) do
+  for _, user in ipairs(due[i]) do
+    users[#users + 1] = user
+    users[#users + 1] = lane
   end
 end
 
@@ -102,6 +118,6 @@ first('notifier:later')
 first('notifier:leases')
 for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
 if on_watch then
-  redis.call('SET', 'notifier:alarm', next_due or now + 3600000000, 'PX', 5000)
+  redis.call('SET', 'notifier:alarm', text(next_due or now + 3600000000), 'PX', 5000)
 end
 return {now, next_due or -1, users, stock, taken}

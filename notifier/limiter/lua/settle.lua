@@ -14,7 +14,7 @@
 --! include _clock _keys _rules _alarm _lineup _gates
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[5])
-local RENEW_EVERY = 8
+local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of all that is set here to fall due
 
@@ -23,15 +23,15 @@ local function count(user, word)
   if user == '' then return end
   local usage = 'notifier:usage:{' .. user .. '}'
   if redis.call('HINCRBY', usage, word, 1) % RENEW_EVERY == 1 then
-    redis.call('HSETNX', usage, 'first', now)
+    redis.call('HSETNX', usage, 'first', now_text)
     redis.call('EXPIRE', usage, 2592000) -- 30 days: an idle user leaves nothing behind
   end
-  redis.call('HSET', usage, 'last', now)
+  redis.call('HSET', usage, 'last', now_text)
 end
 
 local function close_permit(permit, sent, reached)
   if reached then
-    redis.call('ZADD', sent, 'XX', now, permit)
+    redis.call('ZADD', sent, 'XX', now_text, permit)
   else
     redis.call('ZREM', sent, permit)
   end
@@ -39,7 +39,7 @@ end
 
 local function delivered(id, key)
   redis.call('DEL', key)
-  if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', now, id) end
+  if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', now_text, id) end
 end
 
 local function failed(id, key, origin, word, reason)
@@ -64,10 +64,16 @@ local function back(id, key, origin, state, wait, answered)
   end
   if state == 'later' then redis.call('HINCRBY', key, 'push_attempts', 1) end
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
-  if state == 'line' then return line_up(now, id, {}) end
+  if state == 'line' then
+    -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
+    local what, user, lane = line_up(now, id, {})
+    if what == 'lined' then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', now_text, user) end
+    earliest = now
+    return
+  end
   redis.call('HSET', key, 'status', 'scheduled')
   redis.call('ZADD', 'notifier:later', now + wait, id)
-  redis.call('ZADD', 'rq:scheduled:' .. origin, (now + wait) / 1000000, id)
+  redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now + wait), id)
   earliest = math.min(earliest, now + wait)
 end
 

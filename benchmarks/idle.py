@@ -1,0 +1,47 @@
+"""Two dozen idle workers: what they cost Redis, and how soon one of them starts on what arrives."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+from benchmarks.fleet import notification, start_fleet
+from benchmarks.harness import Figure, await_that
+from notifier.simulators.laws import percentile
+
+WORKERS = 24
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Redis's share of a core while all are idle, and the time from the call of the producer to the wire."""
+    workers, seconds, jobs = (6, 3.0, 20) if quick else (WORKERS, 10.0, 100)
+    with start_fleet({}, workers=workers) as fleet, fleet.notifier() as notifier:
+        time.sleep(2)  # the last of them come to rest
+        share = cpu_share(fleet.redis, seconds)
+        # The first opens a connection to the provider in whichever worker takes it.
+        called_us = {}
+        for n in range(jobs):
+            called_us[n] = time.time_ns() // 1000
+            notifier.send(notification(f"u{n}", n))
+            time.sleep(0.05)
+        await_that(lambda: len(fleet.arrivals()) == jobs, "all jobs")
+        starts = [arrival.at_us - called_us[int(arrival.data["n"])] for arrival in fleet.arrivals()]
+    said = f"{workers} idle workers"
+    return [
+        Figure(f"{said}: Redis CPU", 100 * share, "% of a core"),
+        Figure(f"{said}: enqueue to wire, p50", percentile(starts, 0.5) / 1000, "ms"),
+        Figure(f"{said}: enqueue to wire, p99", percentile(starts, 0.99) / 1000, "ms"),
+    ]
+
+
+def cpu_share(redis: Redis, seconds: float) -> float:
+    """The share of one core that Redis uses in the next so many seconds."""
+
+    def used() -> float:
+        cpu = redis.info("cpu")
+        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+    before, begun = used(), time.monotonic()
+    time.sleep(seconds)
+    return (used() - before) / (time.monotonic() - begun)

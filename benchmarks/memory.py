@@ -1,0 +1,58 @@
+"""What Redis keeps: for ten recent sends of a user, and for a notification that waits."""
+
+from __future__ import annotations
+
+from redis import Redis
+
+from benchmarks.engine import notifications
+from benchmarks.fleet import notification, start_fleet
+from benchmarks.harness import Figure, await_that, own_redis
+from benchmarks.null_worker import RATES
+from notifier import Notifier
+from notifier.limiter import RedisLimiter
+from notifier.policy import Policy
+from notifier.settings import parse_settings
+from notifier.units import Window
+
+TEN = Policy((Window(10, 60_000_000),))
+
+
+def used(redis: Redis) -> int:
+    """Bytes that Redis's data take."""
+    return int(redis.info("memory")["used_memory_dataset"])
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Bytes, each over many users or notifications."""
+    users, waiting = (200, 1_000) if quick else (2_000, 10_000)
+    with own_redis() as (_, redis):
+        limiter = RedisLimiter(redis)
+        limiter.peek("warm", TEN)
+        for user in range(users):
+            for _ in range(10):
+                limiter.acquire(f"u{user}", TEN)
+        key = "notifier:sent:{u1}"
+        ten_sends = int(redis.memory_usage(key) or 0)
+
+        redis.flushall()
+        notifier = Notifier(redis, parse_settings(RATES))
+        empty = used(redis)
+        notifier.send_many(notifications(waiting))
+        queued = (used(redis) - empty) / waiting
+    return [
+        Figure("ten recent sends of a user", ten_sends, "bytes", None, "a plain Lua zset: 272 to 296"),
+        Figure("a queued notification, body of 200 bytes", queued, "bytes", None, "a job of RQ's: 700"),
+        Figure("a waiting notification, body of 200 bytes", _in_line(waiting), "bytes"),
+    ]
+
+
+def _in_line(waiting: int) -> float:
+    rates = {"user": {"windows": ["1/day"]}}
+    with start_fleet(rates, workers=0) as fleet, fleet.notifier() as notifier:
+        empty = used(fleet.redis)
+        users = max(1, waiting // 10)
+        notifier.send_many(notification(f"u{n % users}", n, body="b" * 200) for n in range(waiting + users))
+        fleet.start_worker()
+        fleet.await_ended(users)
+        await_that(lambda: not fleet.redis.exists("rq:queue:default", "notifier:leases"), "all to line up")
+        return (used(fleet.redis) - empty) / waiting

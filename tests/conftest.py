@@ -1,0 +1,46 @@
+"""What all tests share: a Redis of their own, and how Hypothesis runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from redis import Redis
+
+from notifier.embedded import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What the models assert is shown as well as what the tests do.
+pytest.register_assert_rewrite("model", "world")
+
+# "ci", the default, tries the same examples each time; HYPOTHESIS_PROFILE=explore looks for new ones.
+# `redis` is shared by the examples of one test: each flushes it for itself.
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    print_blob=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("explore", settings.get_profile("ci"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """One redis-server for all tests; `redis_server.url` leads to it. A missing one fails, never skips."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    """A client of the tests' server, whose database is empty."""
+    client: Redis = Redis.from_url(redis_server.url)
+    client.flushdb()
+    yield client
+    client.close()

@@ -1,0 +1,119 @@
+"""Laws 1 and 2 with workers killed by SIGKILL in the middle of their work."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.harness import await_that, await_workers, total
+
+sys.path.insert(0, str(Path(__file__).parent))
+from consistency import assert_consistent, assert_empty_of_work
+
+WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
+SHORT = {"worker": {"lease": "3s", "grace": "2s"}}
+
+
+def in_flight(fleet: Fleet, worker: str) -> set[str]:
+    """The jobs under a lease that this worker took."""
+    leased = [job_id.decode() for job_id in fleet.redis.zrange("notifier:leases", 0, -1)]
+    return {i for i in leased if fleet.redis.hget(f"rq:job:{i}", "worker_name") == worker.encode()}
+
+
+def test_six_kills_lose_nothing_and_burst_nobody():
+    """Law 2: 600 of 60 users, six workers killed: each ends delivered once; law 1 holds over all that arrived."""
+    of = {n: (f"u{n % 60}", "chat" if n % 3 else "default") for n in range(600)}
+    rates = {
+        **SHORT,
+        "user": {"windows": ["3/1s"], "gap": "40ms"},
+        "categories": {"default": {"lane": "default"}, "chat": {"lane": "urgent", "windows": ["4/2s"]}},
+    }
+    chance = random.Random(6)
+    repeats_allowed = 0
+    with start_fleet(rates, workers=0, latency_ms=30, apns={"timeout": "1s"}) as fleet:
+        names = [fleet.start_worker() for _ in range(3)]
+        await_workers(fleet.redis, 3)
+        with fleet.notifier() as notifier:
+            notifier.send_many(notification(user, n, category) for n, (user, category) in of.items())
+        for kill in range(6):
+            await_that(lambda goal=60 + 80 * kill: total(fleet.redis, "delivered") >= goal, "progress", 60)
+            time.sleep(chance.uniform(0, 0.05))  # anywhere in the cycle of a worker
+            victim = chance.randrange(len(names))
+            for process in fleet.workers:
+                process.send_signal(signal.SIGSTOP)
+            fleet.workers[victim].kill()
+            fleet.workers[victim].wait()
+            repeats_allowed += len(in_flight(fleet, names[victim]))
+            assert_consistent(fleet.redis)
+            del fleet.workers[victim]
+            names.pop(victim)
+            for process in fleet.workers:
+                process.send_signal(signal.SIGCONT)
+            names.append(fleet.start_worker())
+        fleet.await_ended(600, 90)
+        arrivals = fleet.arrivals()
+        broken = broken_rules(fleet, sends(arrivals, of))
+        ended = {w: total(fleet.redis, w) for w in ("accepted", "delivered", "failed", "rejected", "expired")}
+        fleet.end_workers()
+        assert_empty_of_work(fleet.redis)
+
+    assert ended == {"accepted": 600, "delivered": 600, "failed": 0, "rejected": 0, "expired": 0}
+    assert {int(a.data["n"]) for a in arrivals} == set(of)
+    assert broken == []
+    assert len(arrivals) - len(of) <= repeats_allowed
+
+
+def test_work_of_a_dead_worker_goes_on_with_the_default_lease():
+    """Law 2: what a worker held when it was killed is with a provider again within 15 s, by the default lease."""
+    token = f"{1:064x}"
+    slow = {token: [{"status": 200, "delay_ms": 4000}, {"status": 200}]}
+    with start_fleet({}, workers=2, scripts=slow) as fleet:
+        with fleet.notifier() as notifier:
+            job_id = notifier.send(notification("ada", 1))
+            await_that(lambda: len(fleet.arrivals()) == 1, "the first try")
+            holder = fleet.redis.hget(f"rq:job:{job_id}", "worker_name").decode()
+            victim = fleet.workers[int(holder.removeprefix("worker-")) - 1]
+            victim.kill()
+            victim.wait()
+            seconds = await_that(lambda: len(fleet.arrivals()) == 2, "the second try", 30)
+            fleet.await_ended(1)
+            state = notifier.status(job_id).state
+        fleet.end_workers()
+        assert_empty_of_work(fleet.redis)
+
+    assert seconds <= 15
+    assert state == "delivered"
+
+
+def test_a_notification_that_kills_its_workers_is_put_aside():
+    """Law 2: after the third worker died on it a notification fails with that reason; the others are delivered."""
+    rates = {"worker": {"lease": "2500ms", "grace": "2s"}}
+    with start_fleet(rates, workers=0, apns={"timeout": "500ms"}) as fleet, fleet.notifier() as notifier:
+        command = (WIRE_WORKER, "--wire-log", str(fleet.wire_log))
+        deadly = notification("mallory", 0)
+        object.__setattr__(deadly, "devices", (type(deadly.devices[0])("apns", "dead" * 16),))
+        poison = notifier.send(deadly)
+        others = [notifier.send(notification(f"u{n}", n)) for n in range(1, 21)]
+        deaths = 0
+        while total(fleet.redis, "delivered", "failed") < 21:
+            worker = fleet.start_worker(command) and fleet.workers[-1]
+            await_that(
+                lambda w=worker: w.poll() is not None or total(fleet.redis, "delivered", "failed") == 21, "an end"
+            )
+            deaths += worker.poll() == 9
+        found = notifier.status(poison)
+        states = Counter(notifier.status(job_id).state for job_id in others)
+        fleet.end_workers()
+        assert_empty_of_work(fleet.redis)
+        tries = sum(a.token == "dead" * 16 for a in fleet.arrivals())
+
+    assert deaths == 3
+    assert tries == 3
+    assert found.state == "failed"
+    assert "3 workers died on it" in found.reason
+    assert states == {"delivered": 20}

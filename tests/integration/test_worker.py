@@ -1,0 +1,290 @@
+"""What a worker does with the answers of strict providers: one worker process, real HTTP, real Redis."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq.registry import FailedJobRegistry
+from support import (
+    Simulators,
+    WorkerProcess,
+    apns,
+    client_of,
+    ends,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    queue,
+    scheduled,
+    state,
+    worker,
+    write_config,
+)
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.simulators.wire import Reply
+
+RATES: dict[str, Any] = {
+    "users": {
+        "two": {"windows": ["2/1h"]},
+        "slow": {"windows": ["1/1s"]},
+        "gapped": {"gap": "150ms"},
+        "paced": {"windows": ["1/300ms"]},
+    },
+    "categories": {
+        "default": {"lane": "default"},
+        "chat": {"lane": "urgent"},
+        "marketing": {"lane": "bulk"},
+        "twice": {"lane": "default", "attempts": 2},
+        "careful": {"lane": "default", "on_unknown": "give_up"},
+    },
+}
+GONE = Reply(410, "Unregistered")
+BUSY = Reply(429, "TooManyRequests", headers={"Retry-After": "0"})
+CUT = Reply(0, drop=True)
+OK = Reply(200)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One worker at work, and who sends to it; each test has users and titles of its own."""
+
+    redis: Redis
+    simulators: Simulators
+    producer: Notifier
+    worker: WorkerProcess
+
+    def send(self, user: str, title: str, *devices: Any, **fields: Any) -> str:
+        return self.producer.send(note(user, title, *devices, **fields))
+
+    def reason(self, job_id: str) -> str:
+        status = self.producer.status(job_id)
+        assert status is not None
+        return status.reason or ""
+
+    def counted(self, user: str) -> dict[str, int]:
+        usage: dict[Any, Any] = self.redis.hgetall(f"notifier:usage:{{{user}}}")  # type: ignore[assignment]
+        return {k.decode(): int(v) for k, v in usage.items() if k not in {b"first", b"last"}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    with Simulators(folder / "simulators") as simulators:
+        config = write_config(folder, redis_server.url, simulators.providers(), **RATES)
+        with client_of(config) as redis:
+            redis.flushdb()
+            with notifier(config) as producer, worker(config) as running:
+                yield World(redis, simulators, producer, running.ready(redis))
+
+
+def test_many_devices_count_once(world: World) -> None:
+    """A notification goes to all devices of its user and is one against the user's window."""
+    devices = (apns("once-a"), apns("once-b"), fcm("once-c"))
+    job_ids = [world.send("two", f"once-{n}", *devices) for n in range(3)]
+    ends(world.producer, job_ids[1], "delivered")
+    ends(world.producer, job_ids[2], "waiting")
+    for title in ("once-0", "once-1"):
+        assert sorted(a.token for a in world.simulators.arrived(title)) == sorted(d.token for d in devices)
+    assert not world.simulators.arrived("once-2")
+    assert world.counted("two") == {"delivered": 2}
+
+
+def test_one_living_device_is_enough(world: World) -> None:
+    """Delivered where one device took it, though another is dead; rejected where none is left."""
+    dead, living = world.simulators.answer(apns("dead-1"), GONE), fcm("living-1")
+    some = world.send("mixed", "mixed", dead, living)
+    ends(world.producer, some, "delivered")
+    assert [a.status for a in world.simulators.arrived("mixed") if a.token == dead.token] == [410]
+    none = world.send("lost", "lost", dead, world.simulators.answer(fcm("dead-2"), Reply(404, "UNREGISTERED")))
+    ends(world.producer, none, "rejected")
+    assert "Unregistered" in world.reason(none)
+    assert "UNREGISTERED" in world.reason(none)
+    assert world.counted("lost") == {"rejected": 1}
+    assert none in FailedJobRegistry(queue=queue(world.redis)).get_job_ids()
+
+
+def test_a_retry_goes_to_those_without_a_final_answer(world: World) -> None:
+    """Who took it or is dead is left alone; who was busy is asked again, until all have answered finally."""
+    took, dead = fcm("retry-took"), world.simulators.answer(apns("retry-dead"), GONE)
+    busy = world.simulators.answer(apns("retry-busy"), BUSY, BUSY, OK)
+    job_id = world.send("retry", "retry", took, dead, busy)
+    ends(world.producer, job_id, "delivered")
+    answers: dict[str, list[int]] = {}
+    for arrival in world.simulators.arrived("retry"):
+        answers.setdefault(arrival.token, []).append(arrival.status)
+    assert answers == {took.token: [200], dead.token: [410], busy.token: [429, 429, 200]}
+    assert world.counted("retry") == {"delivered": 1, "retried": 2}
+
+
+def test_attempts_come_to_an_end(world: World) -> None:
+    """After the last attempt it has failed, with the provider's word for why; nothing is sent any more."""
+    busy = world.simulators.answer(apns("ends"), BUSY)
+    job_id = world.send("ends", "ends", busy, category="twice")
+    ends(world.producer, job_id, "failed")
+    assert "TooManyRequests" in world.reason(job_id)
+    assert "2 of 2" in world.reason(job_id)
+    status = world.producer.status(job_id)
+    assert status is not None
+    assert status.attempts in {0, 2}
+    assert len(world.simulators.arrived("ends")) == 2
+    assert world.counted("ends") == {"failed": 1, "retried": 1}
+
+
+def test_the_last_attempt_counts_what_came_before(world: World) -> None:
+    """Where one device took it and another never answered well, it is delivered in the end, not failed."""
+    took, busy = apns("last-took"), world.simulators.answer(apns("last-busy"), BUSY)
+    job_id = world.send("last", "last", took, busy, category="twice")
+    ends(world.producer, job_id, "delivered")
+    assert len(world.simulators.arrived("last")) == 3
+
+
+def test_an_expiry_counts_what_came_before(world: World) -> None:
+    """Where one device took it and it expired before another did, it is delivered, not expired."""
+    took, busy = (
+        apns("late-took"),
+        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "1"})),
+    )
+    job_id = world.send("late", "late", took, busy, expires_in=0.6)
+    eventually(lambda: state(world.producer, job_id) not in {"queued", "waiting", "sending"}, "an end")
+    assert state(world.producer, job_id) == "delivered"
+
+
+def test_no_answer_is_sent_again_or_given_up(world: World) -> None:
+    """After no answer: sent again by default, given up as failed where the category says so."""
+    again = world.send("again", "again", world.simulators.answer(apns("again"), CUT, OK))
+    given_up = world.send("give-up", "give-up", world.simulators.answer(fcm("give-up"), CUT, OK), category="careful")
+    ends(world.producer, again, "delivered")
+    ends(world.producer, given_up, "failed")
+    assert [a.status for a in world.simulators.arrived("again")] == [0, 200]
+    assert [a.status for a in world.simulators.arrived("give-up")] == [0]
+    assert "unknown" in world.reason(given_up)
+
+
+def test_what_waits_too_long_expires(world: World) -> None:
+    """An expired one ends in RQ's failed registry, is told as expired and never reaches the provider."""
+    job_ids = [world.send("slow", f"slow-{n}", expires_in=0.5 if n else None) for n in range(3)]
+    for job_id in job_ids[1:]:
+        ends(world.producer, job_id, "expired")
+        assert job_id in FailedJobRegistry(queue=queue(world.redis)).get_job_ids()
+        assert "expired" in world.reason(job_id)
+    after = world.send("slow", "slow-after")
+    ends(world.producer, after, "delivered")
+    assert world.simulators.titles("slow-") == ["slow-0", "slow-after"]
+    # Two that expired cost the user nothing.
+    first, second = world.simulators.arrived("slow-0")[0], world.simulators.arrived("slow-after")[0]
+    assert 1.0 <= (second.at_us - first.at_us) / 1e6 < 1.8
+
+
+def test_a_gap_has_one_in_flight(world: World) -> None:
+    """A user with a gap has one send under way, and the gap lies between an answer and the next arrival."""
+    device = world.simulators.delay(apns("gapped"), 100)
+    job_ids = [world.send("gapped", f"gapped-{n}", device) for n in range(6)]
+    most = 0
+    while state(world.producer, job_ids[-1]) != "delivered":
+        most = max(most, sum(state(world.producer, job_id) == "sending" for job_id in job_ids))
+    assert most == 1
+    times = [world.simulators.arrived(f"gapped-{n}")[0].at_us for n in range(6)]
+    assert times == sorted(times)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert min(gaps) >= 250_000
+    assert max(gaps) < 400_000
+
+
+def test_one_user_in_order(world: World) -> None:
+    """A blocked line drains in the order of acceptance, a high priority before the others, each sent once."""
+    job_ids = [world.send("paced", f"paced-{n}") for n in range(4)]
+    ends(world.producer, job_ids[3], "waiting")
+    high = world.send("paced", "paced-high", priority="high")
+    ends(world.producer, job_ids[3], "delivered")
+    titles = world.simulators.titles("paced-")
+    assert state(world.producer, high) == "delivered"
+    assert [title for title in titles if title != "paced-high"] == [f"paced-{n}" for n in range(4)]
+    assert titles.index("paced-high") < titles.index("paced-3")
+    assert scheduled(world.redis).count == 0 or "paced" not in world.redis.hgetall("notifier:lines:{paced}")
+
+
+def test_urgent_goes_first_and_bulk_does_not_starve(world: World) -> None:
+    """Behind 2,000 bulk notifications an urgent one goes at once, and under urgent load bulk still moves."""
+    told: list[str] = []
+    bulk = (note(f"bulk-{n}", f"flood-bulk-{n}", category="marketing") for n in range(2_000))
+    world.producer.send_many(bulk, on_accepted=told.extend)
+    eventually(lambda: world.simulators.titles("flood-bulk"), "the first of bulk")
+    sent_us = time.time_ns() // 1000
+    world.send("flood-urgent", "flood-urgent", category="chat")
+    world.send("flood-default", "flood-default")
+    arrived = eventually(lambda: world.simulators.arrived("flood-urgent"), "the urgent one")
+    waiting = world.redis.llen("rq:queue:bulk")
+    assert arrived[0].at_us - sent_us < 1_000_000
+    assert waiting > 0, "the flood was over before: the test shows nothing"
+    world.producer.send_many(note(f"chat-{n}", f"flood-chat-{n}", category="chat") for n in range(1_000))
+    eventually(
+        lambda: world.redis.zcard("notifier:delivered") and state(world.producer, told[-1]) == "delivered", "bulk"
+    )
+    titles = world.simulators.titles("flood-")
+    last_chat = max(n for n, title in enumerate(titles) if title.startswith("flood-chat"))
+    first_chat = min(n for n, title in enumerate(titles) if title.startswith("flood-chat"))
+    between = [title for title in titles[first_chat:last_chat] if title.startswith("flood-bulk")]
+    assert between, "no bulk went while urgent ones waited"
+    assert len(between) < 1_000, "the urgent ones did not go first"
+    assert len(titles) == len(set(titles)) == 3_002
+
+
+@pytest.mark.parametrize("platform", ["apns", "fcm"])
+def test_a_provider_that_is_away_costs_nothing(world: World, platform: str) -> None:
+    """While nothing listens no attempt is spent; when the provider is back the same notification is delivered."""
+    simulator = getattr(world.simulators, platform)
+    device = {"apns": apns, "fcm": fcm}[platform](f"away-{platform}")
+    world.simulators.call(simulator.close())
+    try:
+        job_id = world.send(f"away-{platform}", f"away-{platform}", device, category="twice")
+        eventually(lambda: world.counted(f"away-{platform}").get("returned", 0) >= 3, "three vain looks")
+        status = world.producer.status(job_id)
+        assert status is not None
+        assert status.attempts == 0
+    finally:
+        world.simulators.call(simulator.start())
+    ends(world.producer, job_id, "delivered")
+    assert len(world.simulators.arrived(f"away-{platform}")) == 1
+
+
+def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, redis_server: EmbeddedRedis, world: World) -> None:
+    """A wrong topic is shouted and waited out; put right, the same notification is delivered, no attempt spent."""
+    providers = world.simulators.providers()
+    wrong = {**providers, "apns": {**providers["apns"], "topic": "com.example.wrong"}}
+    with EmbeddedRedis() as server:
+        config = write_config(tmp_path, server.url, wrong, **RATES)
+        with client_of(config) as redis, notifier(config) as producer:
+            with worker(config) as running:
+                running.ready(redis)
+                job_id = producer.send(note("fault", "fault", category="twice"))
+                eventually(lambda: redis.hget("notifier:usage:{fault}", "returned"), "the fault")
+                eventually(lambda: '"fault"' in running.log, "a shout")
+                assert "topic" in running.log.lower()
+            status = producer.status(job_id)
+            assert status is not None
+            assert (status.state, status.attempts) == ("waiting", 0)
+            assert status.expected_at is not None
+            assert status.expected_at > datetime.now(UTC)
+            redis.zadd("notifier:later", {job_id: 0})  # the wait is a minute, which a test has not
+            write_config(tmp_path, server.url, providers, **RATES)
+            with worker(config, "--burst") as running:
+                assert running.process.wait(20) == 0
+            assert state(producer, job_id) == "delivered"
+    assert [a.status for a in world.simulators.arrived("fault")][-1] == 200
+
+
+def test_the_log_is_lines_of_json(world: World) -> None:
+    """All that the worker has written is JSON lines, and nothing of it an error of its own."""
+    events = [json.loads(line) for line in world.worker.log.splitlines()]
+    assert events
+    assert not [event for event in events if event["level"] in {"error", "critical"}]

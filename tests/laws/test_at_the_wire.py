@@ -1,0 +1,108 @@
+"""Laws 1, 3, 4, 6 and 8 with real worker processes, measured where the simulators received the messages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import defaultdict
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.harness import await_that, await_workers, total
+from notifier.simulators.laws import out_of_order
+
+WIRE_WORKER = str(Path(__file__).with_name("wire_worker.py"))
+RATES = {
+    "user": {"windows": ["8/1s", "30/4s"], "gap": "30ms"},
+    "categories": {
+        "default": {"lane": "default"},
+        "chat": {"lane": "urgent", "windows": ["3/1s"]},
+        "marketing": {"lane": "bulk", "windows": ["2/1s"], "gap": "200ms"},
+    },
+}
+
+
+def enqueue(fleet: Fleet, of: dict[int, tuple[str, str]]) -> None:
+    with fleet.notifier() as notifier:
+        notifier.send_many(notification(user, n, category) for n, (user, category) in of.items())
+
+
+def disorder(of: dict[int, tuple[str, str]], fleet: Fleet) -> int:
+    names = defaultdict(list)
+    for n, who in of.items():
+        names[who].append(str(n))
+    return out_of_order(names, sends(fleet.arrivals(), of))
+
+
+def test_four_workers_never_burst_a_user():
+    """Law 1: two windows and a gap of the user, windows and a gap of the categories, all hold at the wire."""
+    kinds = ["default", "default", "chat", "marketing"]
+    of = {n: ("ada", kinds[n % 4]) for n in range(40)} | {100 + n: ("bob", kinds[n % 4]) for n in range(28)}
+    with start_fleet(RATES, latency_ms=3) as fleet:
+        enqueue(fleet, of)
+        fleet.await_ended(len(of))
+        arrived = sends(fleet.arrivals(), of)
+        broken = broken_rules(fleet, arrived)
+        disordered = disorder(of, fleet)
+        looked = total(fleet.redis, "dispatched", "looked")
+
+    assert broken == []
+    assert sorted(int(send.name) for send in arrived) == sorted(of), "each once"
+    assert disordered == 0, "law 4: in the order of acceptance within user and category"
+    assert looked <= 1.2 * len(of), "several lines of one user still cost about a dispatch each"
+
+
+def test_rules_hold_with_workers_whose_clocks_are_hours_off():
+    """Law 6: Redis owns time; workers five hours ahead and three behind change nothing at the wire."""
+    of = {n: ("ada", "default") for n in range(40)} | {100 + n: ("bob", "chat") for n in range(12)}
+    with start_fleet(RATES, workers=0) as fleet:
+        for hours in ("5", "-3", "0"):
+            fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--clock-hours", hours))
+        await_workers(fleet.redis, 3)
+        births = [fleet.redis.hget(f"rq:worker:worker-{n}", "birth").decode() for n in (1, 2, 3)]
+        begun = time.monotonic()
+        enqueue(fleet, of)
+        fleet.await_ended(len(of))
+        seconds = time.monotonic() - begun
+        arrived = sends(fleet.arrivals(), of)
+        broken = broken_rules(fleet, arrived)
+        disordered = disorder(of, fleet)
+
+    believed = [datetime.fromisoformat(birth) for birth in births]
+    assert believed[0] - believed[2] > timedelta(hours=4.9), "the first worker's clock was wrong indeed"
+    assert believed[2] - believed[1] > timedelta(hours=2.9), "and the second's"
+    assert broken == []
+    assert len(arrived) == len(of)
+    assert disordered == 0
+    # 8/1s and 30/4s give 30 in the first four seconds and the other ten from then on.
+    assert seconds < 6.5, "and no clock makes it slower"
+
+
+def test_nothing_is_sent_while_redis_is_deaf_and_nothing_is_lost():
+    """Law 8: with Redis stopped (SIGSTOP) nothing is sent; when it goes on, so do the workers, in order."""
+    of = {n: (f"u{n % 4}", "default") for n in range(160)}
+    rates = {"user": {"windows": ["10/1s"]}, "redis": {"socket_timeout": "1s"}}
+    with start_fleet(rates, workers=3, latency_ms=2) as fleet:
+        enqueue(fleet, of)
+        await_that(lambda: len(fleet.arrivals()) >= 40, "traffic")
+        os.kill(fleet.server.pid, signal.SIGSTOP)
+        stopped_us = time.time_ns() // 1000
+        try:
+            time.sleep(3)  # the time in which nothing may come is the measurement
+        finally:
+            resumed_us = time.time_ns() // 1000
+            os.kill(fleet.server.pid, signal.SIGCONT)
+        fleet.await_ended(len(of))
+        arrivals = fleet.arrivals()
+        broken = broken_rules(fleet, sends(arrivals, of))
+        disordered = disorder(of, fleet)
+
+    # What had its permit before the stop may still be on its way for a moment.
+    meanwhile = [a for a in arrivals if stopped_us + 300_000 < a.at_us < resumed_us]
+    assert meanwhile == []
+    assert broken == []
+    assert {int(a.data["n"]) for a in arrivals} == set(of)
+    assert len(arrivals) == len(of), "none twice"
+    assert disordered == 0, "law 4: also after an outage"

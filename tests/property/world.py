@@ -1,0 +1,287 @@
+"""One system in Redis, its twin in memory and the plain model, driven side by side by the test's clock."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from model import Send, Sends
+
+from notifier.limiter import MemoryLimiter, MemoryLines, lines
+from notifier.limiter.lines import Job, Leased, Pulled, RuleTable, Settlement, State
+from notifier.limiter.scripts import Call, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from notifier.policy import Category, Policies
+
+START = 1_700_000_000_000_000
+S = 1_000_000
+LEASE = 30 * S
+KEEP = 7 * 86_400 * S
+LANES = ("urgent", "default", "bulk")
+
+
+@dataclass(slots=True)
+class Told:
+    """What the producer knows of a job, and what was seen of it since."""
+
+    number: int
+    user: str
+    category: str
+    lane: str
+    high: bool
+    at_once: bool
+    dispatched: int = 0
+
+
+@dataclass(slots=True)
+class Flight:
+    """A job in a worker's hands: its permit stands in the model's sends, unless it had expired.
+
+    twin: what the twin leased, the same but for the name of the permit.
+    """
+
+    leased: Leased
+    twin: Leased
+    since_us: int
+    until_us: int
+    lost: bool = False
+
+
+@dataclass
+class World:
+    """The three, and what every step must leave true."""
+
+    redis: Redis
+    policies: Policies
+    now: int = START
+    told: dict[str, Told] = field(default_factory=dict)
+    flights: list[Flight] = field(default_factory=list)
+    ended: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    receipts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.redis.flushdb()
+        self.memory = MemoryLines(self.policies, MemoryLimiter(lambda: self.now))
+        self.rules = RuleTable(self.policies)
+        self.sends: dict[tuple[str, str], Sends] = {}
+
+    def _both(self, call: Call[Any], of_memory: Callable[[], Any]) -> Any:
+        of_redis = run(self.redis, call)
+        assert of_redis == of_memory()
+        return of_redis
+
+    def enqueue(
+        self,
+        user: str,
+        category: str,
+        lane: str,
+        *,
+        high: bool = False,
+        expires_in_us: int | None = None,
+        send_in_us: int = 0,
+    ) -> str:
+        """Accept one job; returns its id."""
+        number = len(self.told)
+        meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
+        send_at = self.now + send_in_us if send_in_us else None
+        job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
+        call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        self._both(call, lambda: self.memory.enqueue([job]))
+        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us)
+        return job.id
+
+    def pull(self, most: int = 50) -> Pulled:
+        """What has fallen due; leases that have ended are over for their workers."""
+        call = lines.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, clock=str(self.now))
+        pulled: Pulled = self._both(call, lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES))
+        self.seen["pulls"] += 1
+        recovered = [flight for flight in self.flights if self.memory.state(flight.leased.job_id) != "leased"]
+        for flight in recovered:
+            if not flight.lost:
+                flight.lost = True
+                self.seen["lapsed"] += 1
+        return pulled
+
+    def round(self, most: int = 50, room: int = 50) -> int:
+        """Pull and admit; returns how many jobs were taken."""
+        pulled = self.pull(most)
+        return self.admit(pulled.users, room) if pulled.users else 0
+
+    def admit(self, users: list[tuple[str, str]], room: int = 50) -> int:
+        """Take what may go; each head taken, each left, and each one's place is as the model has it."""
+        waiting = self._lines()
+        call = lines.admit(users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now))
+        admitted = run(self.redis, call)
+        twin = self.memory.admit(users, most=room, lease_us=LEASE, lanes=LANES)
+        for leased, of_twin in zip(admitted.leased, twin.leased, strict=True):
+            assert leased == replace(of_twin, permit=leased.permit)
+            self._dispatched(Flight(leased, of_twin, self.now, self.now + LEASE), waiting)
+        assert admitted == replace(twin, leased=admitted.leased)
+        for held in admitted.waiting:
+            # Law 3: a head is told exactly how long the rules hold it back, never longer.
+            assert held.time_left_us == self.earliest(held.user, held.category) - self.now
+        self.seen["looks"] += admitted.looks
+        return len(admitted.leased)
+
+    def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
+        leased = flight.leased
+        self.flights.append(flight)
+        self.seen["dispatches"] += 1
+        told = self.told[leased.job_id]
+        line = waiting[leased.user, leased.category]
+        line.remove(leased.job_id)
+        if not told.dispatched and told.at_once:
+            # Law 4: nothing that came before it still waits: the urgent first, then in the order of acceptance.
+            place = (not told.high, told.number)
+            others = [self.told[job_id] for job_id in line]
+            assert not [
+                other
+                for other in others
+                if (not other.high, other.number) < place
+                and not other.dispatched
+                and other.at_once
+                and other.lane == told.lane
+            ]
+        told.dispatched += 1
+        if leased.left_us is not None and leased.left_us <= 0:
+            return
+        # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
+        assert self.earliest(leased.user, leased.category) <= self.now
+        for sends in self._scopes(leased.user, leased.category):
+            sends.add(Send(leased.permit, flight.until_us), self.now)
+
+    def settle(self, flight: Flight, state: State, *, reached: bool, word: str = "", wait_us: int = 0) -> bool:
+        """Settle one flight; a lost one must change nothing."""
+        self.flights.remove(flight)
+        leased = flight.leased
+        settlement = Settlement(
+            leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, wait_us
+        )
+        before = self.dump() if flight.lost else None
+        call = lines.settle(
+            [settlement],
+            self.rules,
+            worker="w",
+            keep_failed_us=KEEP,
+            keep_delivered_us=KEEP,
+            clock=str(self.now),
+        )
+        twin = replace(settlement, permit=flight.twin.permit)
+        (mine,) = self._both(call, lambda: self.memory.settle([twin], keep_failed_us=KEEP, keep_delivered_us=KEEP))
+        assert mine is not flight.lost
+        if flight.lost:
+            assert self.dump() == before
+            return False
+        if word:
+            self.ended[word] += 1
+        for sends in self._scopes(leased.user, leased.category):
+            if reached:
+                sends.move(leased.permit, self.now)
+            else:
+                sends.take_back(leased.permit)
+        return True
+
+    def cancel(self, job_id: str) -> str:
+        """Cancel one job."""
+        before = self.memory.state(job_id)
+        call = lines.cancel(job_id, keep_failed_us=KEEP, clock=str(self.now))
+        answer: str = self._both(call, lambda: self.memory.cancel(job_id, keep_failed_us=KEEP))
+        self.ended["cancelled"] += answer == "cancelled" != before
+        return answer
+
+    def received(self, flight: Flight, at_us: int) -> None:
+        """The provider took it at this moment."""
+        self.receipts.setdefault(flight.leased.user, []).append((at_us, flight.leased.category))
+
+    def earliest(self, user: str, category: str) -> int:
+        """The first µs at which the rules admit a send, by brute force; 0 for a category that bypasses them."""
+        if self._category(category).bypass:
+            return 0
+        return max(sends.earliest()[0] for sends in self._scopes(user, category))
+
+    def _scopes(self, user: str, category: str) -> list[Sends]:
+        of_user = self.sends.setdefault((user, ""), Sends(self.policies.for_user(user)))
+        of_category = self.sends.setdefault((user, category), Sends(self._category(category).policy))
+        return [of_user, of_category]
+
+    def _category(self, name: str) -> Category:
+        return self.policies.category(name)
+
+    def _lines(self) -> dict[tuple[str, str], list[str]]:
+        pairs = sorted({(told.user, told.category) for told in self.told.values()})
+        with self.redis.pipeline(transaction=False) as pipe:
+            for user, category in pairs:
+                pipe.zrange(f"notifier:line:{{{user}}}:{category}", 0, -1)
+            return {pair: [_text(job) for job in line] for pair, line in zip(pairs, pipe.execute(), strict=True)}
+
+    def dump(self) -> dict[str, bytes]:
+        """Everything in Redis."""
+        return {_text(key): self.redis.dump(key) for key in self.redis.scan_iter()}
+
+    def check(self) -> None:
+        """Law 2: each job is in exactly one place, and RQ's registries say the same."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for lane in LANES:
+                pipe.lrange(f"rq:queue:{lane}", 0, -1)
+                pipe.zrange(f"rq:scheduled:{lane}", 0, -1)
+                pipe.zrange(f"rq:wip:{lane}", 0, -1)
+                pipe.zrange(f"rq:failed:{lane}", 0, -1)
+                pipe.zrange(f"rq:canceled:{lane}", 0, -1)
+            for key in ("later", "leases", "delivered"):
+                pipe.zrange(f"notifier:{key}", 0, -1)
+            pipe.hgetall("notifier:stats")
+            for job_id in self.told:
+                pipe.hmget(f"rq:job:{job_id}", "status", "push_permit")
+            found = pipe.execute()
+        queued, scheduled, started, failed, cancelled = (
+            [_text(job) for lane in found[i:15:5] for job in lane] for i in range(5)
+        )
+        later, leased, delivered = ([_text(job) for job in ids] for ids in found[15:18])
+        stats = Counter({_text(word): int(n) for word, n in found[18].items()})
+        lined = [job for line in self._lines().values() for job in line]
+        # A cancelled job may stand in its queue until it is passed over.
+        queued = [job for job in queued if job not in cancelled]
+        places = [*queued, *lined, *later, *leased, *delivered, *failed, *cancelled]
+        assert sorted(places) == sorted(self.told)
+        assert sorted(scheduled) == sorted([*lined, *later])
+        permits = dict(zip(self.told, found[19:], strict=True))
+        assert sorted(started) == sorted(f"{job}:{_text(permits[job][1])}" for job in leased)
+        of_state = (
+            ("queue", queued), ("line", lined), ("later", later), ("leased", leased),
+            ("delivered", delivered), ("cancelled", cancelled),
+        )  # fmt: skip
+        for state, jobs in of_state:
+            assert [job for job in jobs if self.memory.state(job) != state] == []
+        counted = Counter(
+            accepted=len(self.told), dispatched=self.seen["dispatches"], looked=self.seen["looks"], **self.ended
+        )
+        assert stats == self.memory.totals == counted
+
+    def gates(self) -> dict[str, int]:
+        """The earliest gate of each user."""
+        earliest: dict[str, int] = {}
+        for lane in LANES:
+            for user, at in self.redis.zrange(f"notifier:gates:{lane}", 0, -1, withscores=True):
+                earliest[_text(user)] = min(int(at), earliest.get(_text(user), int(at)))
+        return earliest
+
+    def due_by_the_rules(self) -> dict[str, int]:
+        """For each user with something in a line: the first µs at which the rules admit some head of theirs."""
+        due: dict[str, int] = {}
+        for (user, category), line in self._lines().items():
+            if line:
+                at = max(self.now, self.earliest(user, category))
+                due[user] = min(at, due.get(user, at))
+        return due
+
+
+def _text(value: bytes) -> str:
+    return value.decode()

@@ -22,11 +22,12 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Leased, RuleTable, Settlement, State
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
-from workers.sender import NotOursError, Sender, failed, give_back
+from workers.sender import NotOursError, Sender, broken_off, failed
 from workers.watch import Watch
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
 SUSPENDED_S: Final = 1.0
+CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed
 RECONNECT_S: Final = (0.1, 5.0)
 # Answers of a Redis that is there but cannot write now: out of memory, failing over, unable to persist.
 PASSING: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN")
@@ -41,6 +42,10 @@ class Stock(Protocol):
 
     def run(self, job_id: str) -> None:
         """Run it as RQ does; blocks until it has ended."""
+        ...
+
+    def drop(self, job_id: str) -> None:
+        """Forget an inspected job that another worker has taken over."""
         ...
 
 
@@ -99,6 +104,7 @@ class Engine:
         self._settlements: list[Settlement] = []
         self._foreign: list[Foreign] = []
         self._stopping = False
+        self._hurry = asyncio.Event()
         self._outage = 0
         self._due_at: float | None = None
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
@@ -112,9 +118,13 @@ class Engine:
         return bool(self._sending or self._settlements)
 
     def stop(self) -> None:
-        """Take nothing more; finish what is in flight within the grace time, give back the rest."""
+        """Take nothing more, and finish what is in flight within the grace time."""
         self._stopping = True
         self._watch.wake.set()
+
+    def hurry(self) -> None:
+        """Wait no longer for what is in flight, once stopped."""
+        self._hurry.set()
 
     async def run(self, *, burst: bool = False, most_jobs: int | None = None, most_idle_s: float | None = None) -> None:
         """Work until stopped. burst: return when nothing is due; most_jobs and most_idle_s bound it as in RQ."""
@@ -204,7 +214,7 @@ class Engine:
     def _sent(self, task: asyncio.Task[Settlement]) -> None:
         leased = self._sending.pop(task)
         if task.cancelled():
-            self._settlements.append(give_back(leased))
+            self._settlements.append(broken_off(leased))
         elif (error := task.exception()) is None:
             self._settlements.append(task.result())
         elif isinstance(error, NotOursError):
@@ -223,8 +233,8 @@ class Engine:
         await self._settle_all(batch)
         del self._settlements[: len(batch)]
 
-    async def _settle_all(self, batch: Sequence[Settlement]) -> None:
-        mine = await self._call(
+    async def _settle_all(self, batch: Sequence[Settlement]) -> list[bool]:
+        mine: list[bool] = await self._call(
             lines.settle(
                 batch,
                 self._rules,
@@ -240,16 +250,31 @@ class Engine:
                 self.delivered += 1
             elif settlement.state == "failed":
                 self.failed += 1
+        return mine
 
     async def _run_foreign(self) -> None:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         await self._drain()
         while self._foreign and not self._stopping:
             settlement = self._stock.inspect(self._foreign[0])
-            await self._settle_all([settlement])
-            foreign = self._foreign.pop(0)
-            if settlement.state == "held":
-                self._stock.run(foreign.job_id)
+            mine = await self._settle_all([settlement])
+            del self._foreign[0]
+            if settlement.state != "held":
+                continue
+            if not mine[0]:
+                self._stock.drop(settlement.job_id)
+                continue
+            with contextlib.suppress(RedisError):
+                # It may outlast our leases on those behind it, and our watch: whoever is free takes them over.
+                await self._give_back_foreign()
+                await self._watch.call()
+            self._stock.run(settlement.job_id)
+
+    async def _give_back_foreign(self) -> None:
+        if self._foreign:
+            # Each goes to the head of its queue, so the last goes first.
+            await self._settle_all([foreign.settlement("queue") for foreign in reversed(self._foreign)])
+            self._foreign.clear()
 
     async def _drain(self) -> None:
         while self.busy:
@@ -270,8 +295,10 @@ class Engine:
             await self._watch.wait(due_in)
 
     async def _finish(self) -> None:
+        await self._ended_or_hurry(asyncio.get_running_loop().time() + self._tuning.grace_us / 1e6)
+        await self._sender.close()
         if self._sending:
-            await asyncio.wait(self._sending, timeout=self._tuning.grace_us / 1e6)
+            await asyncio.wait(self._sending, timeout=CLOSING_S)
         for task in list(self._sending):
             task.cancel()
         if self._sending:
@@ -279,10 +306,19 @@ class Engine:
         try:
             while self._settlements:
                 await self._settle()
-            if self._foreign:
-                await self._settle_all([foreign.settlement("queue") for foreign in self._foreign])
+            await self._give_back_foreign()
         except RedisError as error:
             self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
+
+    async def _ended_or_hurry(self, until: float) -> None:
+        loop = asyncio.get_running_loop()
+        hurry = asyncio.create_task(self._hurry.wait())
+        while self._sending and not self._hurry.is_set() and (left := until - loop.time()) > 0:
+            await asyncio.wait([*self._sending, hurry], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if self._settlements:
+                with contextlib.suppress(RedisError):  # what could not be settled is tried once more at the end
+                    await self._settle()
+        hurry.cancel()
 
     async def _wait_for_redis(self, error: RedisError) -> None:
         if isinstance(error, ResponseError) and not any(word in str(error) for word in PASSING):

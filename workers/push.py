@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final
@@ -27,6 +29,7 @@ from workers.wiring import asyncio_client, build_providers, build_sender, build_
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
+REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
 
 class PushWorker(Worker):
@@ -56,6 +59,8 @@ class PushWorker(Worker):
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._counted = (0, 0)
+        self._grace_s = 0.0
+        self._stopping_since: float | None = None
         self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
 
     def work(
@@ -71,6 +76,7 @@ class PushWorker(Worker):
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
             settings = self._settings or load_settings()
+            self._grace_s = settings.worker.grace_us / 1e6
             check(self.connection)
             providers = build_providers(settings) if self._providers is None else dict(self._providers)
         except NotifierError as error:
@@ -144,6 +150,8 @@ class PushWorker(Worker):
                 stock.release_scheduled()
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
+                self._structlog.warning("beat_missed", reason=type(error).__name__)
             await asyncio.sleep(BEAT_S)
 
     def _report(self, engine: Engine) -> None:
@@ -161,11 +169,28 @@ class PushWorker(Worker):
             self._counted = (engine.delivered, engine.failed)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
-        """Warm shutdown: take nothing more, finish what is in flight within the grace time."""
+        """Warm shutdown: take nothing more, finish what is in flight within the grace time; a second signal: at once.
+
+        A job of another function that outlasts it is ended, as RQ's second signal does.
+        """
+        now = time.monotonic()
+        if self._stopping_since is None:
+            self._stopping_since = now
+            timer = threading.Timer(self._grace_s, self._end_horse)
+            timer.daemon = True
+            timer.start()
+        elif now - self._stopping_since > REPEATED_S:
+            self._end_horse()
+            if self._engine is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._engine.hurry)
         self._structlog.info("stopping", signal=signal.Signals(signum).name)
         self._stop_requested = True
         if self._engine is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._engine.stop)
+
+    def _end_horse(self) -> None:
+        if self.horse_pid:
+            self.kill_horse()
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:
         """Not needed: gates are kept by the workers, and `StockPath.release_scheduled` does RQ's part."""

@@ -55,9 +55,6 @@ class Sender:
     async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
         """Send what is leased. send_by: see `Dispatch`. Raises NotOursError for a job of another function."""
         log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
-        if leased.left_us is not None and leased.left_us <= 0:
-            log().info("expired")
-            return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
         try:
             check_crashes(leased.crashes)
             notification = decode(leased)
@@ -66,6 +63,11 @@ class Sender:
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
         answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
+        if leased.left_us is not None and leased.left_us <= 0:
+            if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
+                return _delivered(leased, reached=False)
+            log().info("expired")
+            return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
         waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
@@ -77,6 +79,10 @@ class Sender:
         if self._log.is_enabled_for(logging.DEBUG):
             log().debug("sent", outcomes=[answer.outcome.value for answer in answers])
         return self._settlement(leased, category, notification, answered, dict(zip(waiting, answers, strict=True)), log)
+
+    async def close(self) -> None:
+        """Close the providers: what is under way answers now, UNKNOWN or UNSENT."""
+        await asyncio.gather(*(provider.close() for provider in self._providers.values()))
 
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
@@ -118,9 +124,7 @@ class Sender:
         attempt = leased.attempts + 1
         if not again or (spends and attempt >= category.attempts):
             if Outcome.DELIVERED.value in answered.values():
-                return Settlement(
-                    leased.job_id, leased.permit, leased.user, leased.category, reached, "delivered", "delivered"
-                )
+                return _delivered(leased, reached=reached)
             word = "rejected" if not again and Outcome.UNKNOWN.value not in answered.values() else "failed"
             reasons = "; ".join(sorted({_describe(answer) for answer in answers.values()}))
             return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
@@ -162,14 +166,18 @@ def check_crashes(crashes: int) -> None:
         raise InvalidNotificationError("job", f"is poison: {crashes} workers died on it")
 
 
-def give_back(leased: Leased) -> Settlement:
-    """Back to its place at the head of its line: nothing was sent, no attempt is spent."""
-    return replace(_failed(leased, "", "", reached=False), state="line", detail="")
+def broken_off(leased: Leased) -> Settlement:
+    """Back to its place at the head of its line. It may have been sent, so its permit stays; no attempt is spent."""
+    return replace(_failed(leased, "", "", reached=True), state="line", detail="")
 
 
 def failed(leased: Leased, reason: str) -> Settlement:
     """The end of a job that can never be sent."""
     return _failed(leased, "failed", reason, reached=False)
+
+
+def _delivered(leased: Leased, *, reached: bool) -> Settlement:
+    return Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, "delivered", "delivered")
 
 
 def _describe(answer: Answer) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from redis.exceptions import RedisError
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.registry import ScheduledJobRegistry
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from workers.engine import Foreign
     from workers.push import PushWorker
 
-MOST_SCHEDULED: Final = 100
+MOST_SCHEDULED: Final = 500
+RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
 
 
 class StockPath:
@@ -31,12 +34,15 @@ class StockPath:
         self._worker = worker
         self._redis = worker.connection
         self._prepared: dict[str, Job] = {}
+        self._seen: dict[str, int] = {}
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
     def inspect(self, foreign: Foreign) -> Settlement:
         """See `engine.Stock.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
         fields: Any = self._redis.hmget(f"rq:job:{foreign.job_id}", "data", "meta", "push_crashes")
         data, meta, crashes = fields
+        if foreign.job_id in self._prepared:  # Redis was away before this could be settled
+            return foreign.settlement("held")
         try:
             check_crashes(int(crashes or 0))
             function, kwargs = decode_data(data or b"")
@@ -44,12 +50,26 @@ class StockPath:
                 self._adopt(foreign.job_id, Notification.from_kwargs(kwargs), meta)
                 return foreign.settlement("line")
             job = Job.fetch(foreign.job_id, connection=self._redis, serializer=JSONSerializer)
+        except RedisError:
+            raise
         except (InvalidNotificationError, NoSuchJobError) as error:
-            self._log.error("malformed", job_id=foreign.job_id, reason=str(error))
-            return foreign.settlement("failed", "failed", encode_reason(f"malformed: {error}"))
+            return self._malformed(foreign, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
+            return self._malformed(foreign, f"RQ cannot read the job ({type(error).__name__})")
         self._worker.prepare_execution(job)
         self._prepared[job.id] = job
         return foreign.settlement("held")
+
+    def _malformed(self, foreign: Foreign, why: str) -> Settlement:
+        self._log.warning("malformed", job_id=foreign.job_id, reason=why)
+        return foreign.settlement("failed", "failed", encode_reason(f"malformed: {why}"))
+
+    def drop(self, job_id: str) -> None:
+        """Forget an inspected job that another worker has taken over."""
+        job = self._prepared.pop(job_id)
+        with self._redis.pipeline() as pipe:
+            self._worker.cleanup_execution(job, pipe)
+            pipe.execute()
 
     def run(self, job_id: str) -> None:
         """Run an inspected job to its end; what becomes of it is RQ's affair."""
@@ -65,22 +85,37 @@ class StockPath:
         """
         for queue in self._worker.queues:
             registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
-            due = registry.get_jobs_to_schedule(chunk_size=MOST_SCHEDULED)
+            # What waits in our lines can be late in thousands: each look goes on behind the one before.
+            start = self._seen.get(queue.name, 0)
+            due: Any = self._redis.zrangebyscore(registry.key, 0, int(time.time()), start=start, num=MOST_SCHEDULED)
+            self._seen[queue.name] = start + len(due) if len(due) == MOST_SCHEDULED else 0
             if not due:
                 continue
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in due:
-                    pipe.hmget(f"rq:job:{job_id}", "status", "push_order", "push_deadline", "meta")
+                    # In this order: what leaves `later` has its place in a line by then.
+                    pipe.zscore("notifier:later", job_id)
+                    pipe.hmget(f"rq:job:{job_id.decode()}", "status", "push_order")
                 found = pipe.execute()
-            for job_id, (status, order, deadline, meta) in zip(due, found, strict=True):
-                if status is not None and order is None and deadline is None and not _names_user(meta):
-                    self._queue(job_id, queue, registry)
+            for job_id, later, (status, order) in zip(due, found[::2], found[1::2], strict=True):
+                if later is None and status is not None and order is None:
+                    self._queue(job_id.decode(), queue, registry)
 
     def _queue(self, job_id: str, queue: Any, registry: ScheduledJobRegistry) -> None:
-        # Whoever removes the entry queues the job, so of several workers one does.
-        if registry.remove(job_id):
-            job = Job.fetch(job_id, connection=self._redis, serializer=JSONSerializer)
-            queue._enqueue_job(job)  # noqa: SLF001 - what RQ's scheduler calls
+        if not self._redis.set(f"notifier:release:{job_id}", self._worker.name, nx=True, px=RELEASE_MS):
+            return  # another worker is about it
+        if self._redis.zscore(registry.key, job_id) is None:
+            return
+        with self._redis.pipeline() as pipe:
+            registry.remove(job_id, pipeline=pipe)
+            try:
+                job = Job.fetch(job_id, connection=self._redis, serializer=JSONSerializer)
+                queue._enqueue_job(job, pipeline=pipe)  # noqa: SLF001 - what RQ's scheduler calls
+            except RedisError:
+                raise
+            except Exception:  # noqa: BLE001 - RQ cannot read it: `inspect` says so, and ends it
+                pipe.rpush(queue.key, job_id)
+            pipe.execute()
 
     def _adopt(self, job_id: str, notification: Notification, meta: bytes | None) -> None:
         """Write the meta that the scripts read, for a producer that left it out; what else it holds is kept."""
@@ -92,10 +127,3 @@ class StockPath:
         kept = found if isinstance(found, dict) else {}
         merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}
         self._redis.hset(f"rq:job:{job_id}", "meta", json.dumps(merged))
-
-
-def _names_user(meta: bytes | None) -> bool:
-    try:
-        return "user" in json.loads(meta or b"{}")
-    except (ValueError, TypeError):
-        return False

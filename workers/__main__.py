@@ -9,7 +9,7 @@ from notifier.connection import check, connect
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.policy import LANES
-from notifier.settings import load_settings
+from notifier.settings import load_settings, settings_path
 from workers.push import PushWorker
 
 
@@ -22,14 +22,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
     arguments = parser.parse_args(argv)
     try:
-        settings = load_settings(arguments.config)
+        config = settings_path(arguments.config)
+        settings = load_settings(config)
         configure_logging(settings.log.format, settings.log.level)
         connection = connect(settings)
         check(connection)
     except NotifierError as error:
         print(error, file=sys.stderr)  # noqa: T201 - for people
         return 1
-    worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings)
+    worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings, config=config)
     worker.work(burst=arguments.burst, logging_level=settings.log.level.upper())
     return 0
 

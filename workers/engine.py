@@ -117,6 +117,11 @@ class Engine:
         """Whether anything is in flight."""
         return bool(self._sending or self._settlements)
 
+    def use(self, policies: Policies) -> None:
+        """Follow other rules from the next look on."""
+        self._policies = policies
+        self._rules = RuleTable(policies, self._lanes)
+
     def stop(self) -> None:
         """Take nothing more, and finish what is in flight within the grace time."""
         self._stopping = True

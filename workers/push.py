@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -21,8 +22,9 @@ from notifier.connection import check
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.contract import Provider
-from notifier.settings import Settings, load_settings
+from notifier.settings import Settings, load_settings, settings_path
 from workers.engine import Engine
+from workers.reload import Reload
 from workers.stock import StockPath
 from workers.watch import Watch
 from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning
@@ -44,10 +46,15 @@ class PushWorker(Worker):
         queues: Any,
         *args: Any,
         settings: Settings | None = None,
+        config: Path | None = None,
         providers: Mapping[str, Provider] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As RQ's worker. settings and providers: else those of the configuration, read when work begins."""
+        """As RQ's worker. settings and providers: else those of the configuration, read when work begins.
+
+        config: the file whose changed rates are taken up while it works; else that of the configuration. With
+        `settings` alone, none is.
+        """
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, *args, **kwargs)
         self.queues = [
@@ -55,6 +62,7 @@ class PushWorker(Worker):
         ]
         self._ordered_queues = self.queues[:]
         self._settings = settings
+        self._config = config
         self._providers = providers
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,7 +83,9 @@ class PushWorker(Worker):
         """Work until told to stop; see RQ's `Worker.work`. Exits with status 1 where the configuration is wrong."""
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
-            settings = self._settings or load_settings()
+            if self._settings is None:
+                self._config = settings_path(self._config)
+            settings = self._settings or load_settings(self._config)
             self._grace_s = settings.worker.grace_us / 1e6
             check(self.connection)
             providers = build_providers(settings) if self._providers is None else dict(self._providers)
@@ -123,7 +133,8 @@ class PushWorker(Worker):
         )
         if self._stop_requested:
             self._engine.stop()
-        beat = asyncio.create_task(self._beat(self._engine, stock))
+        reload = Reload(self._config, redis, lanes) if self._config is not None else None
+        beat = asyncio.create_task(self._beat(self._engine, stock, reload))
         try:
             await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
         finally:
@@ -135,12 +146,16 @@ class PushWorker(Worker):
             await watch.close()
             await redis.aclose()
 
-    async def _beat(self, engine: Engine, stock: StockPath) -> None:
-        """Once a second, what the rest of RQ wants to know of a worker."""
+    async def _beat(self, engine: Engine, stock: StockPath, reload: Reload | None) -> None:
+        """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
         loop = asyncio.get_running_loop()
         while True:
             try:
+                if reload is not None:
+                    if (settings := await reload.changed()) is not None:
+                        engine.use(settings.policies())
+                    await reload.retime()
                 self._report(engine)
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()

@@ -200,6 +200,11 @@ def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[Cancell
     )
 
 
+def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
+    """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
+    return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (_text(reply[0]), reply[1]))
+
+
 def watch(worker: str, *, lapse_ms: int) -> Call[bool]:
     """Take or renew the watch; the reply tells whether it is this worker's."""
     return Call(script("watch"), ["notifier:watch"], [worker, lapse_ms], bool)

@@ -125,6 +125,7 @@ class Gates:
         if line is None:
             line = waiting.lines[entry.category] = Line(self._category(entry.category), lane)
         elif rank.get(line.lane, ELSEWHERE) > rank.get(lane, ELSEWHERE):
+            self.of_lane(line.lane).discard(entry.user)  # who looks at the user sets all the gates again
             line.lane = lane
         else:
             lane = ""

@@ -181,17 +181,7 @@ class MemoryLines:
         numbers = shares([len(queue) for queue in queues], most)
         return [queue.popleft() for queue, n in zip(queues, numbers, strict=True) for _ in range(n)]
 
-    def _name(
-        self, user: str, lane: str, now: int, until_us: int, rank: Mapping[str, int], named: dict[str, str]
-    ) -> None:
-        """The caller looks at a user who has a new line, if it serves the lane; else whoever does is to look."""
-        if lane in rank:
-            self._gates.of_lane(lane).put(user, until_us)
-            named.setdefault(user, lane)
-        else:
-            self._gates.of_lane(lane).lower(user, now)
-
-    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> tuple[str, bool] | None:
+    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> str | None:
         """As `Gates.line_up`; None for a job that is no notification of ours."""
         if entry.order is None:
             meta = steering(entry.job.meta)
@@ -236,8 +226,8 @@ class MemoryLines:
             entry.state = "queue"
             self._queues.setdefault(entry.job.lane, deque()).appendleft(s.job_id)
         elif s.state == "line":
-            if (lined := self._line_up(now, entry, {})) is not None:
-                self._gates.of_lane(lined[0]).lower(s.user, now)
+            if lane := self._line_up(now, entry, {}):
+                self._gates.of_lane(lane).lower(entry.user, now)
         else:
             entry.state = "later"
             entry.attempts += s.state == "later"

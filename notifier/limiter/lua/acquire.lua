@@ -18,7 +18,10 @@ if at > now then return {now, at - now, scope, rule} end
 if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
+      local left = redis.call('PTTL', KEYS[i])
       record(KEYS[i], policy, ARGV[2], now, text(now), now, true)
+      -- A permit in flight matters for longer than a send of now does.
+      if left > redis.call('PTTL', KEYS[i]) then redis.call('PEXPIRE', KEYS[i], left) end
       for n = 2, cost do redis.call('ZADD', KEYS[i], now, ARGV[2] .. '#' .. n) end
     end
   end

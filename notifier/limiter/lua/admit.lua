@@ -66,13 +66,12 @@ end
 -- send_head: takes the head of line i. Returns whether a permit was spent on it.
 local function send_head(user, sent, policy, lines, i)
   local line = lines[i]
-  seq = seq + 1
-  local permit = text(seq)
+  local permit = text(seq + 1)
   local taken = take(now, until_text, worker, line.key, user, line.category, line.head, permit)
   local spent = taken and (not taken[6] or taken[6] > 0)
   if taken then
     reply[#reply + 1] = taken
-    room = room - 1
+    room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
   end
   if spent then
     local trim = seq % TRIM_EVERY == 0

@@ -81,7 +81,8 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'push_permit', 'origin')
   if job[2] and job[1] ~= permit then return 0 end
-  redis.call('ZREM', 'notifier:leases', id)
+  -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
+  if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
   close_permit(permit, sent_key(user), reached == 1)
   close_permit(permit, sent_key(user, category), reached == 1)

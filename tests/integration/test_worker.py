@@ -1,7 +1,6 @@
 """What a worker does with the answers of strict providers: one worker process, real HTTP, real Redis."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -72,7 +71,7 @@ class World:
         return status.reason or ""
 
     def counted(self, user: str) -> dict[str, int]:
-        usage: dict[Any, Any] = self.redis.hgetall(f"notifier:usage:{{{user}}}")  # type: ignore[assignment]
+        usage: dict[Any, Any] = self.redis.hgetall(f"notifier:usage:{{{user}}}")
         return {k.decode(): int(v) for k, v in usage.items() if k not in {b"first", b"last"}}
 
 
@@ -213,30 +212,40 @@ def test_one_user_in_order(world: World) -> None:
     assert scheduled(world.redis).count == 0 or "paced" not in world.redis.hgetall("notifier:lines:{paced}")
 
 
-def test_urgent_goes_first_and_bulk_does_not_starve(world: World) -> None:
-    """Behind 2,000 bulk notifications an urgent one goes at once, and under urgent load bulk still moves."""
-    told: list[str] = []
-    bulk = (note(f"bulk-{n}", f"flood-bulk-{n}", category="marketing") for n in range(2_000))
-    world.producer.send_many(bulk, on_accepted=told.extend)
-    eventually(lambda: world.simulators.titles("flood-bulk"), "the first of bulk")
-    sent_us = time.time_ns() // 1000
-    world.send("flood-urgent", "flood-urgent", category="chat")
-    world.send("flood-default", "flood-default")
-    arrived = eventually(lambda: world.simulators.arrived("flood-urgent"), "the urgent one")
-    waiting = world.redis.llen("rq:queue:bulk")
-    assert arrived[0].at_us - sent_us < 1_000_000
-    assert waiting > 0, "the flood was over before: the test shows nothing"
-    world.producer.send_many(note(f"chat-{n}", f"flood-chat-{n}", category="chat") for n in range(1_000))
-    eventually(
-        lambda: world.redis.zcard("notifier:delivered") and state(world.producer, told[-1]) == "delivered", "bulk"
-    )
+def test_urgent_goes_first_and_bulk_does_not_starve(tmp_path: Path, world: World) -> None:
+    """Behind 2,000 bulk notifications urgent ones go at once, and while they go bulk still gets its small share."""
+    with EmbeddedRedis() as server:
+        small = {"batch": 50, "in_flight": 50, "lease": "3s", "grace": "4s"}
+        config = write_config(tmp_path, server.url, world.simulators.providers(), **RATES, worker=small)
+        with notifier(config) as producer:
+            producer.send_many(note(f"b{n}", f"flood-bulk-{n}", category="marketing") for n in range(2_000))
+            producer.send_many(note(f"c{n}", f"flood-chat-{n}", category="chat") for n in range(500))
+            producer.send(note("d", "flood-default"))
+        with worker(config, "--burst") as running:
+            assert running.process.wait(20) == 0
     titles = world.simulators.titles("flood-")
-    last_chat = max(n for n, title in enumerate(titles) if title.startswith("flood-chat"))
-    first_chat = min(n for n, title in enumerate(titles) if title.startswith("flood-chat"))
-    between = [title for title in titles[first_chat:last_chat] if title.startswith("flood-bulk")]
-    assert between, "no bulk went while urgent ones waited"
-    assert len(between) < 1_000, "the urgent ones did not go first"
-    assert len(titles) == len(set(titles)) == 3_002
+    assert len(titles) == len(set(titles)) == 2_501
+    assert titles.index("flood-chat-0") < 60
+    assert titles.index("flood-default") < 120
+    places = [place for place, title in enumerate(titles) if title.startswith("flood-chat")]
+    assert places[400] < 700  # of 500; who is cut off by a full worker is a matter of its own, below
+    bulk = sum(title.startswith("flood-bulk") for title in titles[: places[400]])
+    assert 5 <= bulk <= 200  # up to a tenth of each batch
+
+
+@pytest.mark.xfail(reason="pull names users that have just come before those whose gate is due", strict=False)
+def test_who_is_due_goes_before_who_has_just_come(tmp_path: Path, world: World) -> None:
+    """A user for whom a worker had no room is next, not last, though others of the same lane keep arriving."""
+    with EmbeddedRedis() as server:
+        small = {"batch": 50, "in_flight": 50, "lease": "3s", "grace": "4s"}
+        config = write_config(tmp_path, server.url, world.simulators.providers(), **RATES, worker=small)
+        with notifier(config) as producer:
+            producer.send_many(note(f"u{n}", f"turn-{n}") for n in range(2_000))
+        with worker(config, "--burst") as running:
+            assert running.process.wait(20) == 0
+    late = [place - int(title.rpartition("-")[2]) for place, title in enumerate(world.simulators.titles("turn-"))]
+    assert len(late) == 2_000
+    assert max(late) <= 200
 
 
 @pytest.mark.parametrize("platform", ["apns", "fcm"])
@@ -257,7 +266,7 @@ def test_a_provider_that_is_away_costs_nothing(world: World, platform: str) -> N
     assert len(world.simulators.arrived(f"away-{platform}")) == 1
 
 
-def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, redis_server: EmbeddedRedis, world: World) -> None:
+def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, world: World) -> None:
     """A wrong topic is shouted and waited out; put right, the same notification is delivered, no attempt spent."""
     providers = world.simulators.providers()
     wrong = {**providers, "apns": {**providers["apns"], "topic": "com.example.wrong"}}

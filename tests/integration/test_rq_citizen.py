@@ -1,0 +1,329 @@
+"""PushWorker among RQ's own tools: `rq worker`, `rq info`, `rq suspend`, its commands, its signals, its pool."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Worker
+from rq.command import send_shutdown_command
+from rq.job import Job
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer
+from support import (
+    Simulators,
+    WorkerProcess,
+    apns,
+    ends,
+    eventually,
+    note,
+    notifier,
+    queue,
+    rq,
+    rq_command,
+    scheduled,
+    state,
+    worker,
+    write_config,
+)
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.simulators.wire import Reply
+from workers import PushWorker
+
+RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}, "second": {"gap": "300ms"}}}
+JSON = "rq.serializers.JSONSerializer"
+
+
+@pytest.fixture(scope="module")
+def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
+    return write_config(tmp_path, redis_server.url, simulators.providers(), **RATES)
+
+
+@pytest.fixture
+def producer(config: Path) -> Iterator[Notifier]:
+    with notifier(config) as made:
+        yield made
+
+
+def rq_worker(config: Path, url: str, *arguments: str, name: str = "worker") -> WorkerProcess:
+    """A PushWorker as RQ's own command line starts it."""
+    options = ("--worker-class", "workers.PushWorker", "--name", name, "--url", url)
+    return WorkerProcess(rq_command("worker", *options, *arguments, "urgent", "default", "bulk"), config, name=name)
+
+
+def seen(redis: Redis, name: str = "worker") -> Any:
+    """A worker as RQ's API finds it."""
+    found: Any = eventually(lambda: Worker.find_by_key(f"rq:worker:{name}", connection=redis), f"the worker {name}")
+    found.refresh()
+    return found
+
+
+def test_rq_starts_one(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
+    """`rq worker --worker-class workers.PushWorker urgent default bulk` delivers, counts and beats like any other."""
+    with rq_worker(config, redis_server.url) as running:
+        running.ready(redis)
+        told: list[str] = []
+        producer.send_many((note(f"u{n}") for n in range(30)), on_accepted=told.extend)
+        told.append(producer.send(note("c", category="chat")))
+        told.append(producer.send(note("m", category="marketing")))
+        for job_id in told:
+            ends(producer, job_id, "delivered")
+        eventually(lambda: seen(redis).successful_job_count == 32, "its count")
+        found = seen(redis)
+        assert found.failed_job_count == 0
+        assert found.queue_names() == ["urgent", "default", "bulk"]
+        assert found.pid == running.process.pid
+        assert found.last_heartbeat is not None
+        assert datetime.now(UTC) - found.last_heartbeat.replace(tzinfo=UTC) < timedelta(seconds=30)
+        assert [other.name for other in Worker.all(connection=redis)] == ["worker"]
+        assert [other.name for other in PushWorker.all(connection=redis)] == ["worker"]
+        assert Worker.count(queue=queue(redis, "bulk")) == 1
+        assert running.end() == 0
+    assert Worker.all(connection=redis) == []
+    assert "Traceback" not in running.log
+
+
+def test_rq_info_shows_it(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """`rq info` lists the worker, its lanes and what is queued; RQ's registries count what waits and what failed."""
+    dead = simulators.answer(apns("info-dead"), Reply(410, "Unregistered"))
+    with worker(config) as running:
+        running.ready(redis)
+        held = [producer.send(note("held")) for _ in range(4)]
+        ends(producer, held[3], "waiting")
+        ends(producer, held[0], "delivered")
+        ends(producer, producer.send(note("info-dead", "info-dead", dead)), "rejected")
+        done = rq("info", "--url", redis_server.url)
+        assert done.returncode == 0, done.stderr
+        assert "1 workers, 1 queues" in done.stdout
+        assert "1 failed" in done.stdout
+        assert "worker" in rq("info", "--url", redis_server.url, "--only-workers", "--by-queue").stdout
+        registry = scheduled(redis)
+        assert registry.count == 3
+        assert set(registry.get_job_ids()) == set(held[1:])
+        assert [state(producer, job_id) for job_id in held[1:]] == ["waiting"] * 3
+    producer.send_many(note(f"q{n}", category="marketing") for n in range(7))
+    assert "queue bulk 7" in rq("info", "--url", redis_server.url, "--raw").stdout
+
+
+def test_looking_does_not_fail_what_is_in_flight(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """`rq info` cleans RQ's registries: what a worker holds in flight is not touched by it."""
+    slow = simulators.delay(apns("looked-at"), 900)
+    with worker(config) as running:
+        running.ready(redis)
+        sending = producer.send(note("looked-at", "looked-at", slow))
+        ends(producer, sending, "sending")
+        StartedJobRegistry(queue=queue(redis)).cleanup()
+        rq("info", "--url", redis_server.url, "--raw")
+        ends(producer, sending, "delivered")
+    assert len(simulators.arrived("looked-at")) == 1
+
+
+def test_suspend_and_resume(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """Between `rq suspend` and `rq resume` nothing new goes; what is in flight is finished; then all goes."""
+    slow = simulators.delay(apns("suspend-flight"), 700)
+    with worker(config) as running:
+        running.ready(redis)
+        flying = producer.send(note("suspend-flight", "suspend-flight", slow))
+        ends(producer, flying, "sending")
+        assert rq("suspend", "--url", redis_server.url).returncode == 0
+        waits = [producer.send(note(f"s{n}", "suspended")) for n in range(3)]
+        ends(producer, flying, "delivered")
+        eventually(lambda: redis.hget("rq:worker:worker", "state") == b"suspended", "its state")
+        assert not simulators.arrived("suspended")
+        assert {state(producer, job_id) for job_id in waits} <= {"queued", "waiting"}
+        assert rq("resume", "--url", redis_server.url).returncode == 0
+        for job_id in waits:
+            ends(producer, job_id, "delivered")
+        eventually(lambda: redis.hget("rq:worker:worker", "state") in {b"idle", b"busy"}, "its state")
+
+
+def test_it_is_idle_and_busy(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
+    """Its state in RQ follows its work: idle, busy, idle; its heartbeat keeps it alive."""
+    slow = simulators.delay(apns("busy"), 900)
+    with worker(config) as running:
+        running.ready(redis)
+        eventually(lambda: redis.hget("rq:worker:worker", "state") == b"idle", "idle")
+        # One after the other, because the state is told once a second.
+        job_id = [producer.send(note("paced", "busy", slow)) for _ in range(3)][-1]
+        eventually(lambda: redis.hget("rq:worker:worker", "state") == b"busy", "busy")
+        ends(producer, job_id, "delivered")
+        eventually(lambda: redis.hget("rq:worker:worker", "state") == b"idle", "idle again")
+        assert redis.ttl("rq:worker:worker") > 60
+
+
+def test_rqs_shutdown_command_is_obeyed(redis: Redis, config: Path, producer: Notifier) -> None:
+    """`send_shutdown_command` ends it as a signal does."""
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note("anna")), "delivered")
+        send_shutdown_command(redis, "worker")
+        assert running.process.wait(20) == 0
+    assert redis.scard("rq:workers") == 0
+
+
+def test_a_warm_shutdown_under_load_loses_nothing(
+    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """SIGTERM under load: status 0, what was in flight finished, the rest as it was; the next sends each once."""
+    told: list[str] = []
+    devices = [simulators.delay(apns(f"load-{n}"), 100) for n in range(40)]
+    notes = (note(f"load-{n % 40}", f"load-{n}", devices[n % 40]) for n in range(1_200))
+    with worker(config) as running:
+        running.ready(redis)
+        producer.send_many(notes, on_accepted=told.extend)
+        paced = [producer.send(note("paced", f"load-paced-{n}")) for n in range(60)]
+        eventually(lambda: len(simulators.titles("load-")) > 100, "the load")
+        begin = time.monotonic()
+        assert running.end() == 0
+        assert time.monotonic() - begin < 3
+    assert 100 < len(simulators.titles("load-")) < 1_260, "the load was over before: the test shows nothing"
+    for lane in ("urgent", "default", "bulk"):
+        assert redis.zcard(f"rq:wip:{lane}") == 0
+    assert redis.zcard("notifier:leases") == 0
+    assert "sending" not in {state(producer, job_id) for job_id in told}
+    with worker(config, name="next") as running:
+        running.ready(redis)
+        eventually(lambda: redis.zcard("notifier:delivered") == 1_260, "the rest")
+        assert running.end(signal.SIGINT) == 0
+    titles = simulators.titles("load-")
+    assert len(titles) == len(set(titles)) == 1_260
+    order = [title for title in titles if title.startswith("load-paced")]
+    assert order == [f"load-paced-{n}" for n in range(60)]
+    assert {state(producer, job_id) for job_id in told + paced} == {"delivered"}
+
+
+def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
+    """A send that hangs is waited for until the second signal; then the worker ends, and the next one sends."""
+    config.write_text(
+        config.read_text(encoding="utf-8")
+        .replace("timeout: 1s", "timeout: 15s")
+        .replace("lease: 3s", "lease: 17s")
+        .replace("grace: 4s", "grace: 15s"),
+        encoding="utf-8",
+    )
+    hanging = simulators.delay(apns("hanging"), 10_000)
+    with worker(config) as running:
+        running.ready(redis)
+        job_id = producer.send(note("hanging", "hanging", hanging))
+        ends(producer, job_id, "sending")
+        eventually(lambda: simulators.arrived("hanging"), "its arrival")
+        running.process.send_signal(signal.SIGTERM)
+        eventually(lambda: '"stopping"' in running.log, "its answer to the first")
+        time.sleep(1.2)  # a second signal within a second is taken for the same one
+        assert running.process.poll() is None
+        begin = time.monotonic()
+        assert running.end() == 0
+        assert time.monotonic() - begin < 3
+    assert state(producer, job_id) == "waiting"
+    assert redis.zcard("notifier:leases") == 0
+
+
+def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> None:
+    """A stock job that outlasts the grace time does not hold the process beyond it; RQ knows it as failed."""
+    config.write_text(config.read_text(encoding="utf-8").replace("grace: 4s", "grace: 1s"), encoding="utf-8")
+    job = queue(redis).enqueue("time.sleep", 60)
+    with worker(config) as running:
+        eventually(lambda: redis.hget("rq:worker:worker", "current_job"), "its start")
+        begin = time.monotonic()
+        assert running.end() == 0
+        assert time.monotonic() - begin < 4
+    assert job.get_status().value == "failed"
+
+
+def test_what_people_do_by_rqs_own_hands(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """`rq requeue` sends a failed one again; `Job.cancel` and `Job.delete` take out what waits; the rest goes on."""
+    once = simulators.answer(apns("by-hand"), Reply(410, "Unregistered"), Reply(200))
+    with worker(config) as running:
+        running.ready(redis)
+        failed = producer.send(note("by-hand", "by-hand", once))
+        ends(producer, failed, "rejected")
+        done = rq("requeue", "--url", redis_server.url, "--queue", "default", "--serializer", JSON, failed)
+        assert done.returncode == 0, done.stderr
+        ends(producer, failed, "delivered")
+        assert [arrival.status for arrival in simulators.arrived("by-hand")] == [410, 200]
+
+        line = [producer.send(note("second", f"hand-{n}")) for n in range(5)]
+        ends(producer, line[4], "waiting")
+        Job.fetch(line[1], connection=redis, serializer=JSONSerializer).cancel()
+        Job.fetch(line[2], connection=redis, serializer=JSONSerializer).delete()
+        ends(producer, line[4], "delivered")
+        assert state(producer, line[1]) == "cancelled"
+        assert producer.status(line[2]) is None
+    assert simulators.titles("hand-") == ["hand-0", "hand-3", "hand-4"]
+    assert scheduled(redis).count == 0
+
+
+def test_burst_ends_by_itself(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
+    """In burst mode it ends when nothing is due: with what waits still waiting; so does RQ's `--burst`."""
+    held = [producer.send(note("held")) for _ in range(2)]
+    later = producer.send(note("later", send_at=datetime.now(UTC) + timedelta(hours=1)))
+    with worker(config, "--burst") as running:
+        assert running.process.wait(20) == 0
+    assert [state(producer, job_id) for job_id in (*held, later)] == ["delivered", "waiting", "waiting"]
+    more = producer.send(note("more"))
+    with rq_worker(config, redis_server.url, "--burst") as running:
+        assert running.process.wait(20) == 0
+    assert state(producer, more) == "delivered"
+    many = [producer.send(note(f"max-{n}")) for n in range(3)]
+    with rq_worker(config, redis_server.url, "--max-idle-time", "1") as running:
+        assert running.process.wait(20) == 0
+    assert {state(producer, job_id) for job_id in many} == {"delivered"}
+    assert redis.scard("rq:workers") == 0
+
+
+def test_one_lane_is_one_lane(redis: Redis, config: Path, producer: Notifier) -> None:
+    """A worker of some lanes leaves the others alone."""
+    chat, bulk = producer.send(note("a", category="chat")), producer.send(note("a", category="marketing"))
+    with worker(config, "urgent", "--burst") as running:
+        assert running.process.wait(20) == 0
+    assert state(producer, chat) == "delivered"
+    assert state(producer, bulk) == "queued"
+    assert redis.llen("rq:queue:bulk") == 1
+
+
+def test_rqs_pool_runs_several(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
+    """`rq worker-pool` starts as many as it is told, and ends them."""
+    options = ("--worker-class", "workers.PushWorker", "--url", redis_server.url, "--num-workers", "2")
+    command = rq_command("worker-pool", *options, "urgent", "default", "bulk")
+    with WorkerProcess(command, config, name="pool") as pool:
+        eventually(lambda: redis.scard("rq:workers") == 2, "two workers")
+        told: list[str] = []
+        producer.send_many((note(f"p{n}") for n in range(50)), on_accepted=told.extend)
+        for job_id in told:
+            ends(producer, job_id, "delivered")
+        assert pool.end() == 0
+    assert redis.scard("rq:workers") == 0
+
+
+def test_the_procfile_starts_one(redis: Redis, config: Path, producer: Notifier) -> None:
+    """The Procfile's line is what a person can type."""
+    root = Path(__file__).parents[2]
+    line = dict(row.split(": ", 1) for row in (root / "Procfile").read_text(encoding="utf-8").splitlines() if row)
+    assert line["worker"].split() == ["python", "-m", "workers"]
+    assert os.access(sys.executable, os.X_OK)
+    with WorkerProcess([sys.executable, *line["worker"].split()[1:]], config, name="unnamed") as running:
+        ends(producer, producer.send(note("anna")), "delivered")
+        assert redis.scard("rq:workers") == 1
+        assert running.end() == 0

@@ -1,0 +1,151 @@
+"""The house's own laws, read off its source: who imports whom, what each file opens with, and how long it is."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted([*(ROOT / "notifier").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
+SCRIPTS = sorted((ROOT / "notifier").rglob("*.lua"))
+LONGEST = 350
+
+# Each driver, and the one module of the product that imports it. The simulators stand on the other side of the
+# wire and bring what a server needs.
+DRIVERS = {
+    "h2": "notifier/providers/http2",
+    "pyfcm": "notifier/providers/fcm",
+    "aiohttp": "notifier/providers/fcm",
+    "google": "notifier/providers/fcm",
+    "jwt": "notifier/providers/apns",
+    "yaml": "notifier/yaml_source",
+    "rich": "workers/demo/",
+}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path, *, top: bool = False) -> Iterator[str]:
+    """The modules that a file imports; top: those alone that are imported with it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if top else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)} imports relatively"
+            yield node.module or ""
+
+
+def test_imports_point_one_way() -> None:
+    """workers -> notifier -> drivers: the library knows nothing of the processes, nobody of tests or the demo."""
+    for path in MODULES:
+        for module in imports(path):
+            first = module.partition(".")[0]
+            assert first not in {"tests", "benchmarks", "examples", "config", "support"}, (name(path), module)
+            if name(path).startswith("notifier/"):
+                assert first != "workers", (name(path), module)
+            if not name(path).startswith("workers/demo/"):
+                assert not module.startswith("workers.demo"), (name(path), module)
+            if not name(path).startswith(("notifier/simulators/", "workers/demo/")):
+                assert not module.startswith("notifier.simulators"), (name(path), module)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_one_place_imports_each_driver(driver: str) -> None:
+    """A driver is imported in one place, so that it can be exchanged there."""
+    product = [path for path in MODULES if not name(path).startswith("notifier/simulators/")]
+    users = [name(path) for path in product if driver in {module.partition(".")[0] for module in imports(path)}]
+    allowed = DRIVERS[driver]
+    assert users
+    assert [user for user in users if not user.startswith(allowed) and not (driver == "yaml" and "demo" in user)] == []
+
+
+def test_producers_load_no_driver() -> None:
+    """`import notifier` brings neither a provider's driver nor RQ: a web process that only enqueues starts fast."""
+    code = "import sys, notifier; print(*{module.partition('.')[0] for module in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"h2", "pyfcm", "aiohttp", "google", "jwt", "rq", "workers", "rich"} & set(done.stdout.split())
+
+
+def test_nothing_happens_at_import() -> None:
+    """Importing every module opens no file but source, no socket, starts no process and no thread."""
+    code = f"""
+import sys, threading
+acts = []
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.posix_spawn"):
+        acts.append((event, repr(arguments)[:200]))
+    if event == "open" and isinstance(arguments[0], str) and (
+        isinstance(arguments[1], str) and set(arguments[1]) & set("wa+") or arguments[0].endswith((".yaml", ".lua"))
+    ):
+        acts.append((event, arguments[0]))
+import aiohttp, redis, rq, rq.worker, pyfcm, google.auth, structlog, pydantic, rich.live
+sys.dont_write_bytecode = True
+sys.addaudithook(watch)
+for module in {sorted(name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in MODULES)!r}:
+    if not module.endswith("__main__"):
+        __import__(module)
+assert not acts, acts
+assert threading.active_count() == 1
+import structlog
+assert not structlog.is_configured()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+def test_a_script_opens_with_its_contract(path: Path) -> None:
+    """Each Lua file begins with a comment that says what it does; a verb's says its arguments and its reply."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = list(_header(lines))
+    if path.stem.startswith("_"):
+        assert any(line.startswith("-- ") for line in lines)
+        return
+    assert header[0].startswith(f"-- {path.stem}: ")
+    assert any(line.startswith(("-- ARGV ", "-- KEYS ")) for line in header)
+    if path.stem == "relieve":
+        pytest.xfail("its contract does not say what it returns")
+    assert any(line.startswith("-- returns ") for line in header)
+
+
+def _header(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("--") or line.startswith("--!"):
+            return
+        yield line
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_can_be_read_at_one_sitting(path: Path) -> None:
+    """No module is long, and each says at its top what it is for."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= LONGEST
+    assert not text or ast.get_docstring(ast.parse(text))
+
+
+def test_no_pickle_anywhere() -> None:
+    """Nothing loads or writes pickle, or leaves RQ its default serializer, which is pickle."""
+    for path in MODULES:
+        assert not {"pickle", "cPickle", "dill", "marshal", "shelve"} & set(imports(path)), name(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+                "Job",
+                "Job.fetch",
+                "Queue",
+                "self.queue_class",
+            }:
+                assert "JSONSerializer" in ast.unparse(node), (name(path), ast.unparse(node))
+
+
+def test_nobody_sleeps_in_the_product() -> None:
+    """No provider and no worker blocks its event loop by `time.sleep`."""
+    for path in MODULES:
+        if name(path).startswith(("workers/demo/", "notifier/embedded")):
+            continue
+        assert "time.sleep(" not in path.read_text(encoding="utf-8"), name(path)

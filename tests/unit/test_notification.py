@@ -1,0 +1,152 @@
+"""Notification and Device by themselves: round trips, masks, and checks that need neither Redis nor settings."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifier.errors import InvalidNotificationError
+from notifier.job import FUNCTION, decode_data, encode_data, encode_meta
+from notifier.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY, Device, Notification, mask
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+DEVICES = st.lists(
+    st.binary(min_size=32, max_size=100).map(lambda raw: Device("apns", raw.hex()))
+    | st.from_regex(r"[A-Za-z0-9_:.\-]{16,80}", fullmatch=True).map(lambda token: Device("fcm", token)),
+    min_size=1,
+    max_size=4,
+)
+NOTIFICATIONS = st.builds(
+    Notification,
+    user=TEXT,
+    devices=DEVICES.map(tuple),
+    title=TEXT,
+    body=st.none() | TEXT,
+    data=st.dictionaries(TEXT, JSON, max_size=4),
+    category=st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True),
+    collapse_id=st.none() | st.text("abcé-", min_size=1, max_size=30),
+    badge=st.none() | st.integers(0, 999),
+    sound=st.none() | TEXT,
+)
+GOOD: dict[str, Any] = {"user": "anna", "devices": [Device("apns", "ab" * 32)], "title": "Hello"}
+
+
+T = TypeVar("T")
+
+
+def attempt(call: Callable[[], T]) -> T | InvalidNotificationError:
+    """What the call returns, or its refusal; any other error is the test's failure."""
+    try:
+        return call()
+    except InvalidNotificationError as error:
+        return error
+
+
+@given(NOTIFICATIONS)
+def test_a_notification_survives_its_job(notification: Notification) -> None:
+    """What is written into a job's data and read back by a worker is the same notification."""
+    notification.validate()
+    function, kwargs = decode_data(encode_data(notification))
+    assert function == FUNCTION
+    assert Notification.from_kwargs(kwargs) == notification
+
+
+@given(NOTIFICATIONS, st.sampled_from(["normal", "high"]))
+def test_meta_is_what_the_scripts_read(notification: Notification, priority: str) -> None:
+    """The meta is plain JSON with user and category as text, and the priority where it is not the usual one."""
+    made = Notification(user=notification.user, devices=(), category=notification.category, priority=priority)  # type: ignore[arg-type]
+    expected = {"user": notification.user, "category": notification.category}
+    assert json.loads(encode_meta(made)) == expected | ({"priority": "high"} if priority == "high" else {})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*Notification.__dataclass_fields__, "other"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+            max_leaves=6,
+        ),
+    )
+)
+def test_any_json_is_a_notification_or_refused(kwargs: dict[str, Any]) -> None:
+    """Whatever a stranger's job holds, reading it gives a notification or InvalidNotificationError, nothing else."""
+    found = attempt(lambda: Notification.from_kwargs(kwargs))
+    if isinstance(found, InvalidNotificationError):
+        assert found.field
+        assert found.why
+    else:
+        found.validate()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_call_or_refused(data: bytes) -> None:
+    """Whatever stands in a job's data, decoding it gives a call or InvalidNotificationError, nothing else."""
+    found = attempt(lambda: decode_data(data))
+    if isinstance(found, InvalidNotificationError):
+        assert found.field == "job"
+    else:
+        assert isinstance(found[0], str)
+        assert isinstance(found[1], dict)
+
+
+@given(st.text(max_size=200))
+def test_a_mask_never_shows_all(token: str) -> None:
+    """Of a token at most eight characters are shown, and never the whole."""
+    shown = mask(token).replace("…", "", 1)
+    assert len(shown) <= 8
+    assert not token or shown != token
+
+
+def test_a_repr_gives_nothing_away() -> None:
+    """Neither text, data nor a token in full is in a repr: it ends in logs."""
+    token = "ab" * 32
+    notification = Notification(
+        user="anna", devices=[Device("apns", token)], title="secret", body="hidden", data={"k": "v7"}
+    )
+    assert token not in repr(notification)
+    for word in ("secret", "hidden", "v7"):
+        assert word not in repr(notification)
+    assert "anna" in repr(notification)
+
+
+def test_microseconds_are_rounded_up() -> None:
+    """An expiry is never shortened by rounding, and given as a timedelta or as seconds it is the same."""
+    assert Notification(**GOOD).expires_in_us is None
+    assert Notification(**GOOD, expires_in=1e-9).expires_in_us == 1
+    assert Notification(**GOOD, expires_in=1.5).expires_in_us == 1_500_000
+    assert Notification(**GOOD, expires_in=timedelta(milliseconds=1500)).expires_in_us == 1_500_000
+
+
+def test_the_edges_are_inside() -> None:
+    """The longest expiry, the latest time and the deepest data are accepted; one more is refused by name."""
+    deep: Any = 1
+    for _ in range(DATA_DEPTH - 1):
+        deep = [deep]
+    edge: dict[str, Any] = {"expires_in": LONGEST_EXPIRY, "send_at": LATEST, "data": {"a": deep}}
+    Notification(**GOOD, **edge).validate()
+    over: dict[str, Any] = {
+        "expires_in": LONGEST_EXPIRY + timedelta(microseconds=1),
+        "send_at": LATEST + timedelta(microseconds=1),
+        "data": {"a": [[deep]]},
+    }
+    for field, value in over.items():
+        with pytest.raises(InvalidNotificationError) as caught:
+            Notification(**GOOD, **edge | {field: value}).validate()
+        assert caught.value.field == field
+    Notification(**GOOD, send_at=datetime(1, 1, 1, tzinfo=UTC)).validate()
+
+
+def test_an_error_names_field_and_reason() -> None:
+    """The text of an error leads with the field, as the caller wrote it."""
+    error = InvalidNotificationError("devices[1].token", "is not well formed")
+    assert str(error) == "devices[1].token: is not well formed"

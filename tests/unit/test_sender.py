@@ -1,0 +1,190 @@
+"""Sender: what the answers of providers make of a notification, by every combination of them."""
+
+import asyncio
+import itertools
+import json
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from notifier.job import encode_data
+from notifier.limiter.lines import Leased, Settlement
+from notifier.notification import Device, Notification
+from notifier.policy import Category
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
+
+CATEGORY = Category("default", attempts=3)
+FINAL = {Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN}
+
+
+class Scripted:
+    """A provider that answers by token, and remembers whom it was asked to send to."""
+
+    platform = "apns"
+
+    def __init__(self, answers: dict[str, Answer | Exception]) -> None:
+        self.answers = answers
+        self.asked: list[Dispatch] = []
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        self.asked.append(dispatch)
+        answer = self.answers[dispatch.device.token]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def tokens(count: int) -> list[str]:
+    return [f"{n:02x}" * 32 for n in range(count)]
+
+
+def leased(count: int = 1, **fields: Any) -> Leased:
+    devices = [Device("apns", token) for token in tokens(count)]
+    data = encode_data(Notification(user="anna", devices=devices, title="Hello"))
+    made = Leased("job", "7", "anna", "default", data, None, 0, 0, None)
+    return replace(made, **fields)
+
+
+def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEGORY) -> tuple[Settlement, Scripted]:
+    provider = Scripted(dict(zip(tokens(len(answers)), answers, strict=True)))
+    sender = Sender({"apns": provider}, Backoff(2_000_000, 600_000_000))
+    return asyncio.run(sender.send(job, category, 1e9)), provider
+
+
+def reason(settlement: Settlement) -> str:
+    return zlib.decompress(b64decode(str(settlement.detail))).decode()
+
+
+@pytest.mark.parametrize(("one", "two"), list(itertools.combinations_with_replacement(Outcome, 2)))
+def test_every_pair_of_answers(one: Outcome, two: Outcome) -> None:
+    """Final where all answers are; delivered where one is; else again, an attempt spent unless it is nobody's fault."""
+    settled, _ = settle(leased(2), Answer(one), Answer(two))
+    outcomes = {one, two}
+    assert settled.reached == bool(outcomes & {Outcome.DELIVERED, Outcome.UNKNOWN})
+    again = outcomes - FINAL
+    if not again:
+        assert settled.state == ("delivered" if Outcome.DELIVERED in outcomes else "failed")
+        assert settled.word == ("delivered" if Outcome.DELIVERED in outcomes else "rejected")
+        return
+    free = again <= {Outcome.UNSENT, Outcome.FAULT}
+    assert settled.state == ("wait" if free else "later")
+    assert settled.word == ("returned" if free else "retried")
+    final = {str(n): o.value for n, o in enumerate((one, two)) if o in FINAL}
+    assert (json.loads(settled.answered) if settled.answered else {}) == final
+
+
+@pytest.mark.parametrize(("outcome", "word"), [(Outcome.RETRY, "failed"), (Outcome.UNKNOWN, "failed")])
+def test_the_last_attempt_is_the_last(outcome: Outcome, word: str) -> None:
+    """On the last attempt it ends with the reason; where a device took it before, as delivered."""
+    last = leased(2, attempts=2)
+    settled, _ = settle(last, Answer(outcome, 503, "Busy"), Answer(Outcome.DEAD_TOKEN, 410, "Unregistered"))
+    assert (settled.state, settled.word) == ("failed", word)
+    assert "Busy" in reason(settled)
+    assert "attempt 3 of 3" in reason(settled)
+    settled, _ = settle(last, Answer(outcome), Answer(Outcome.DELIVERED))
+    assert settled.state == "delivered"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.FAULT])
+def test_what_is_free_never_ends_it(outcome: Outcome) -> None:
+    """A provider that is away, or a fault of ours, spends no attempt, however often."""
+    settled, _ = settle(leased(attempts=2), Answer(outcome))
+    assert (settled.state, settled.reached) == ("wait", False)
+
+
+def test_only_those_without_an_answer_are_asked() -> None:
+    """Who has answered finally is not sent to again; what was answered is kept and counts."""
+    job = leased(3, attempts=1, answered=json.dumps({"0": "delivered", "2": "dead_token"}).encode())
+    settled, provider = settle(job, Answer(Outcome.DELIVERED), Answer(Outcome.REJECTED), Answer(Outcome.DELIVERED))
+    assert [dispatch.device.token for dispatch in provider.asked] == [tokens(3)[1]]
+    assert settled.state == "delivered"
+
+
+def test_no_answer_by_category() -> None:
+    """UNKNOWN is sent again, or given up as failed, never as rejected; either way the permit stays spent."""
+    careful = replace(CATEGORY, on_unknown="give_up")
+    settled, _ = settle(leased(), Answer(Outcome.UNKNOWN))
+    assert (settled.state, settled.reached) == ("later", True)
+    settled, _ = settle(leased(), Answer(Outcome.UNKNOWN), category=careful)
+    assert (settled.state, settled.word, settled.reached) == ("failed", "failed", True)
+    settled, _ = settle(leased(2), Answer(Outcome.UNKNOWN), Answer(Outcome.DELIVERED), category=careful)
+    assert settled.state == "delivered"
+
+
+def test_an_expired_one_is_not_sent() -> None:
+    """No time left: nothing is sent; expired, or delivered where a device took it before."""
+    settled, provider = settle(leased(left_us=0), Answer(Outcome.DELIVERED))
+    assert (settled.state, settled.word, settled.reached) == ("failed", "expired", False)
+    assert not provider.asked
+    job = leased(2, left_us=-5, answered=b'{"1": "delivered"}')
+    settled, provider = settle(job, Answer(Outcome.DELIVERED), Answer(Outcome.DELIVERED))
+    assert settled.state == "delivered"
+    assert not provider.asked
+
+
+def test_what_is_left_goes_with_it() -> None:
+    """The provider learns how long the notification is worth delivering."""
+    _, provider = settle(leased(left_us=1_234), Answer(Outcome.DELIVERED))
+    assert [dispatch.ttl_us for dispatch in provider.asked] == [1_234]
+
+
+def test_a_poisonous_one_is_not_tried() -> None:
+    """A job on which several workers died is failed unsent, and says so."""
+    settled, provider = settle(leased(crashes=MOST_CRASHES), Answer(Outcome.DELIVERED))
+    assert settled.state == "failed"
+    assert "poison" in reason(settled)
+    assert not provider.asked
+    settled, _ = settle(leased(crashes=MOST_CRASHES - 1), Answer(Outcome.DELIVERED))
+    assert settled.state == "delivered"
+
+
+def test_the_longest_wait_asked_for_is_kept() -> None:
+    """Of several Retry-After the longest holds, and never less than the backoff where an attempt was spent."""
+    answers = (Answer(Outcome.RETRY, retry_after_us=90_000_000), Answer(Outcome.RETRY, retry_after_us=5))
+    settled, _ = settle(leased(2), *answers)
+    assert settled.detail == 90_000_000
+    settled, _ = settle(leased(), Answer(Outcome.RETRY, retry_after_us=5))
+    assert 1_000_000 <= int(settled.detail) <= 2_000_000
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 5, 9, 40, 10_000])
+def test_backoff_doubles_up_to_its_most(attempt: int) -> None:
+    """The wait is between a half and the whole of first doubled by attempt, and never over the most."""
+    backoff = Backoff(2_000_000, 600_000_000)
+    ceiling = min(600_000_000, 2_000_000 * 2 ** min(attempt - 1, 40))
+    assert all(ceiling // 2 <= backoff.wait_us(attempt) <= ceiling for _ in range(50))
+
+
+def test_a_broken_driver_is_an_unknown() -> None:
+    """An exception out of a provider is no answer: it may have been sent, so the permit stays spent."""
+    settled, _ = settle(leased(), RuntimeError("driver"))
+    assert (settled.state, settled.reached) == ("later", True)
+
+
+def test_a_platform_without_provider_waits() -> None:
+    """A worker without the platform's provider gives it back and spends nothing."""
+    settled = asyncio.run(Sender({}, Backoff(1, 1)).send(leased(), CATEGORY, 1e9))
+    assert (settled.state, settled.word, settled.reached) == ("wait", "returned", False)
+
+
+def test_another_users_job_is_refused() -> None:
+    """Where the meta, by which it was limited, names another user than the message, nothing is sent."""
+    settled, provider = settle(leased(user="berta"), Answer(Outcome.DELIVERED))
+    assert settled.state == "failed"
+    assert "user" in reason(settled)
+    assert not provider.asked
+
+
+def test_another_function_is_not_ours() -> None:
+    """A job of another function is handed back, whatever else it carries."""
+    with pytest.raises(NotOursError):
+        settle(
+            leased(data=json.dumps(["math.factorial", None, [3], {}]).encode(), left_us=-1), Answer(Outcome.DELIVERED)
+        )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks import acquire, enqueue, engine, idle, memory, timeliness
+from benchmarks import acquire, engine, enqueue, idle, memory, timeliness
 from benchmarks.harness import Figure
 
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {

@@ -51,9 +51,9 @@ def measure(*, quick: bool) -> list[Figure]:
     one, rq_one, many, rq_many = map(median, rates)
     return [
         Figure("send", one, "/s"),
-        Figure("send, to RQ's enqueue", one / rq_one, "x", at_least(1), f"RQ {rq_one:,.0f}/s"),
+        Figure("send, to RQ's enqueue", one / rq_one, "x", at_least(0.8), f"RQ {rq_one:,.0f}/s"),
         Figure("send_many", many, "/s"),
-        Figure("send_many, to RQ's enqueue_many", many / rq_many, "x", at_least(1), f"RQ {rq_many:,.0f}/s"),
+        Figure("send_many, to RQ's enqueue_many", many / rq_many, "x", at_least(1.2), f"RQ {rq_many:,.0f}/s"),
     ]
 
 

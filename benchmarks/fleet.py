@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from redis import Redis
 
 from benchmarks.harness import await_that, await_workers, child, environment, total
 from notifier import Device, Notification, Notifier
@@ -39,7 +38,7 @@ class Fleet:
 
     folder: Path
     server: EmbeddedRedis
-    redis: Redis
+    redis: Any
     config: Path
     settings: Settings
     wire_log: Path
@@ -80,12 +79,17 @@ class Fleet:
         """What the simulators took so far, in order of arrival."""
         return sorted((a for a in WireLog.read(self.wire_log) if a.status == ACCEPTED), key=lambda a: a.at_us)
 
+    def await_delivered(self, count: int, within_s: float = 60.0) -> None:
+        """Return when at least so many have been delivered; for a fault in the middle of the work."""
+        await_that(lambda: total(self.redis, "delivered") >= count, f"{count} delivered", within_s)
+
     def await_ended(self, count: int, within_s: float = 60.0) -> None:
         """Return when so many notifications have come to a terminal state."""
         try:
             await_that(lambda: total(self.redis, *TERMINAL) >= count, f"{count} ended", within_s, 0.02)
         except TimeoutError as error:
-            stats = {name.decode(): int(value) for name, value in self.redis.hgetall("notifier:stats").items()}
+            held: Any = self.redis.hgetall("notifier:stats")
+            stats = {name.decode(): int(value) for name, value in held.items()}
             logs = [path.read_text(errors="replace")[-600:] for path in sorted(self.folder.glob("worker-*.log"))]
             raise TimeoutError(f"{error}: {stats}; {logs}") from None
 

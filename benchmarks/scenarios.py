@@ -7,14 +7,14 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 from redis import Redis
 
 from benchmarks.acquirer import GO, POLICY, READY
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, child, total
-from notifier.limiter.scripts import script
 from notifier.simulators.laws import largest_count
 
 SECOND_US: Final = 1_000_000
@@ -44,7 +44,7 @@ def acquire_together(redis: Redis, url: str, *, processes: int = 16, seconds: fl
     counted = sum(at_us < moments[0] + seconds * SECOND_US for at_us in moments)
     return Acquired(
         most=largest_count(moments, window.interval_us),
-        smallest_gap_us=min(after - before for before, after in zip(moments, moments[1:], strict=False)),
+        smallest_gap_us=min(after - before for before, after in pairwise(moments)),
         share=counted / (window.limit * seconds * SECOND_US / window.interval_us),
     )
 
@@ -114,7 +114,8 @@ def gates(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
         opens: dict[tuple[str, int], int] = {}
         for wave in range(1, waves + 1):
             fleet.await_ended(users * wave)
-            for user, at in fleet.redis.zrange("notifier:gates:default", 0, -1, withscores=True):
+            held: Any = fleet.redis.zrange("notifier:gates:default", 0, -1, withscores=True)
+            for user, at in held:
                 opens[user.decode(), wave] = int(at)
         fleet.await_ended(users * (waves + 1))
         who = {n: (f"u{n // (waves + 1)}", "default") for n in range(users * (waves + 1))}
@@ -126,9 +127,3 @@ def gates(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
             if wave:
                 late.append(send.first_us - opens[send.user, wave])
         return Punctual(late, broken_rules(fleet, arrived))
-
-
-def lose_scripts(redis: Redis) -> None:
-    """Make Redis forget the scripts, as after a failover."""
-    redis.script_flush()
-    assert redis.script_exists(script("pull").sha) == [False]

@@ -26,7 +26,7 @@ from notifier.settings import Settings, load_settings, settings_path
 from workers.engine import Engine
 from workers.reload import Reload
 from workers.stock import StockPath
-from workers.watch import Watch
+from workers.watch import LISTEN_S, Watch
 from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning
 
 BEAT_S: Final = 1.0
@@ -119,7 +119,7 @@ class PushWorker(Worker):
         self._loop = asyncio.get_running_loop()
         lanes = self.queue_names()
         redis = asyncio_client(self.connection)
-        watch = Watch(lambda: asyncio_client(self.connection), redis, self.name, lanes)
+        watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         self._engine = Engine(
             redis=redis,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -123,6 +124,8 @@ class StockPath:
             found = json.loads(meta or b"{}")
         except ValueError:
             found = {}
+        if "expires_in" in (found if isinstance(found, dict) else {}):
+            replace(notification, expires_in=found["expires_in"]).validate()
         steering = {name: getattr(notification, name) for name in STEERING}
         kept = found if isinstance(found, dict) else {}
         merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -26,10 +26,10 @@ LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nob
 class Watch:
     """One worker's part in the watch."""
 
-    def __init__(self, connect: Callable[[], Any], redis: Any, worker: str, lanes: Sequence[str]) -> None:
-        """connect: gives a new asyncio client for the blocking calls; redis: the one for all else."""
+    def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str]) -> None:
+        """blocking: an asyncio client for calls that block up to LISTEN_S; redis: the one for all else."""
         self._redis = redis
-        self._blocking = connect()
+        self._blocking = blocking
         self._worker = worker
         self._queues = [f"rq:queue:{lane}" for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}

@@ -78,10 +78,11 @@ def build_tuning(settings: Settings) -> Tuning:
     )
 
 
-def asyncio_client(client: redis.Redis) -> Any:
+def asyncio_client(client: redis.Redis, *, block_s: float = 0.0) -> Any:
     """An asyncio client to the same server as a synchronous one, which RQ gives us.
 
-    It never repeats a call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
+    block_s: how long a call on it may block by intent; its socket's patience is longer. The client never repeats a
+    call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
     """
     pool = client.connection_pool
     classes = {
@@ -92,6 +93,8 @@ def asyncio_client(client: redis.Redis) -> Any:
     kwargs = {k: v for k, v in get_connection_kwargs(client).items() if k not in ("retry", "retry_on_error")}
     kwargs["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
     kwargs["decode_responses"] = False
+    if block_s and kwargs.get("socket_timeout") is not None:
+        kwargs["socket_timeout"] += block_s
     return redis.asyncio.Redis(
         connection_pool=redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs)
     )

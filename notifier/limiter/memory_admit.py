@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from notifier.limiter.lines import Leased, Waiting
 from notifier.limiter.memory_gates import ELSEWHERE, Gates, Line
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from notifier.limiter.memory_jobs import Entry
+
+
+MOST_HEADS: Final = 25  # of one user at one look: what is more stays due
 
 
 @dataclass(slots=True)
@@ -48,9 +51,11 @@ class Look:
         """Take heads until none may go; returns the lines that are left, and how many permits were spent."""
         self.gates.time(user, lines)
         sends = i = 0
-        while i < len(lines) and self.room > 0:
+        full = len(self.leased) + MOST_HEADS
+        while i < len(lines) and self.room > 0 and len(self.leased) < full:
             line = lines[i]
-            if line.at_us > self.now or self.rank.get(line.lane, ELSEWHERE) == ELSEWHERE:
+            elsewhere = self.rank.get(line.lane, ELSEWHERE) == ELSEWHERE
+            if elsewhere or (line.at_us > self.now and not self._has_expired(line)):
                 i += 1
                 continue
             spent = self._take_head(user, line)
@@ -63,6 +68,10 @@ class Look:
                     lines, several = self.gates.ordered(user, self.rank)
                 self.gates.time(user, lines)
         return lines, sends
+
+    def _has_expired(self, line: Line) -> bool:
+        deadline = self.gates.deadline(line)
+        return deadline is not None and deadline <= self.now
 
     def _take_head(self, user: str, line: Line) -> bool:
         """Lease the head of a line. Returns whether a permit was spent: none is on what has expired."""

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from notifier.limiter.memory import MemoryLimiter
     from notifier.limiter.memory_jobs import Entry
@@ -99,9 +99,11 @@ class Gates:
     Not safe for threads: who calls holds the limiter's lock.
     """
 
-    def __init__(self, policies: Policies, limiter: MemoryLimiter) -> None:
+    def __init__(self, policies: Policies, limiter: MemoryLimiter, deadline_of: Callable[[str], int | None]) -> None:
+        """deadline_of: when a job expires, in µs; None is never."""
         self.policies = policies
         self._limiter = limiter
+        self._deadline_of = deadline_of
         self._users: dict[str, _User] = {}
         self._gates: dict[str, Ranked] = {}
 
@@ -131,6 +133,13 @@ class Gates:
             lane = ""
         line.ids.put(entry.job.id, order)
         return lane
+
+    def expires(self, entry: Entry, at_us: int) -> None:
+        """A job that has become the head of its line expires then: the gate does not know of it."""
+        line = self._users[entry.user].lines[entry.category]
+        head = line.ids.first()
+        if head is not None and head[1] == entry.job.id:
+            self.of_lane(line.lane).lower(entry.user, at_us)
 
     def take_out(self, user: str, category: str, job_id: str) -> None:
         """Take a job out of its line. The line stands, and the gates too, until the user is looked at."""
@@ -211,10 +220,17 @@ class Gates:
         at_of: dict[str, int] = {}
         for line in lines:
             at = max(line.at_us, now)
+            if at > now and (deadline := self.deadline(line)) is not None:
+                at = max(now, min(at, deadline))
             at_of[line.lane] = min(at, at_of.get(line.lane, at))
         for lane, at in at_of.items():
             self.of_lane(lane).put(user, at)
         return set(at_of)
+
+    def deadline(self, line: Line) -> int | None:
+        """When the head of a line expires, in µs; None is never."""
+        head = line.ids.first()
+        return None if head is None else self._deadline_of(head[1])
 
     def _category(self, name: str) -> Category:
         known = self.policies.categories.get(name)
@@ -228,26 +244,36 @@ class Due:
         self._gates = gates
         self._until_us = until_us
         self._named: set[str] = set()
-        self._users: dict[str, list[str]] = {lane: [] for lane in lanes}
+        self._fresh: dict[str, list[str]] = {lane: [] for lane in lanes}
+        self._due: dict[str, list[str]] = {lane: [] for lane in lanes}
 
     def name(self, user: str, lane: str) -> None:
-        """Name a user, once."""
+        """Name a user who has just come, once."""
+        self._name(user, lane, self._fresh)
+
+    def _name(self, user: str, lane: str, among: dict[str, list[str]]) -> None:
         self._gates.of_lane(lane).put(user, self._until_us)
         if user not in self._named:
             self._named.add(user)
-            self._users[lane].append(user)
+            among[lane].append(user)
 
     def name_due(self, now: int, most: int) -> None:
         """Name those whose gates are due, as far as there is room for them beside those named so far."""
-        due = [self._gates.of_lane(lane).upto(now, most) for lane in self._users]
-        room = max(most - len(self._named), -(-most // 10))
-        for lane, users, n in zip(self._users, due, shares([len(users) for users in due], room), strict=True):
+        due = [self._gates.of_lane(lane).upto(now, most) for lane in self._due]
+        room = max(most - len(self._named), -(-most // 2))
+        for lane, users, n in zip(self._due, due, shares([len(users) for users in due], room), strict=True):
             for user in users[:n]:
-                self.name(user, lane)
+                self._name(user, lane, self._due)
 
-    def users(self) -> list[tuple[str, str]]:
-        """(user, lane) of all who were named, the most urgent lane first."""
-        return [(user, lane) for lane, users in self._users.items() for user in users]
+    def users(self, most: int) -> list[tuple[str, str]]:
+        """(user, lane) of all who were named: a tenth of `most` of each lane, then the rest, the urgent lanes first.
+
+        In each lane those who wait stand before those who come.
+        """
+        tenth = max(1, most // 10)
+        lanes = {lane: [*self._due[lane], *self._fresh[lane]] for lane in self._due}
+        front = [(user, lane) for lane, users in lanes.items() for user in users[:tenth]]
+        return front + [(user, lane) for lane, users in lanes.items() for user in users[tenth:]]
 
 
 def shares(waiting: Sequence[int], most: int) -> list[int]:

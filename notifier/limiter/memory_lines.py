@@ -33,7 +33,7 @@ class MemoryLines:
     def __init__(self, policies: Policies, limiter: MemoryLimiter | None = None) -> None:
         self.limiter = limiter or MemoryLimiter()
         self.totals: Counter[str] = Counter()
-        self._gates = Gates(policies, self.limiter)
+        self._gates = Gates(policies, self.limiter, self._deadline_of)
         self._seq = 0
         self._jobs: dict[str, Entry] = {}
         self._ended: dict[str, str] = {}  # how each ended, while `_kept` keeps it
@@ -89,7 +89,7 @@ class MemoryLines:
             due.name_due(now, most)
             places = (self._later, self._leases, *map(self._gates.of_lane, lanes))
             nexts = [first[0] for first in map(Ranked.first, places) if first is not None]
-            return Pulled(now, min(nexts, default=None), due.users(), stock, len(arrived), suspended=False)
+            return Pulled(now, min(nexts, default=None), due.users(most), stock, len(arrived), suspended=False)
 
     def admit(self, users: Iterable[tuple[str, str]], *, most: int, lease_us: int, lanes: Sequence[str]) -> Admitted:
         """Take the heads that the rules admit of the lines of these (user, lane), `most` in all."""
@@ -140,6 +140,9 @@ class MemoryLines:
         with self.limiter.lock:
             waiting = self._gates.look_again(user, self.limiter.clock())
             return self.limiter.reset(user, *categories, *waiting)
+
+    def _deadline_of(self, job_id: str) -> int | None:
+        return self._jobs[job_id].deadline_us
 
     def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
         if job.dedupe:
@@ -194,7 +197,10 @@ class MemoryLines:
             if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
                 entry.deadline_us = now + math.floor(expires_in * 1_000_000)
         entry.state = "line"
-        return self._gates.line_up(entry, entry.order, rank)
+        fresh = self._gates.line_up(entry, entry.order, rank)
+        if not fresh and entry.deadline_us is not None:
+            self._gates.expires(entry, max(now, entry.deadline_us))
+        return fresh
 
     def _lease(self, entry: Entry, until_us: int) -> None:
         self._seq += 1

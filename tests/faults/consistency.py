@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from redis import Redis
 
 from notifier.policy import LANES
+
+WORK: Final = (
+    "rq:queue:*",
+    "rq:scheduled:*",
+    "rq:wip:*",
+    "notifier:line:*",
+    "notifier:lines:*",
+    "notifier:gates:*",
+    "notifier:later",
+    "notifier:leases",
+)
+
+# Where a job may stand by its status, in the words of `State.places`.
+PLACES: Final[dict[str, Callable[[str], list[list[str]]]]] = {
+    "queued": lambda lane: [[f"queue {lane}"]],
+    "scheduled": lambda _: [["line"], ["later"]],
+    "started": lambda _: [["leased"]],
+    "failed": lambda lane: [[f"failed {lane}"]],
+    # One that is cancelled in its queue stays there until *pull* comes by it.
+    "canceled": lambda lane: [[f"canceled {lane}"], [f"queue {lane}", f"canceled {lane}"]],
+}
 
 
 def assert_consistent(redis: Redis) -> None:
     """Fail, naming every stray, unless each job of ours stands where its status says and nowhere else.
 
     Holds between any two calls of scripts, so also while workers are stopped or dead in the middle of their
-    work. For a database of notifications alone, on a Redis that nobody else writes to meanwhile.
+    work. For a database of notifications alone, on a Redis that nobody writes to meanwhile.
     """
     found = problems(redis)
     assert not found, "\n".join(found)
@@ -27,147 +50,124 @@ def assert_empty_of_work(redis: Redis) -> None:
     assert left == []
 
 
-WORK = (
-    "rq:queue:*", "rq:scheduled:*", "rq:wip:*", "notifier:line:*", "notifier:lines:*", "notifier:gates:*",
-    "notifier:later", "notifier:leases",
-)  # fmt: skip
-
-
 def problems(redis: Redis) -> list[str]:
     """What is wrong, for people; empty where all is well."""
-    state = _State(redis)
-    found = []
-    for job_id, job in state.jobs.items():
-        found += _of_job(job_id, job, state)
-    found += _strays(state)
-    found += _of_users(state)
-    return found
+    state = read(redis)
+    found = [said for job_id, job in state.jobs.items() for said in _of_job(job_id, job, state)]
+    return found + _strays(state) + _of_users(state)
 
 
-class _State:
-    """All that Redis holds of work, read once."""
+@dataclass(frozen=True)
+class State:
+    """All that Redis holds of work, read once: registries by lane, lines by `{user}:category`, lines' lanes by user."""
 
-    def __init__(self, redis: Redis) -> None:
-        def keys(pattern: str) -> list[str]:
-            return sorted(key.decode() for key in redis.scan_iter(pattern, count=1000))
-
-        def members(key: str) -> dict[str, float]:
-            return {member.decode(): score for member, score in redis.zrange(key, 0, -1, withscores=True)}
-
-        def text(hash_: dict[bytes, bytes]) -> dict[str, str]:
-            return {name.decode(): value.decode(errors="replace") for name, value in hash_.items()}
-
-        self.jobs = {key.removeprefix("rq:job:"): text(redis.hgetall(key)) for key in keys("rq:job:*")}
-        self.queues = {lane: [i.decode() for i in redis.lrange(f"rq:queue:{lane}", 0, -1)] for lane in LANES}
-        self.lines = {key.removeprefix("notifier:line:"): members(key) for key in keys("notifier:line:*")}
-        users = (key.removeprefix("notifier:lines:") for key in keys("notifier:lines:*"))
-        self.open = {user: text(redis.hgetall(f"notifier:lines:{user}")) for user in users}
-        self.gates = {lane: members(f"notifier:gates:{lane}") for lane in LANES}
-        self.later = members("notifier:later")
-        self.leases = members("notifier:leases")
-        self.scheduled = {lane: members(f"rq:scheduled:{lane}") for lane in LANES}
-        self.wip = {lane: members(f"rq:wip:{lane}") for lane in LANES}
-        self.failed = {lane: members(f"rq:failed:{lane}") for lane in LANES}
-        self.canceled = {lane: members(f"rq:canceled:{lane}") for lane in LANES}
-        self.delivered = members("notifier:delivered")
-
-        self.places: dict[str, list[str]] = defaultdict(list)
-        for lane, queued in self.queues.items():
-            for job_id in queued:
-                self._put(job_id, f"queue {lane}")
-        for line, waiting in self.lines.items():
-            for job_id in waiting:
-                self._put(job_id, "line")
-                self.line_of[job_id] = line
-        for job_id in self.later:
-            self._put(job_id, "later")
-        for job_id in self.leases:
-            self._put(job_id, "leased")
-        for kind, registry in (("failed", self.failed), ("canceled", self.canceled)):
-            for lane, ended in registry.items():
-                for job_id in ended:
-                    self._put(job_id, f"{kind} {lane}")
-        for job_id in self.delivered:
-            self._put(job_id, "delivered")
-
-    line_of: dict[str, str] = {}  # noqa: RUF012 - replaced for each state by __new__
-
-    def __new__(cls, *_: Any) -> _State:
-        state = super().__new__(cls)
-        state.line_of = {}
-        return state
-
-    def _put(self, job_id: str, place: str) -> None:
-        self.places[job_id].append(place)
+    jobs: dict[str, dict[str, str]]
+    places: dict[str, list[str]]
+    lines: dict[str, dict[str, float]]
+    open_lines: dict[str, dict[str, str]]
+    gates: dict[str, dict[str, float]]
+    scheduled: dict[str, dict[str, float]]
+    wip: dict[str, dict[str, float]]
 
 
-EXPECTED = {
-    "queued": lambda lane: ([f"queue {lane}"],),
-    "scheduled": lambda _: (["line"], ["later"]),
-    "started": lambda _: (["leased"],),
-    "failed": lambda lane: ([f"failed {lane}"],),
-    # One that is cancelled in its queue stays there until *pull* comes by it.
-    "canceled": lambda lane: ([f"canceled {lane}"], [f"queue {lane}", f"canceled {lane}"]),
-}
+def read(redis: Redis) -> State:
+    """Read the state."""
+    jobs = {key.removeprefix("rq:job:"): _hash(redis, key) for key in _keys(redis, "rq:job:*")}
+    lines = {key.removeprefix("notifier:line:"): _zset(redis, key) for key in _keys(redis, "notifier:line:*")}
+    places: dict[str, list[str]] = defaultdict(list)
+    for lane in LANES:
+        queue: Any = redis.lrange(f"rq:queue:{lane}", 0, -1)
+        _put(places, f"queue {lane}", [job_id.decode() for job_id in queue])
+    for waiting in lines.values():
+        _put(places, "line", waiting)
+    for place, key in (("later", "notifier:later"), ("leased", "notifier:leases"), ("delivered", "notifier:delivered")):
+        _put(places, place, _zset(redis, key))
+    for kind in ("failed", "canceled"):
+        for lane in LANES:
+            _put(places, f"{kind} {lane}", _zset(redis, f"rq:{kind}:{lane}"))
+    prefix = "notifier:lines:"
+    return State(
+        jobs=jobs,
+        places=places,
+        lines=lines,
+        open_lines={key.removeprefix(prefix): _hash(redis, key) for key in _keys(redis, f"{prefix}*")},
+        gates={lane: _zset(redis, f"notifier:gates:{lane}") for lane in LANES},
+        scheduled={lane: _zset(redis, f"rq:scheduled:{lane}") for lane in LANES},
+        wip={lane: _zset(redis, f"rq:wip:{lane}") for lane in LANES},
+    )
 
 
-def _of_job(job_id: str, job: dict[str, str], state: _State) -> list[str]:
+def _put(places: dict[str, list[str]], place: str, job_ids: Any) -> None:
+    for job_id in job_ids:
+        places[job_id].append(place)
+
+
+def _keys(redis: Redis, pattern: str) -> list[str]:
+    return sorted(key.decode() for key in redis.scan_iter(pattern, count=1000))
+
+
+def _zset(redis: Redis, key: str) -> dict[str, float]:
+    found: Any = redis.zrange(key, 0, -1, withscores=True)
+    return {member.decode(): float(score) for member, score in found}
+
+
+def _hash(redis: Redis, key: str) -> dict[str, str]:
+    found: Any = redis.hgetall(key)
+    return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
+
+
+def _of_job(job_id: str, job: dict[str, str], state: State) -> list[str]:
     status, lane = job.get("status", ""), job.get("origin", "")
-    if status not in EXPECTED or lane not in LANES:
+    if status not in PLACES or lane not in LANES:
         return [f"job {job_id} has status {status!r} and origin {lane!r}"]
     said = []
-    places = state.places[job_id]
-    if places not in EXPECTED[status](lane):
-        said.append(f"job {job_id} is {status} and stands in {places}")
+    if state.places[job_id] not in PLACES[status](lane):
+        said.append(f"job {job_id} is {status} and stands in {state.places[job_id]}")
     if (job_id in state.scheduled[lane]) != (status == "scheduled"):
         said.append(f"job {job_id} is {status}; in rq:scheduled:{lane}: {job_id in state.scheduled[lane]}")
     if ("push_permit" in job) != (status == "started"):
         said.append(f"job {job_id} is {status} and its permit is {job.get('push_permit')}")
     if status == "started" and f"{job_id}:{job.get('push_permit')}" not in state.wip[lane]:
         said.append(f"job {job_id} is started and not in rq:wip:{lane} under its permit")
-    if job_id in state.line_of:
-        order = state.lines[state.line_of[job_id]][job_id]
-        if float(job.get("push_order", "nan")) != order:
-            said.append(f"job {job_id} stands in its line at {order}, by its own word {job.get('push_order')}")
     return said
 
 
-def _strays(state: _State) -> list[str]:
-    known = set(state.jobs)
+def _strays(state: State) -> list[str]:
     said = [
         f"{job_id} stands in {places} and has no job"
         for job_id, places in state.places.items()
-        if job_id not in known and places != ["delivered"]
-    ]
-    said += [
-        f"{i} is in rq:scheduled:{lane} and has no job" for lane in LANES for i in set(state.scheduled[lane]) - known
+        if job_id not in state.jobs and places != ["delivered"]
     ]
     for lane in LANES:
+        unknown = set(state.scheduled[lane]) - set(state.jobs)
+        said += [f"{job_id} is in rq:scheduled:{lane} and has no job" for job_id in unknown]
         for entry in state.wip[lane]:
             job_id, _, permit = entry.rpartition(":")
             if state.jobs.get(job_id, {}).get("push_permit") != permit:
                 said.append(f"{entry} is in rq:wip:{lane} and that permit is not the job's")
+    for line, waiting in state.lines.items():
+        for job_id, order in waiting.items():
+            own = state.jobs.get(job_id, {}).get("push_order", "nan")
+            if float(own) != order:
+                said.append(f"{job_id} stands in the line {line} at {order:.0f}, by its own word {own}")
     return said
 
 
-def _of_users(state: _State) -> list[str]:
+def _of_users(state: State) -> list[str]:
     said = []
     for line in state.lines:
         user, _, category = line.rpartition(":")
-        lane = state.open.get(user, {}).get(category)
-        if lane is None:
+        if category not in state.open_lines.get(user, {}):
             said.append(f"the line {line} is not among its user's lines")
-        elif user.strip("{}") not in state.gates[lane]:
-            said.append(f"the line {line} has no gate in {lane}")
+    # An emptied line stays noted until its user's gate is looked at: so that gate must exist.
+    for user, fields in state.open_lines.items():
+        noted = {name: lane for name, lane in fields.items() if not name.startswith("#")}
+        if not noted:
+            said.append(f"{user} has no line and is remembered")
+        for category, lane in noted.items():
+            if user[1:-1] not in state.gates.get(lane, {}):
+                said.append(f"{user} has the line {category} and no gate in {lane}")
     for lane, gates in state.gates.items():
-        said += [
-            f"the gate of {user} in {lane} belongs to no line"
-            for user in gates
-            if lane not in state.open.get(f"{{{user}}}", {}).values()
-        ]
-    for user, fields in state.open.items():
-        for category in fields:
-            # An emptied line stays noted only until its user's gate is looked at, which must exist then.
-            if not category.startswith("#") and user.strip("{}") not in state.gates[fields[category]]:
-                said.append(f"{user} has the line {category} and no gate in {fields[category]}")
+        idle = [user for user in gates if lane not in state.open_lines.get(f"{{{user}}}", {}).values()]
+        said += [f"the gate of {user} in {lane} belongs to no line" for user in idle]
     return said

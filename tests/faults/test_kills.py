@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 import time
-from collections import Counter
 from pathlib import Path
+
+from consistency import assert_consistent, assert_empty_of_work
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, await_workers, total
+from notifier import Device, Notification
 
-sys.path.insert(0, str(Path(__file__).parent))
-from consistency import assert_consistent, assert_empty_of_work
-
+KILLS = "dead" * 16  # as in wire_worker.py
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
 SHORT = {"worker": {"lease": "3s", "grace": "2s"}}
 
@@ -25,7 +24,7 @@ def in_flight(fleet: Fleet, worker: str) -> set[str]:
     return {i for i in leased if fleet.redis.hget(f"rq:job:{i}", "worker_name") == worker.encode()}
 
 
-def test_six_kills_lose_nothing_and_burst_nobody():
+def test_six_kills_lose_nothing_and_burst_nobody() -> None:
     """Law 2: 600 of 60 users, six workers killed: each ends delivered once; law 1 holds over all that arrived."""
     of = {n: (f"u{n % 60}", "chat" if n % 3 else "default") for n in range(600)}
     rates = {
@@ -41,7 +40,7 @@ def test_six_kills_lose_nothing_and_burst_nobody():
         with fleet.notifier() as notifier:
             notifier.send_many(notification(user, n, category) for n, (user, category) in of.items())
         for kill in range(6):
-            await_that(lambda goal=60 + 80 * kill: total(fleet.redis, "delivered") >= goal, "progress", 60)
+            fleet.await_delivered(60 + 80 * kill)
             time.sleep(chance.uniform(0, 0.05))  # anywhere in the cycle of a worker
             victim = chance.randrange(len(names))
             for process in fleet.workers:
@@ -68,7 +67,47 @@ def test_six_kills_lose_nothing_and_burst_nobody():
     assert len(arrivals) - len(of) <= repeats_allowed
 
 
-def test_work_of_a_dead_worker_goes_on_with_the_default_lease():
+def test_a_worker_that_stalls_past_its_lease_bursts_nobody() -> None:
+    """Laws 1 and 2: a worker stopped for longer than its lease, and then back, sends and counts nothing twice."""
+    of = {n: (f"u{n % 20}", "default") for n in range(200)}
+    rates = {**SHORT, "user": {"windows": ["3/1s"], "gap": "40ms"}}
+    with start_fleet(rates, workers=3, latency_ms=30, apns={"timeout": "1s"}) as fleet:
+        with fleet.notifier() as notifier:
+            notifier.send_many(notification(user, n) for n, (user, _) in of.items())
+        fleet.await_delivered(50)
+        fleet.workers[0].send_signal(signal.SIGSTOP)
+        repeats_allowed = len(in_flight(fleet, "worker-1"))
+        time.sleep(4)  # the fault: a second longer than its lease
+        assert_consistent_when_still(fleet)
+        fleet.workers[0].send_signal(signal.SIGCONT)
+        fleet.await_ended(200)
+        fleet.end_workers()
+        for worker in fleet.workers:
+            worker.wait(10)
+        arrivals = fleet.arrivals()
+        broken = broken_rules(fleet, sends(arrivals, of))
+        ended = {word: total(fleet.redis, word) for word in ("delivered", "failed", "cancelled")}
+        assert_empty_of_work(fleet.redis)
+
+    assert ended == {"delivered": 200, "failed": 0, "cancelled": 0}
+    assert {int(a.data["n"]) for a in arrivals} == set(of)
+    assert broken == []
+    assert len(arrivals) - len(of) <= repeats_allowed
+
+
+def assert_consistent_when_still(fleet: Fleet) -> None:
+    """Stop those that run for the time of a look."""
+    running = fleet.workers[1:]
+    for worker in running:
+        worker.send_signal(signal.SIGSTOP)
+    try:
+        assert_consistent(fleet.redis)
+    finally:
+        for worker in running:
+            worker.send_signal(signal.SIGCONT)
+
+
+def test_work_of_a_dead_worker_goes_on_with_the_default_lease() -> None:
     """Law 2: what a worker held when it was killed is with a provider again within 15 s, by the default lease."""
     token = f"{1:064x}"
     slow = {token: [{"status": 200, "delay_ms": 4000}, {"status": 200}]}
@@ -82,38 +121,41 @@ def test_work_of_a_dead_worker_goes_on_with_the_default_lease():
             victim.wait()
             seconds = await_that(lambda: len(fleet.arrivals()) == 2, "the second try", 30)
             fleet.await_ended(1)
-            state = notifier.status(job_id).state
+            status = notifier.status(job_id)
         fleet.end_workers()
         assert_empty_of_work(fleet.redis)
 
     assert seconds <= 15
-    assert state == "delivered"
+    assert status is not None
+    assert status.state == "delivered"
 
 
-def test_a_notification_that_kills_its_workers_is_put_aside():
+def test_a_notification_that_kills_its_workers_is_put_aside() -> None:
     """Law 2: after the third worker died on it a notification fails with that reason; the others are delivered."""
     rates = {"worker": {"lease": "2500ms", "grace": "2s"}}
     with start_fleet(rates, workers=0, apns={"timeout": "500ms"}) as fleet, fleet.notifier() as notifier:
-        command = (WIRE_WORKER, "--wire-log", str(fleet.wire_log))
-        deadly = notification("mallory", 0)
-        object.__setattr__(deadly, "devices", (type(deadly.devices[0])("apns", "dead" * 16),))
+        deadly = Notification(user="mallory", devices=[Device("apns", KILLS)], title="hi", data={"n": "0"})
         poison = notifier.send(deadly)
         others = [notifier.send(notification(f"u{n}", n)) for n in range(1, 21)]
         deaths = 0
         while total(fleet.redis, "delivered", "failed") < 21:
-            worker = fleet.start_worker(command) and fleet.workers[-1]
-            await_that(
-                lambda w=worker: w.poll() is not None or total(fleet.redis, "delivered", "failed") == 21, "an end"
-            )
-            deaths += worker.poll() == 9
-        found = notifier.status(poison)
-        states = Counter(notifier.status(job_id).state for job_id in others)
+            fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log)))
+            deaths += _dies(fleet)
+        ended = notifier.status(poison)
+        statuses = [notifier.status(job_id) for job_id in others]
         fleet.end_workers()
         assert_empty_of_work(fleet.redis)
-        tries = sum(a.token == "dead" * 16 for a in fleet.arrivals())
+        tries = sum(arrival.token == KILLS for arrival in fleet.arrivals())
 
     assert deaths == 3
     assert tries == 3
-    assert found.state == "failed"
-    assert "3 workers died on it" in found.reason
-    assert states == {"delivered": 20}
+    assert ended is not None
+    assert (ended.state, "3 workers died on it" in str(ended.reason)) == ("failed", True)
+    assert {status.state for status in statuses if status} == {"delivered"}
+
+
+def _dies(fleet: Fleet) -> bool:
+    """Whether the newest worker dies before everything has ended."""
+    worker = fleet.workers[-1]
+    await_that(lambda: worker.poll() is not None or total(fleet.redis, "delivered", "failed") >= 21, "an end")
+    return worker.poll() == 9

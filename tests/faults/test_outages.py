@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from consistency import assert_empty_of_work
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_that, total
+from benchmarks.harness import total
 from notifier.simulators.laws import out_of_order
-
-sys.path.insert(0, str(Path(__file__).parent))
-from consistency import assert_empty_of_work
 
 RATES = {
     "user": {"windows": ["5/1s"], "gap": "20ms"},
@@ -46,7 +42,7 @@ def judge(fleet: Fleet) -> tuple[list[str], int, int]:
     return broken_rules(fleet, of), len(arrivals) - len(OF), out_of_order(names, of)
 
 
-def test_lost_scripts_are_loaded_again():
+def test_lost_scripts_are_loaded_again() -> None:
     """Law 2: SCRIPT FLUSH again and again, as after failovers, loses, repeats and reorders nothing."""
     with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
         enqueue(fleet)
@@ -61,12 +57,12 @@ def test_lost_scripts_are_loaded_again():
     assert found == ([], 0, 0)
 
 
-def test_cut_connections_are_made_again():
+def test_cut_connections_are_made_again() -> None:
     """Law 2: CLIENT KILL TYPE normal in the middle of everything loses nothing and bursts nobody."""
     with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
         enqueue(fleet)
         for kill in range(6):
-            await_that(lambda goal=50 * (kill + 1): total(fleet.redis, "delivered") >= goal, "progress", 60)
+            fleet.await_delivered(50 * (kill + 1))
             fleet.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         broken, repeats, _ = judge(fleet)
         alive = [worker.returncode for worker in fleet.workers]
@@ -77,12 +73,12 @@ def test_cut_connections_are_made_again():
 
 
 @pytest.mark.parametrize("how", ["restart", "power cut"])
-def test_a_restart_of_redis_with_its_data_loses_nothing(how):
+def test_a_restart_of_redis_with_its_data_loses_nothing(how: str) -> None:
     """Laws 1, 2 and 8: Redis goes away under load and comes back with its data; the workers go on by themselves."""
     with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}, appendonly=True) as fleet:
         enqueue(fleet)
         for goal in (80, 200):
-            await_that(lambda goal=goal: total(fleet.redis, "delivered") >= goal, "progress", 60)
+            fleet.await_delivered(goal)
             if how == "power cut":
                 fleet.server.kill()
             fleet.server.restart()

@@ -36,7 +36,7 @@ def disorder(of: dict[int, tuple[str, str]], fleet: Fleet) -> int:
     return out_of_order(names, sends(fleet.arrivals(), of))
 
 
-def test_four_workers_never_burst_a_user():
+def test_four_workers_never_burst_a_user() -> None:
     """Law 1: two windows and a gap of the user, windows and a gap of the categories, all hold at the wire."""
     kinds = ["default", "default", "chat", "marketing"]
     of = {n: ("ada", kinds[n % 4]) for n in range(40)} | {100 + n: ("bob", kinds[n % 4]) for n in range(28)}
@@ -54,9 +54,9 @@ def test_four_workers_never_burst_a_user():
     assert looked <= 1.2 * len(of), "several lines of one user still cost about a dispatch each"
 
 
-def test_rules_hold_with_workers_whose_clocks_are_hours_off():
+def test_rules_hold_with_workers_whose_clocks_are_hours_off() -> None:
     """Law 6: Redis owns time; workers five hours ahead and three behind change nothing at the wire."""
-    of = {n: ("ada", "default") for n in range(40)} | {100 + n: ("bob", "chat") for n in range(12)}
+    of = dict.fromkeys(range(40), ("ada", "default")) | {100 + n: ("bob", "chat") for n in range(12)}
     with start_fleet(RATES, workers=0) as fleet:
         for hours in ("5", "-3", "0"):
             fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--clock-hours", hours))
@@ -80,7 +80,23 @@ def test_rules_hold_with_workers_whose_clocks_are_hours_off():
     assert seconds < 6.5, "and no clock makes it slower"
 
 
-def test_nothing_is_sent_while_redis_is_deaf_and_nothing_is_lost():
+def test_order_holds_between_workers_near_and_far() -> None:
+    """Law 4: in order whichever workers take them, also when one has a longer way to the provider than another."""
+    of = {n: (f"u{n % 40}", "default") for n in range(1_200)}
+    with start_fleet({"user": {"windows": ["10/1s"]}}, workers=0) as fleet:
+        for far_ms in ("0", "30", "0", "30"):
+            fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--far-ms", far_ms))
+        await_workers(fleet.redis, 4)
+        enqueue(fleet, of)
+        fleet.await_ended(len(of))
+        disordered = disorder(of, fleet)
+        broken = broken_rules(fleet, sends(fleet.arrivals(), of))
+
+    assert broken == []
+    assert disordered == 0
+
+
+def test_nothing_is_sent_while_redis_is_deaf_and_nothing_is_lost() -> None:
     """Law 8: with Redis stopped (SIGSTOP) nothing is sent; when it goes on, so do the workers, in order."""
     of = {n: (f"u{n % 4}", "default") for n in range(160)}
     rates = {"user": {"windows": ["10/1s"]}, "redis": {"socket_timeout": "1s"}}

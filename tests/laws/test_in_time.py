@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from redis import Redis
+
 from benchmarks.scenarios import IDEAL_DRAIN_S, acquire_together, bystanders, drain, gates
+from notifier.embedded import EmbeddedRedis
 from notifier.simulators.laws import percentile
 
 
-def test_sixteen_processes_share_one_users_limit(redis, redis_server):
+def test_sixteen_processes_share_one_users_limit(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """Laws 1 and 5: 16 processes at 10 per 1 s with a gap of 50 ms: none over, and 98 % of what is ideal."""
     found = acquire_together(redis, redis_server.url, processes=16, seconds=10)
 
@@ -15,7 +18,7 @@ def test_sixteen_processes_share_one_users_limit(redis, redis_server):
     assert found.share >= 0.98
 
 
-def test_a_backlog_drains_as_early_as_allowed():
+def test_a_backlog_drains_as_early_as_allowed() -> None:
     """Laws 3 and 4: 200 of one user at 10 per 1 s take 5 % over the ideal at most, one dispatch each, in order."""
     found = drain(200)
 
@@ -25,7 +28,7 @@ def test_a_backlog_drains_as_early_as_allowed():
     assert found.dispatches <= 1.02
 
 
-def test_a_bystander_does_not_pay_for_anothers_backlog():
+def test_a_bystander_does_not_pay_for_anothers_backlog() -> None:
     """Law 9: behind 3,000 blocked of somebody else, who has nothing waiting is served within 100 ms (p99)."""
     late_us = bystanders(100, 3_000)
 
@@ -33,7 +36,7 @@ def test_a_bystander_does_not_pay_for_anothers_backlog():
     assert percentile(late_us, 0.99) <= 100_000
 
 
-def test_gates_open_on_time_with_idle_workers():
+def test_gates_open_on_time_with_idle_workers() -> None:
     """Law 3: a gate opens a waiting line within 5 ms (p50) and 25 ms (p99), and never early."""
     found = gates(40)
 

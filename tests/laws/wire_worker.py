@@ -1,16 +1,20 @@
 """A worker whose provider is the wire itself: it notes the true time of each send, whatever the worker believes.
 
-`python wire_worker.py --wire-log FILE [--clock-hours H] [--name NAME]`. With --clock-hours everything in the process
-that asks Python for the time is told one that is so many hours off. A token of `KILLS` ends the process at once.
+`python wire_worker.py --wire-log FILE [--clock-hours H] [--far-ms MS] [--name NAME]`. With --clock-hours everything
+in the process that asks Python for the time is told one that is so many hours off. With --far-ms each send takes so
+long to reach the wire. A token of `KILLS` ends the process at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import asyncio
+import datetime as dt
+import importlib
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 KILLS = "dead" * 16
 
@@ -18,62 +22,66 @@ KILLS = "dead" * 16
 def shift_clock(hours: float) -> None:
     """Put the clocks that Python programs read so many hours off; the monotonic ones stay."""
     seconds, true_time, true_ns = hours * 3600, time.time, time.time_ns
-    delta = datetime.timedelta(hours=hours)
+    delta = dt.timedelta(hours=hours)
 
-    class Shifted(datetime.datetime):
+    class Shifted(dt.datetime):
         @classmethod
-        def now(cls, tz=None):
+        def now(cls, tz: dt.tzinfo | None = None) -> Any:
             return super().now(tz) + delta
 
         @classmethod
-        def utcnow(cls):
-            return super().now(datetime.UTC).replace(tzinfo=None) + delta
+        def utcnow(cls) -> Any:
+            return super().now(dt.UTC).replace(tzinfo=None) + delta
 
     time.time = lambda: true_time() + seconds
     time.time_ns = lambda: true_ns() + int(seconds * 1e9)
-    datetime.datetime = Shifted
+    dt.datetime = Shifted  # type: ignore[misc]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--wire-log", type=Path, required=True)
-    parser.add_argument("--clock-hours", type=float, default=0)
-    parser.add_argument("--name")
-    arguments = parser.parse_args()
-    if arguments.clock_hours:
-        shift_clock(arguments.clock_hours)  # before anything else is imported
-
-    from notifier.connection import connect
-    from notifier.log import configure_logging
-    from notifier.providers.contract import Answer, Outcome
-    from notifier.settings import load_settings
-    from notifier.simulators.wire import Arrival, WireLog
-    from workers import PushWorker
-
-    log = WireLog(arguments.wire_log)
+def wire(path: Path, far_ms: float) -> Any:
+    """A provider that appends to the wire log, which is so far away."""
+    contract = importlib.import_module("notifier.providers.contract")
+    log_module = importlib.import_module("notifier.simulators.wire")
+    log = log_module.WireLog(path)
 
     class Wire:
         platform = "apns"
 
-        async def send(self, dispatch):
-            token = dispatch.device.token
+        async def send(self, dispatch: Any) -> Any:
+            token, data = dispatch.device.token, dict(dispatch.notification.data)
+            await asyncio.sleep(far_ms / 1000)
+            # Asked of the system, past what `shift_clock` has replaced.
             at_us = time.clock_gettime_ns(time.CLOCK_REALTIME) // 1000
-            log.record(Arrival(at_us, "apns", token, 200, "", dispatch.job_id, data=dict(dispatch.notification.data)))
+            log.record(log_module.Arrival(at_us, "apns", token, 200, "", dispatch.job_id, data=data))
             if token == KILLS:
                 os._exit(9)
-            return Answer(Outcome.DELIVERED, 200)
+            return contract.Answer(contract.Outcome.DELIVERED, 200)
 
-        async def close(self):
+        async def close(self) -> None:
             log.close()
 
-    settings = load_settings()
-    configure_logging("json", "info")
-    worker = PushWorker(
+    return Wire()
+
+
+def main() -> None:
+    """Work until told to stop."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wire-log", type=Path, required=True)
+    parser.add_argument("--clock-hours", type=float, default=0)
+    parser.add_argument("--far-ms", type=float, default=0)
+    parser.add_argument("--name")
+    arguments = parser.parse_args()
+    if arguments.clock_hours:
+        shift_clock(arguments.clock_hours)  # so all else is imported after it, and sees the replaced clocks
+
+    settings = importlib.import_module("notifier.settings").load_settings()
+    importlib.import_module("notifier.log").configure_logging("json", "info")
+    worker = importlib.import_module("workers").PushWorker(
         ["urgent", "default", "bulk"],
         name=arguments.name,
-        connection=connect(settings),
+        connection=importlib.import_module("notifier.connection").connect(settings),
         settings=settings,
-        providers={"apns": Wire()},
+        providers={"apns": wire(arguments.wire_log, arguments.far_ms)},
     )
     worker.work(logging_level="INFO")
 

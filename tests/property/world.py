@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -224,7 +225,11 @@ class World:
 
     def dump(self) -> dict[str, bytes]:
         """Everything in Redis."""
-        return {_text(key): self.redis.dump(key) for key in self.redis.scan_iter()}
+        keys = sorted(self.redis.keys())
+        with self.redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.dump(key)
+            return {_text(key): value for key, value in zip(keys, pipe.execute(), strict=True)}
 
     def check(self) -> None:
         """Law 2: each job is in exactly one place, and RQ's registries say the same."""
@@ -269,19 +274,27 @@ class World:
         """The earliest gate of each user."""
         earliest: dict[str, int] = {}
         for lane in LANES:
-            for user, at in self.redis.zrange(f"notifier:gates:{lane}", 0, -1, withscores=True):
+            gates: Any = self.redis.zrange(f"notifier:gates:{lane}", 0, -1, withscores=True)
+            for user, at in gates:
                 earliest[_text(user)] = min(int(at), earliest.get(_text(user), int(at)))
         return earliest
 
+    def has_expiring(self, user: str) -> bool:
+        """Whether something that waits in a user's lines can expire."""
+        waiting = [job for (name, _), line in self._lines().items() if name == user for job in line]
+        return any(self.redis.hexists(f"rq:job:{job}", "push_deadline") for job in waiting)
+
     def due_by_the_rules(self) -> dict[str, int]:
-        """For each user with something in a line: the first µs at which the rules admit some head of theirs."""
+        """For each user with something in a line: the first µs at which the rules admit some head, or one expires."""
         due: dict[str, int] = {}
         for (user, category), line in self._lines().items():
             if line:
-                at = max(self.now, self.earliest(user, category))
+                deadline = self.redis.hget(f"rq:job:{line[0]}", "push_deadline")
+                at = min(self.earliest(user, category), int(deadline) if deadline else sys.maxsize)
+                at = max(self.now, at)
                 due[user] = min(at, due.get(user, at))
         return due
 
 
-def _text(value: bytes) -> str:
-    return value.decode()
+def _text(value: Any) -> str:
+    return str(value, "utf-8")

@@ -13,22 +13,27 @@ local function next_of(user, user_next, category, policy, bypass)
   return math.max(user_next, (next_for(sent_key(user, category), policy, 1)))
 end
 
--- expect: tells RQ until when a job waits.
-local function expect(id, at)
-  local origin = redis.call('HGET', job_key(id), 'origin')
-  if origin then redis.call('ZADD', 'rq:scheduled:' .. origin, 'XX', seconds(at), id) end
+local function has_expired(id, now)
+  local deadline = redis.call('HGET', job_key(id), 'push_deadline')
+  return deadline and tonumber(deadline) <= now
 end
 
--- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, and the expected time of
--- each line's head beside it. lines: array of {category, lane, head id, at}. Returns the earliest of all.
+-- expect: tells RQ until when a job waits. Returns the job's own deadline in µs, if it has one.
+local function expect(id, at)
+  local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline')
+  if job[1] then redis.call('ZADD', 'rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
+  return job[2] and tonumber(job[2])
+end
+
+-- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
+-- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head id, at}. Returns the earliest of all.
 local function set_gates(user, lines, now)
   local gates, earliest = {}, nil
   for _, line in ipairs(lines) do
     local at = math.max(line.at, now)
+    local deadline = at > now and expect(line.head, at)
+    if deadline then at = math.max(now, math.min(at, deadline)) end
     if not gates[line.lane] or at < gates[line.lane] then gates[line.lane] = at end
-    if at > now then
-      expect(line.head, at)
-    end
   end
   for lane, at in pairs(gates) do
     redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)

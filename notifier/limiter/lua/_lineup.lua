@@ -1,5 +1,7 @@
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 
+local MOST_EXPIRES = 3155760000 -- a hundred years, in s
+
 -- open_line: makes sure that the line of `category` is known, in the more urgent of its lane and `lane`. Returns the
 -- line's lane, and whether it is new there: then its user is to be looked at now, because the line's rules may admit
 -- what the user's gate does not know of.
@@ -13,17 +15,19 @@ local function open_line(user, category, lane, rank)
   return lane, true
 end
 
--- first_time: what is done once for a job: its order, and the expiry that its producer could not give.
+-- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
+-- library cannot give: it cannot ask Redis for the time.
 local function first_time(now, key, meta, deadline, outcome)
   local order = redis.call('INCR', 'notifier:seq')
   if outcome then -- it had failed, and somebody requeued it: it starts afresh and no longer fades away
-    redis.call('HDEL', key, 'push_outcome')
+    redis.call('HDEL', key, 'push_outcome', 'push_attempts')
     redis.call('PERSIST', key)
   end
   if type(meta.expires_in) == 'number' and not deadline then
-    redis.call('HSET', key, 'push_deadline', text(now + math.floor(meta.expires_in * 1000000)))
+    deadline = text(now + math.floor(meta.expires_in * 1000000))
+    redis.call('HSET', key, 'push_deadline', deadline)
   end
-  return text(meta.priority == 'high' and order - HIGH or order)
+  return text(meta.priority == 'high' and order - HIGH or order), deadline
 end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
@@ -39,8 +43,11 @@ local function line_up(now, id, rank)
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return 'stock' end
   local user, origin, category = meta.user, job[1], meta.category or 'default'
   if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return 'stock' end
+  local expires_in = meta.expires_in
+  if type(expires_in) == 'number' and not (expires_in <= MOST_EXPIRES) then return 'stock' end -- NaN is not either
 
-  local order = job[3] or first_time(now, key, meta, job[6], job[7])
+  local order, deadline = job[3], job[6]
+  if not order then order, deadline = first_time(now, key, meta, job[6], job[7]) end
   local lane, fresh = open_line(user, category, origin, rank)
   local expected = now
   if not fresh then
@@ -48,7 +55,12 @@ local function line_up(now, id, rank)
     local step = redis.call('HGET', lines_key(user), '#pace') or 0
     expected = math.max(now, gate + step * redis.call('ZCARD', line_key(user, category)))
   end
-  redis.call('ZADD', line_key(user, category), order, id)
+  local line = line_key(user, category)
+  redis.call('ZADD', line, order, id)
+  if deadline and not fresh and redis.call('ZRANK', line, id) == 0 then
+    -- A head that the gate does not know of may expire before the gate opens.
+    redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
+  end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled')
   redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(expected), id)
   return 'lined', user, lane, fresh

@@ -14,6 +14,7 @@ local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}}
 local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
+local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of all the gates set here
 
 local until_text = text(now + lease)
@@ -98,13 +99,13 @@ local function visit(user, due_lane, policy)
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
-  local user_next, sends = nil, 0
+  local user_next, sends, full = nil, 0, #reply + MOST_HEADS
   local i = 1
-  while i <= #lines and room > 0 do
+  while i <= #lines and room > 0 and #reply < full do
     local line = lines[i]
     user_next = user_next or next_for(sent, policy, 1)
     line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
-    if line.at > now or line.rank == 99 then
+    if line.rank == 99 or line.at > now and not has_expired(line.head, now) then
       i = i + 1
     elseif send_head(user, sent, policy, lines, i) then
       sends, user_next = sends + 1, nil

@@ -12,7 +12,8 @@ if job[4] ~= 'queued' and job[4] ~= 'scheduled' then return 'ended' end
 
 local ok, meta = pcall(cjson.decode, job[2] or '')
 if ok and type(meta) == 'table' and type(meta.user) == 'string' then
-  redis.call('ZREM', line_key(meta.user, meta.category or 'default'), id)
+  local category = type(meta.category) == 'string' and meta.category or 'default'
+  redis.call('ZREM', line_key(meta.user, category), id)
   redis.call('HINCRBY', 'notifier:usage:{' .. meta.user .. '}', 'cancelled', 1)
   redis.call('EXPIRE', 'notifier:usage:{' .. meta.user .. '}', 2592000)
 end

@@ -34,15 +34,15 @@ local function shares(waiting, room)
   return share
 end
 
-local until_text, stock, named, due = text(now + lease), {}, {}, {}
-for i = 1, #lanes do due[i] = {} end
+local until_text, stock, named, fresh, due = text(now + lease), {}, {}, {}, {}
+for i = 1, #lanes do fresh[i], due[i] = {}, {} end
 
--- name: the caller looks at this user; the gate stands one lease ahead until it has.
-local function name(user, lane)
+-- name: the caller looks at this user; the gate stands one lease ahead until it has. among: `fresh` or `due`.
+local function name(user, lane, among)
   redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
   if named[user] then return end
   named[user] = true
-  local of_lane = due[rank[lane]]
+  local of_lane = among[rank[lane]]
   of_lane[#of_lane + 1] = user
 end
 
@@ -55,10 +55,10 @@ local function hold(id) -- leases a job that is none of ours to the caller
 end
 
 local function place(id)
-  local what, user, lane, fresh = line_up(now, id, rank)
+  local what, user, lane, is_new = line_up(now, id, rank)
   if what == 'stock' then hold(id) end
-  if fresh and rank[lane] then name(user, lane)
-  elseif fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+  if is_new and rank[lane] then name(user, lane, fresh)
+  elseif is_new then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
 end
 
 -- The dead first: they were at the head of their lines.
@@ -91,22 +91,29 @@ for i, n in ipairs(shares(waiting, most)) do
 end
 
 -- Then those whose gate is due, as far as there is room for them beside those who have just come.
-local fresh, gates = 0, {}
+local come, gates = 0, {}
 for i, lane in ipairs(lanes) do
-  fresh = fresh + #due[i]
+  come = come + #fresh[i]
   gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'LIMIT', 0, most)
   waiting[i] = #gates[i]
 end
-for i, n in ipairs(shares(waiting, math.max(most - fresh, math.ceil(most / 10)))) do
-  for j = 1, n do name(gates[i][j], lanes[i]) end
+for i, n in ipairs(shares(waiting, math.max(most - come, math.ceil(most / 2)))) do
+  for j = 1, n do name(gates[i][j], lanes[i], due) end
 end
-local users = {}
-for i, lane in ipairs(lanes) do
-  for _, user in ipairs(due[i]) do
-    users[#users + 1] = user
-    users[#users + 1] = lane
+
+-- In each lane those who wait before those who come. A tenth of each lane stands in front: *admit* may find room for
+-- no more, and none is to starve.
+local users, tenth = {}, math.max(1, math.floor(most / 10))
+local function put(first, last)
+  for i, lane in ipairs(lanes) do
+    for j = first, math.min(last, #due[i] + #fresh[i]) do
+      users[#users + 1] = due[i][j] or fresh[i][j - #due[i]]
+      users[#users + 1] = lane
+    end
   end
 end
+put(1, tenth)
+put(tenth + 1, math.huge)
 
 local next_due
 local function first(key)

@@ -43,8 +43,8 @@ local function delivered(id, key)
 end
 
 local function failed(id, key, origin, word, reason)
-  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_attempts', 'push_crashes',
-    'push_answered')
+  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_answered')
+  if word ~= 'expired' then redis.call('HINCRBY', key, 'push_attempts', 1) end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
   local expires = math.floor(now / 1000000) + keep_failed

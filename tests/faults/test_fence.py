@@ -1,0 +1,66 @@
+"""Law 2: a worker that was taken for dead, and was not, changes nothing any more when it settles."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from notifier import Device, Notification, Notifier
+from notifier.limiter import lines
+from notifier.limiter.lines import RuleTable, Settlement, State
+from notifier.limiter.scripts import run
+from notifier.settings import parse_settings
+
+SETTINGS = parse_settings("{user: {windows: [10/1m]}, providers: {fcm: {client: console}}}")
+RULES = RuleTable(SETTINGS.policies())
+LANES = ("urgent", "default", "bulk")
+LEASE_US = 10_000_000
+
+
+def lease(redis: Redis, worker: str, clock_us: int) -> lines.Leased:
+    """What a worker at that time takes: the one notification there is."""
+    clock = str(clock_us)
+    pulled = run(redis, lines.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=clock))
+    admitted = run(
+        redis,
+        lines.admit(pulled.users, RULES, most=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
+    )
+    (leased,) = admitted.leased
+    return leased
+
+
+def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_us: int) -> bool:
+    """Whether it was still this worker's to settle."""
+    settlement = Settlement(
+        job_id=leased.job_id,
+        permit=leased.permit,
+        user=leased.user,
+        category=leased.category,
+        reached=True,
+        state=state,
+        word=state,
+        detail=1 if state == "later" else "",
+    )
+    call = lines.settle(
+        [settlement], RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=10**9, clock=str(clock_us)
+    )
+    return run(redis, call)[0]
+
+
+@pytest.mark.parametrize("late_state", ["delivered", "failed", "later"])
+@pytest.mark.parametrize("first_state", ["delivered", "failed", "later"])
+def test_a_late_settlement_is_refused(redis: Redis, first_state: State, late_state: State) -> None:
+    """Whatever became of it under its second worker: the first one's answer comes too late and is not counted."""
+    notifier = Notifier(redis, SETTINGS)
+    job_id = notifier.send(Notification(user="ada", devices=[Device("fcm", "x" * 40)], title="hi"))
+    seconds, micros = redis.time()
+    now_us = seconds * 1_000_000 + micros
+    stalled = lease(redis, "stalled", now_us)
+    # The permit of the first counts as sent at its lease's end; one minute of ten leaves room.
+    second = lease(redis, "second", now_us + LEASE_US + 1)
+
+    assert second.job_id == stalled.job_id == job_id
+    assert settle(redis, second, "second", first_state, now_us + LEASE_US + 2)
+    before = redis.hgetall("notifier:stats"), notifier.status(job_id)
+    assert not settle(redis, stalled, "stalled", late_state, now_us + LEASE_US + 3)
+    assert (redis.hgetall("notifier:stats"), notifier.status(job_id)) == before

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MASKED: Final = "…"
 MAX_DEPTH: Final = 6
+LONGEST: Final = 20_000  # characters of one value; what is longer is cut, which also bounds the time that masking takes
 
 # A key is secret by its last word: `device_token` and `apiKey` are, `key_id` and `token_count` are not.
 _SECRET_WORD: Final = re.compile(
@@ -183,6 +184,8 @@ def _masked_token(value: Any) -> Any:
 
 def mask_text(text: str) -> str:
     """Mask what in a text has the form of a secret: long hexadecimals, keys, JWTs, passwords in URLs."""
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more)"
     text = _HEX.sub(lambda found: mask(found[0]), text)
     if _MARKS.search(text):
         for pattern, instead in _PATTERNS:

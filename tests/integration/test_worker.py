@@ -233,7 +233,6 @@ def test_urgent_goes_first_and_bulk_does_not_starve(tmp_path: Path, world: World
     assert 5 <= bulk <= 200  # up to a tenth of each batch
 
 
-@pytest.mark.xfail(reason="pull names users that have just come before those whose gate is due", strict=False)
 def test_who_is_due_goes_before_who_has_just_come(tmp_path: Path, world: World) -> None:
     """A user for whom a worker had no room is next, not last, though others of the same lane keep arriving."""
     with EmbeddedRedis() as server:

@@ -234,6 +234,6 @@ def test_masking_is_fast_on_hostile_text() -> None:
     """A text made to be slow for a pattern costs no more than a long harmless one."""
     for piece in ("eyJ-", "-----BEGIN ", "title='", "://a:", "body='\\", "bearer ", "a" * 63 + "-"):
         text = piece * 20_000
-        begin = time.perf_counter()
+        begin = time.process_time()
         mask_text(text)
-        assert time.perf_counter() - begin < 2, piece
+        assert time.process_time() - begin < 2, piece

@@ -22,7 +22,7 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Leased, RuleTable, Settlement, State
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
-from workers.sender import NotOursError, Sender, broken_off, failed
+from workers.sender import SUSPECT, NotOursError, Sender, broken_off, failed, returned
 from workers.watch import Watch
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
@@ -103,6 +103,7 @@ class Engine:
         self._sending: dict[asyncio.Task[Settlement], Leased] = {}
         self._settlements: list[Settlement] = []
         self._foreign: list[Foreign] = []
+        self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
         self._hurry = asyncio.Event()
         self._outage = 0
@@ -162,6 +163,9 @@ class Engine:
             if settling is not None:
                 await settling
         moved = moved or settling is not None
+        if self._suspects:
+            await self._try_suspects()
+            moved = True
         if self._foreign:
             await self._run_foreign()
             moved = True
@@ -203,10 +207,10 @@ class Engine:
             )
         )
         for leased in admitted.leased:
-            category = self._policies.category(leased.category)
-            task = loop.create_task(self._sender.send(leased, category, send_by))
-            self._sending[task] = leased
-            task.add_done_callback(self._sent)
+            if leased.crashes == SUSPECT:
+                self._suspects.append((leased, send_by))
+            else:
+                self._send(leased, send_by)
         for held in admitted.waiting:
             self._log.debug(
                 "deferred",
@@ -215,6 +219,21 @@ class Engine:
                 category=held.category,
                 time_left_ms=-(-held.time_left_us // 1000),
             )
+
+    def _send(self, leased: Leased, send_by: float) -> None:
+        category = self._policies.category(leased.category)
+        task = asyncio.get_running_loop().create_task(self._sender.send(leased, category, send_by))
+        self._sending[task] = leased
+        task.add_done_callback(self._sent)
+
+    async def _try_suspects(self) -> None:
+        """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
+        while self._suspects and not self._stopping:
+            await self._drain()
+            leased, send_by = self._suspects.pop(0)
+            if await self._call(lines.begin(leased.job_id, leased.permit)):
+                self._send(leased, send_by)
+        await self._drain()
 
     def _sent(self, task: asyncio.Task[Settlement]) -> None:
         leased = self._sending.pop(task)
@@ -300,6 +319,7 @@ class Engine:
             await self._watch.wait(due_in)
 
     async def _finish(self) -> None:
+        self._settlements += [returned(leased) for leased, _ in self._suspects]
         await self._ended_or_hurry(asyncio.get_running_loop().time() + self._tuning.grace_us / 1e6)
         await self._sender.close()
         if self._sending:

@@ -21,6 +21,7 @@ from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 
 MOST_CRASHES: Final = 3
+SUSPECT: Final = MOST_CRASHES - 1  # one with which so many workers died is sent alone
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
@@ -164,6 +165,11 @@ def check_crashes(crashes: int) -> None:
     """Raise InvalidNotificationError for a job on which so many workers died that another should not try it."""
     if crashes >= MOST_CRASHES:
         raise InvalidNotificationError("job", f"is poison: {crashes} workers died on it")
+
+
+def returned(leased: Leased) -> Settlement:
+    """Back to its place at the head of its line: it was not begun, so its permit is refunded."""
+    return replace(broken_off(leased), reached=False)
 
 
 def broken_off(leased: Leased) -> Settlement:

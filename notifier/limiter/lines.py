@@ -200,6 +200,11 @@ def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[Cancell
     )
 
 
+def begin(job_id: str, permit: str) -> Call[bool]:
+    """Note that a suspect is being sent alone; the reply tells whether it is still this worker's to send."""
+    return Call(script("begin"), [], [job_id, permit], bool)
+
+
 def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
     """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
     return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (_text(reply[0]), reply[1]))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from notifier.policy import Policies
 
+SUSPECT: Final = 2  # crashes after which *begin* tells which one was to blame
 HIGH: Final = 2**50  # a high priority's order lies below every normal arrival's
 
 
@@ -170,7 +171,8 @@ class MemoryLines:
         for entry in lapsed:
             self._leases.discard(entry.job.id)
             entry.permit = ""
-            entry.crashes += 1
+            # Nobody begins a suspect alone here, so nothing that is held along with it is ever blamed.
+            entry.crashes = min(entry.crashes + 1, SUSPECT)
         return lapsed
 
     def _fall_due(self, now: int, most: int) -> list[Entry]:

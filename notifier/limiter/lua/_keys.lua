@@ -2,6 +2,7 @@
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
 --   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace and #turn beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
+--   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs}, see _flight.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:later                   zset job id -> µs         jobs that wait for a time of their own
 --   notifier:leases                  zset job id -> µs         when the worker that holds the job is taken for dead
@@ -11,11 +12,13 @@
 --   notifier:stats                   hash                      totals of all users
 --   notifier:alarm, notifier:nudge   string µs, list           see _alarm.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in
--- flight: the fence), push_deadline (µs), push_attempts, push_crashes, push_answered, push_outcome.
+-- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
+-- push_crashes, push_answered, push_outcome.
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)
   if category then return 'notifier:sent:{' .. user .. '}:' .. category end
   return 'notifier:sent:{' .. user .. '}'
 end
+local function flight_key(user, category) return 'notifier:flight:{' .. user .. '}:' .. category end
 local function job_key(id) return 'rq:job:' .. id end

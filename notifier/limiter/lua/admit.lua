@@ -7,7 +7,7 @@
 --          µs left until it expires or nil, attempts, crashes, answered or nil}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _rules _alarm _gates _take
+--! include _clock _keys _rules _alarm _gates _flight _take
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[6])
 local rank = {}
@@ -30,7 +30,7 @@ end
 
 -- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
 -- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
-local function lines_of(user, fields)
+local function lines_of(user, user_policy, fields)
   local lines, turn, several = {}, 0, false
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
@@ -38,7 +38,9 @@ local function lines_of(user, fields)
     elseif category ~= '#pace' then
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
         policy = policy_of(rules, category), bypass = bypasses(rules, category)}
+      line.races = may_race(user_policy, line.policy, line.bypass)
       if peek_line(line) then
+        line.elsewhere = line.races and flies_elsewhere(user, category, worker, now)
         lines[#lines + 1] = line
         several = several or lines[1].lane ~= lane
       else
@@ -64,14 +66,15 @@ local function advance(user, lines, i)
   table.remove(lines, i)
 end
 
--- send_head: takes the head of line i. Returns whether a permit was spent on it.
-local function send_head(user, sent, policy, lines, i)
+-- send_head: takes the head of line i, and counts it in `flying` if it may race. Returns whether a permit was spent on it.
+local function send_head(user, sent, policy, lines, i, flying)
   local line = lines[i]
   local permit = text(seq + 1)
   local taken = take(now, until_text, worker, line.key, user, line.category, line.head, permit)
   local spent = taken and (not taken[6] or taken[6] > 0)
   if taken then
     reply[#reply + 1] = taken
+    if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
     room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
   end
   if spent then
@@ -95,38 +98,42 @@ end
 
 local function visit(user, due_lane, policy)
   local sent = sent_key(user)
-  local lines, several = lines_of(user, redis.call('HGETALL', lines_key(user)))
+  local lines, several = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
-  local user_next, sends, full = nil, 0, #reply + MOST_HEADS
+  local user_next, sends, full, flying = nil, 0, #reply + MOST_HEADS, {}
+  local function timed(line)
+    if line.elsewhere then return now + lease end -- its worker's settling, or the end of its lease, opens the gate
+    user_next = user_next or next_for(sent, policy, 1)
+    return next_of(user, user_next, line.category, line.policy, line.bypass)
+  end
   local i = 1
   while i <= #lines and room > 0 and #reply < full do
     local line = lines[i]
-    user_next = user_next or next_for(sent, policy, 1)
-    line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
-    if line.rank == 99 or line.at > now and not has_expired(line.head, now) then
+    line.at = line.at or timed(line)
+    if line.rank == 99 or line.elsewhere or line.at > now and not has_expired(line.head, now) then
       i = i + 1
-    elseif send_head(user, sent, policy, lines, i) then
+    elseif send_head(user, sent, policy, lines, i, flying) then
       sends, user_next = sends + 1, nil
       for _, other in ipairs(lines) do other.at = nil end
       if several then
         redis.call('HINCRBY', lines_key(user), '#turn', 1)
-        lines, several = lines_of(user, redis.call('HGETALL', lines_key(user)))
+        lines, several = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
       end
       i = 1
     end
   end
 
   for _, line in ipairs(lines) do
-    user_next = user_next or next_for(sent, policy, 1)
-    line.at = line.at or next_of(user, user_next, line.category, line.policy, line.bypass)
-    if line.at > now then
+    line.at = line.at or timed(line)
+    if line.at > now and not line.elsewhere then
       for _, value in ipairs({line.head, user, line.category, line.at - now}) do
         reply[3][#reply[3] + 1] = value
       end
     end
   end
+  for category, n in pairs(flying) do take_off(user, category, worker, n, lease, until_text) end
   local at, gates = set_gates(user, lines, now)
   for lane in pairs(lanes) do
     if not gates[lane] then redis.call('ZREM', 'notifier:gates:' .. lane, user) end

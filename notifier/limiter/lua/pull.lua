@@ -9,6 +9,7 @@
 --   sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. next is 'suspended' under `rq suspend`.
 --! include _clock _keys _alarm _lineup
+local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0} end
 
@@ -64,12 +65,14 @@ end
 -- The dead first: they were at the head of their lines.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'push_permit')
+  local job = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun')
   redis.call('ZREM', 'notifier:leases', id)
   if job[1] then
     if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
     redis.call('HDEL', key, 'push_permit')
-    redis.call('HINCRBY', key, 'push_crashes', 1)
+    -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
+    -- whoever holds it next: from then on only what had been begun is to blame.
+    if (tonumber(job[3]) or 0) < SUSPECT or job[4] == job[2] then redis.call('HINCRBY', key, 'push_crashes', 1) end
     place(id)
   end
 end

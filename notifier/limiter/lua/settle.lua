@@ -11,7 +11,7 @@
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _rules _alarm _lineup _gates
+--! include _clock _keys _rules _alarm _lineup _gates _flight
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[5])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -43,7 +43,8 @@ local function delivered(id, key)
 end
 
 local function failed(id, key, origin, word, reason)
-  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_answered')
+  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
+    'push_answered')
   if word ~= 'expired' then redis.call('HINCRBY', key, 'push_attempts', 1) end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
@@ -91,8 +92,10 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   else back(id, key, job[2], state, tonumber(detail), answered) end
   if word ~= '' then count(user, word) end
+  local user_policy = rules.u[index + 1]
+  if may_race(user_policy, policy_of(rules, category), bypasses(rules, category)) then land(user, category) end
   if not touched[user] then
-    touched[user] = rules.u[index + 1]
+    touched[user] = user_policy
     order[#order + 1] = user
   end
   return 1

@@ -16,7 +16,9 @@ def main() -> int:
     user = sys.argv[1] if len(sys.argv) > 1 else "42"
     try:
         with Notifier.from_config() as notifier:
-            job_id = notifier.send(Notification(user=user, devices=[Device("apns", TOKEN)], title="Hello", body="World"))
+            job_id = notifier.send(
+                Notification(user=user, devices=[Device("apns", TOKEN)], title="Hello", body="World")
+            )
             print(f"accepted as job {job_id}")
             deadline = time.monotonic() + WAIT_S
             while (status := notifier.status(job_id)) and status.state in ("queued", "waiting", "sending"):

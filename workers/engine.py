@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
@@ -19,15 +18,15 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.limiter import lines
-from notifier.limiter.lines import Leased, RuleTable, Settlement, State
+from notifier.limiter.lines import Leased, RuleTable, Settlement
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
-from workers.sender import SUSPECT, NotOursError, Sender, broken_off, failed, returned
+from workers.flights import Flights, Foreign, Tuning
+from workers.sender import SUSPECT, Sender, returned
 from workers.watch import Watch
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
 SUSPENDED_S: Final = 1.0
-CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed
 RECONNECT_S: Final = (0.1, 5.0)
 # Answers of a Redis that is there but cannot write now: out of memory, failing over, unable to persist.
 PASSING: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN")
@@ -49,33 +48,6 @@ class Stock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A job under this worker's lease that *admit* knows nothing of; user and category are empty, or its permit's."""
-
-    job_id: str
-    permit: str
-    user: str = ""
-    category: str = ""
-
-    def settlement(self, state: State, word: str = "", detail: str = "") -> Settlement:
-        """The settlement that moves it to `state`."""
-        return Settlement(self.job_id, self.permit, self.user, self.category, False, state, word, detail)
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How much at once, in jobs, and how long, in microseconds."""
-
-    batch: int
-    in_flight: int
-    lease_us: int
-    timeout_us: int
-    grace_us: int
-    keep_failed_us: int
-    keep_delivered_us: int
-
-
 class Engine:
     """One worker's work. `run` returns after `stop`, or in burst when nothing is due any more."""
 
@@ -95,33 +67,37 @@ class Engine:
         self._watch = watch
         self._worker = worker
         self._lanes = list(lanes)
-        self._policies = policies
-        self._rules = RuleTable(policies, lanes)
-        self._sender = sender
         self._stock = stock
         self._tuning = tuning
-        self._sending: dict[asyncio.Task[Settlement], Leased] = {}
-        self._settlements: list[Settlement] = []
-        self._foreign: list[Foreign] = []
+        self._flights = Flights(redis=redis, worker=worker, sender=sender, tuning=tuning, wake=watch.wake)
+        self.use(policies)
         self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
         self._hurry = asyncio.Event()
         self._outage = 0
         self._due_at: float | None = None
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
-        self.delivered = 0
-        self.failed = 0
         self.suspended = False
 
     @property
     def busy(self) -> bool:
         """Whether anything is in flight."""
-        return bool(self._sending or self._settlements)
+        return self._flights.busy
+
+    @property
+    def delivered(self) -> int:
+        """How many notifications this worker has delivered."""
+        return self._flights.delivered
+
+    @property
+    def failed(self) -> int:
+        """How many ended here undelivered."""
+        return self._flights.failed
 
     def use(self, policies: Policies) -> None:
-        """Follow other rules from the next look on."""
-        self._policies = policies
+        """Follow these rules from the next look on."""
         self._rules = RuleTable(policies, self._lanes)
+        self._flights.use(policies, self._rules)
 
     def stop(self) -> None:
         """Take nothing more, and finish what is in flight within the grace time."""
@@ -149,14 +125,14 @@ class Engine:
                 break
             if most_jobs is not None and self.delivered + self.failed >= most_jobs:
                 break
-        await self._finish()
+        await self._flights.end([returned(leased) for leased, _ in self._suspects], self._hurry)
 
     async def _round(self, *, wait: bool) -> bool:
         """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
 
         wait: also for what is not in flight yet.
         """
-        settling = self._begin_to_settle()
+        settling = self._flights.begin_to_settle()
         try:
             moved = await self._take()
         finally:
@@ -166,7 +142,7 @@ class Engine:
         if self._suspects:
             await self._try_suspects()
             moved = True
-        if self._foreign:
+        if self._flights.foreign:
             await self._run_foreign()
             moved = True
         if not moved and (wait or self.busy):
@@ -174,7 +150,7 @@ class Engine:
         return moved
 
     async def _take(self) -> bool:
-        room = min(self._tuning.in_flight - len(self._sending), self._tuning.batch)
+        room = min(self._tuning.in_flight - len(self._flights), self._tuning.batch)
         if room <= 0:
             return False
         asked_at = asyncio.get_running_loop().time()
@@ -188,7 +164,7 @@ class Engine:
         )
         self._note_suspended(pulled.suspended)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
-        self._foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
+        self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if not pulled.users:
             return bool(pulled.taken)
         if len(pulled.users) >= self._tuning.batch or pulled.taken >= self._tuning.batch:
@@ -210,7 +186,7 @@ class Engine:
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, send_by))
             else:
-                self._send(leased, send_by)
+                self._flights.begin(leased, send_by)
         for held in admitted.waiting:
             self._log.debug(
                 "deferred",
@@ -220,69 +196,22 @@ class Engine:
                 time_left_ms=-(-held.time_left_us // 1000),
             )
 
-    def _send(self, leased: Leased, send_by: float) -> None:
-        category = self._policies.category(leased.category)
-        task = asyncio.get_running_loop().create_task(self._sender.send(leased, category, send_by))
-        self._sending[task] = leased
-        task.add_done_callback(self._sent)
-
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
         while self._suspects and not self._stopping:
-            await self._drain()
+            await self._flights.drain()
             leased, send_by = self._suspects.pop(0)
             if await self._call(lines.begin(leased.job_id, leased.permit)):
-                self._send(leased, send_by)
-        await self._drain()
-
-    def _sent(self, task: asyncio.Task[Settlement]) -> None:
-        leased = self._sending.pop(task)
-        if task.cancelled():
-            self._settlements.append(broken_off(leased))
-        elif (error := task.exception()) is None:
-            self._settlements.append(task.result())
-        elif isinstance(error, NotOursError):
-            self._foreign.append(Foreign(leased.job_id, leased.permit, leased.user, leased.category))
-        else:
-            self._log.error("sender_broke", job_id=leased.job_id, exc_info=error)
-            self._settlements.append(failed(leased, f"the worker's own fault: {type(error).__name__}"))
-        self._watch.wake.set()
-
-    def _begin_to_settle(self) -> asyncio.Task[None] | None:
-        # Beside the next look: Redis has the one to do while this process has the other.
-        return asyncio.create_task(self._settle()) if self._settlements else None
-
-    async def _settle(self) -> None:
-        batch = self._settlements[: self._tuning.batch]
-        await self._settle_all(batch)
-        del self._settlements[: len(batch)]
-
-    async def _settle_all(self, batch: Sequence[Settlement]) -> list[bool]:
-        mine: list[bool] = await self._call(
-            lines.settle(
-                batch,
-                self._rules,
-                worker=self._worker,
-                keep_failed_us=self._tuning.keep_failed_us,
-                keep_delivered_us=self._tuning.keep_delivered_us,
-            )
-        )
-        for settlement, settled in zip(batch, mine, strict=True):
-            if not settled:
-                self._log.warning("lease_lost", user=settlement.user, job_id=settlement.job_id)
-            elif settlement.state == "delivered":
-                self.delivered += 1
-            elif settlement.state == "failed":
-                self.failed += 1
-        return mine
+                self._flights.begin(leased, send_by)
+        await self._flights.drain()
 
     async def _run_foreign(self) -> None:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
-        await self._drain()
-        while self._foreign and not self._stopping:
-            settlement = self._stock.inspect(self._foreign[0])
-            mine = await self._settle_all([settlement])
-            del self._foreign[0]
+        await self._flights.drain()
+        while self._flights.foreign and not self._stopping:
+            settlement = self._stock.inspect(self._flights.foreign[0])
+            mine = await self._flights.settle([settlement])
+            del self._flights.foreign[0]
             if settlement.state != "held":
                 continue
             if not mine[0]:
@@ -290,26 +219,13 @@ class Engine:
                 continue
             with contextlib.suppress(RedisError):
                 # It may outlast our leases on those behind it, and our watch: whoever is free takes them over.
-                await self._give_back_foreign()
+                await self._flights.give_back_foreign()
                 await self._watch.call()
             self._stock.run(settlement.job_id)
 
-    async def _give_back_foreign(self) -> None:
-        if self._foreign:
-            # Each goes to the head of its queue, so the last goes first.
-            await self._settle_all([foreign.settlement("queue") for foreign in reversed(self._foreign)])
-            self._foreign.clear()
-
-    async def _drain(self) -> None:
-        while self.busy:
-            if self._settlements:
-                await self._settle()
-            else:
-                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-
     async def _wait(self) -> None:
         wake = self._watch.wake
-        if self.suspended or len(self._sending) >= self._tuning.in_flight:
+        if self.suspended or len(self._flights) >= self._tuning.in_flight:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), SUSPENDED_S)
             wake.clear()
@@ -317,33 +233,6 @@ class Engine:
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
         if due_in is None or due_in > 0:
             await self._watch.wait(due_in)
-
-    async def _finish(self) -> None:
-        self._settlements += [returned(leased) for leased, _ in self._suspects]
-        await self._ended_or_hurry(asyncio.get_running_loop().time() + self._tuning.grace_us / 1e6)
-        await self._sender.close()
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=CLOSING_S)
-        for task in list(self._sending):
-            task.cancel()
-        if self._sending:
-            await asyncio.wait(self._sending)
-        try:
-            while self._settlements:
-                await self._settle()
-            await self._give_back_foreign()
-        except RedisError as error:
-            self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
-
-    async def _ended_or_hurry(self, until: float) -> None:
-        loop = asyncio.get_running_loop()
-        hurry = asyncio.create_task(self._hurry.wait())
-        while self._sending and not self._hurry.is_set() and (left := until - loop.time()) > 0:
-            await asyncio.wait([*self._sending, hurry], timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if self._settlements:
-                with contextlib.suppress(RedisError):  # what could not be settled is tried once more at the end
-                    await self._settle()
-        hurry.cancel()
 
     async def _wait_for_redis(self, error: RedisError) -> None:
         if isinstance(error, ResponseError) and not any(word in str(error) for word in PASSING):

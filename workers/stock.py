@@ -21,7 +21,7 @@ from notifier.notification import Notification
 from workers.sender import check_crashes
 
 if TYPE_CHECKING:
-    from workers.engine import Foreign
+    from workers.flights import Foreign
     from workers.push import PushWorker
 
 MOST_SCHEDULED: Final = 500

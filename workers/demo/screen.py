@@ -37,6 +37,8 @@ class Screen:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._live.__exit__(kind, error, at)
+        if not self._console.is_terminal:
+            self._console.print()  # only a terminal's line was ended
 
     def show(self, stats: Mapping[str, int], waiting: int) -> None:
         """Show the totals."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
+from notifier.child import end
 from notifier.embedded import EmbeddedRedis
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -91,19 +91,7 @@ def child(arguments: Sequence[str], **kwargs: Any) -> Iterator[subprocess.Popen[
         try:
             yield process
         finally:
-            end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a child in order, or at once where it was ended before or is deaf."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            end(process, END_S)
 
 
 def await_that(condition: Callable[[], bool], what: str, within_s: float = 60.0, poll_s: float = POLL_S) -> float:

@@ -1,8 +1,9 @@
-"""A child process that does not outlive this one."""
+"""Child processes: one that does not outlive this one, and the end of any."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +36,16 @@ def spawn(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
     if threading.current_thread() is threading.main_thread():
         return _popen(command, output)
     return _spawn_from_lasting_thread(command, output)
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End a child in order by SIGTERM, or by SIGKILL where it has not ended within `patience_s`."""
+    process.send_signal(signal.SIGTERM)  # none is sent to one that was waited for
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _spawn_from_lasting_thread(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:

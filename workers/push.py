@@ -121,13 +121,14 @@ class PushWorker(Worker):
         redis = asyncio_client(self.connection)
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
+        sender = build_sender(settings, providers)
         self._engine = Engine(
             redis=redis,
             watch=watch,
             worker=self.name,
             lanes=lanes,
             policies=settings.policies(),
-            sender=build_sender(settings, providers),
+            sender=sender,
             stock=stock,
             tuning=build_tuning(settings),
         )
@@ -140,7 +141,7 @@ class PushWorker(Worker):
         finally:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
-            await asyncio.gather(*(provider.close() for provider in providers.values()))
+            await sender.close()
             with contextlib.suppress(RedisError):
                 self._report(self._engine)
             await watch.close()

@@ -7,7 +7,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -134,17 +134,8 @@ class Sender:
         wait_us = max(asked, self._backoff.wait_us(attempt)) if spends or not asked else asked
         log().info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
         state: State = "later" if spends else "wait"
-        return Settlement(
-            leased.job_id,
-            leased.permit,
-            leased.user,
-            leased.category,
-            reached,
-            state,
-            "retried" if spends else "returned",
-            wait_us,
-            json.dumps(answered) if answered else "",
-        )
+        word = "retried" if spends else "returned"
+        return _settled(leased, state, word, wait_us, json.dumps(answered) if answered else "", reached=reached)
 
 
 def decode(leased: Leased) -> Notification:
@@ -169,12 +160,12 @@ def check_crashes(crashes: int) -> None:
 
 def returned(leased: Leased) -> Settlement:
     """Back to its place at the head of its line: it was not begun, so its permit is refunded."""
-    return replace(broken_off(leased), reached=False)
+    return _settled(leased, "line", reached=False)
 
 
 def broken_off(leased: Leased) -> Settlement:
     """Back to its place at the head of its line. It may have been sent, so its permit stays; no attempt is spent."""
-    return replace(_failed(leased, "", "", reached=True), state="line", detail="")
+    return _settled(leased, "line", reached=True)
 
 
 def failed(leased: Leased, reason: str) -> Settlement:
@@ -183,7 +174,7 @@ def failed(leased: Leased, reason: str) -> Settlement:
 
 
 def _delivered(leased: Leased, *, reached: bool) -> Settlement:
-    return Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, "delivered", "delivered")
+    return _settled(leased, "delivered", "delivered", reached=reached)
 
 
 def _describe(answer: Answer) -> str:
@@ -191,13 +182,12 @@ def _describe(answer: Answer) -> str:
 
 
 def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlement:
+    return _settled(leased, "failed", word, encode_reason(reason), reached=reached)
+
+
+def _settled(
+    leased: Leased, state: State, word: str = "", detail: str | int = "", answered: str = "", *, reached: bool
+) -> Settlement:
     return Settlement(
-        leased.job_id,
-        leased.permit,
-        leased.user,
-        leased.category,
-        reached,
-        "failed",
-        word,
-        encode_reason(reason),
+        leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail, answered
     )

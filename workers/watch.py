@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -49,11 +49,11 @@ class Watch:
                 return
             if self.kept:
                 for queue in self._queues:
-                    self._listen(queue, self._pushed(queue))
-                self._listen("notifier:nudge", self._called("notifier:nudge"))
+                    self._listen(queue, self._pushed)
+                self._listen("notifier:nudge", self._called)
                 timeout = LONGEST_S if due_in_s is None else min(LONGEST_S, due_in_s)
             else:
-                self._listen("notifier:relief", self._called("notifier:relief"))
+                self._listen("notifier:relief", self._called)
                 timeout = LISTEN_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), max(0.0, timeout))
@@ -73,12 +73,10 @@ class Watch:
             await self.call()
         await self._blocking.aclose()
 
-    def _listen(self, key: str, listening: Any) -> None:
+    def _listen(self, key: str, heard: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         task = self._listening.get(key)
         if task is None or task.done():
-            self._listening[key] = asyncio.create_task(listening)
-        else:
-            listening.close()
+            self._listening[key] = asyncio.create_task(heard(key))
 
     async def _pushed(self, queue: str) -> None:
         # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.

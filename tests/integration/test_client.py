@@ -47,21 +47,9 @@ RATES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
-    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
-        yield running
-
-
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
     return write_config(tmp_path, redis_server.url, simulators.providers(), **RATES)
-
-
-@pytest.fixture
-def producer(config: Path) -> Iterator[Notifier]:
-    with notifier(config) as made:
-        yield made
 
 
 def queued(redis: Any, lane: str = "default") -> list[str]:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from support import (
     ends,
     eventually,
     note,
-    notifier,
     queue,
     rq,
     rq_command,
@@ -42,21 +40,9 @@ RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap
 JSON = "rq.serializers.JSONSerializer"
 
 
-@pytest.fixture(scope="module")
-def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
-    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
-        yield running
-
-
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
     return write_config(tmp_path, redis_server.url, simulators.providers(), **RATES)
-
-
-@pytest.fixture
-def producer(config: Path) -> Iterator[Notifier]:
-    with notifier(config) as made:
-        yield made
 
 
 def rq_worker(config: Path, url: str, *arguments: str, name: str = "worker") -> WorkerProcess:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 from redis import Redis
 
+from notifier.child import end
 from notifier.connection import check, connect
 from notifier.embedded import EmbeddedRedis
 from notifier.errors import NotifierError, RedisUnusableError
@@ -107,14 +107,5 @@ def _simulators(stack: contextlib.ExitStack, folder: Path, scripts: Mapping[str,
 def _child(stack: contextlib.ExitStack, command: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C is for the demo, which ends its children in order.
     process = stack.enter_context(subprocess.Popen(command, start_new_session=True, **kwargs))  # noqa: S603
-    stack.callback(_end, process)
+    stack.callback(end, process, END_S)
     return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

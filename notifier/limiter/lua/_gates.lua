@@ -26,7 +26,8 @@ local function expect(id, at)
 end
 
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
--- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head id, at}. Returns the earliest of all.
+-- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at}.
+-- Returns the earliest of all, and the gates by lane.
 local function set_gates(user, lines, now)
   local gates, earliest = {}, nil
   for _, line in ipairs(lines) do

@@ -682,7 +682,7 @@ def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
                 "url": r.provider._url,
                 "headers": bearer,
                 "json": {"message": GOOD},
-                "ssl": r.provider._ssl,
+                "ssl": r.provider._pool.tls,
             }
             elsewhere = r.provider._url.replace(PROJECT, "other")
             cases = [
@@ -700,7 +700,7 @@ def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
                     answer = await response.json()
                     assert (response.status, answer.get("error", {}).get("status")) == (status, word)
             token_url = r.simulator.url + "/token"
-            async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._ssl) as response:
+            async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._pool.tls) as response:
                 assert await response.json() == {"error": "unsupported_grant_type"}
 
     asyncio.run(run())

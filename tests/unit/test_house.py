@@ -18,7 +18,7 @@ LONGEST = 350
 DRIVERS = {
     "h2": "notifier/providers/http2",
     "pyfcm": "notifier/providers/fcm",
-    "aiohttp": "notifier/providers/fcm",
+    "aiohttp": "notifier/providers/http1",
     "google": "notifier/providers/fcm",
     "jwt": "notifier/providers/apns",
     "yaml": "notifier/yaml_source",

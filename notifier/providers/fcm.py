@@ -11,9 +11,10 @@ from pyfcm import FCMNotification
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import mask
+from notifier.providers import fcm_answers
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.fcm_payload import PAYLOAD_BYTES, message_arguments, payload_size, read_answer
+from notifier.providers.fcm_payload import PAYLOAD_BYTES, message_arguments, payload_size
 from notifier.providers.fcm_tokens import AccessTokens, check_https, read_account
 from notifier.providers.http1 import Pool, tls_context
 
@@ -89,7 +90,7 @@ class FcmProvider:
         response = await self._pool.post(self._url, body, headers, origin=self._origin, send_by=send_by)
         if isinstance(response, Answer):
             return response
-        answer = read_answer(response.status, response.headers, response.body)
+        answer = fcm_answers.read(response.status, response.headers, response.body)
         if answer.status == UNAUTHORIZED and answer.outcome is Outcome.RETRY:
             return self._tokens.refused(token, answer)
         self._tokens.accepted(token)

@@ -17,9 +17,9 @@ from google.auth.transport import requests as google_transport
 from google.oauth2 import service_account as google_accounts
 
 from notifier.errors import SettingsError
+from notifier.providers.answers import MINUTE_US
 from notifier.providers.backoff import SECOND_US, Backoff
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.fcm_payload import FAULT_WAIT_US
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 ACCOUNT_FIELDS: Final = ("client_email", "private_key", "project_id", "token_uri")
@@ -79,7 +79,7 @@ class AccessTokens:
         if proven:
             return answer
         self._fault(f"FCM: {answer.reason}")
-        return Answer(Outcome.FAULT, answer.status, answer.reason, FAULT_WAIT_US)
+        return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US)
 
     def close(self) -> None:
         """Stop waiting for a fetch; its thread ends by its own timeout."""
@@ -130,7 +130,7 @@ class AccessTokens:
         if self._refusal.outcome is not Outcome.FAULT or not self._backoff.failing:
             self._log.error("fcm_account_refused", reason=reason, help="check its key and its role")
         self._refusal = Answer(Outcome.FAULT, reason=reason)
-        self._backoff.hold(asyncio.get_running_loop().time() + FAULT_WAIT_US / SECOND_US)
+        self._backoff.hold(asyncio.get_running_loop().time() + MINUTE_US / SECOND_US)
 
 
 class _TokenEndpointDownError(Exception):

@@ -23,10 +23,11 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
+from notifier.providers import fcm_answers
 from notifier.providers.apns import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import FcmProvider
-from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size, read_answer
+from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
 from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import FcmSimulator, is_valid, make_service_account, public_key_of
@@ -184,10 +185,10 @@ def test_retry_after_is_handed_on_and_never_slept(
 def test_a_date_in_retry_after_is_read_by_the_servers_clock() -> None:
     """A worker whose clock is hours wrong still waits what the server meant."""
     headers = {
-        "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
-        "Retry-After": "Wed, 21 Oct 2015 07:30:00 GMT",
+        "date": "Wed, 21 Oct 2015 07:28:00 GMT",
+        "retry-after": "Wed, 21 Oct 2015 07:30:00 GMT",
     }
-    assert read_answer(503, headers, b"").retry_after_us == 120 * SECOND
+    assert fcm_answers.read(503, headers, b"").retry_after_us == 120 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -205,8 +206,8 @@ def test_a_date_in_retry_after_is_read_by_the_servers_clock() -> None:
 )
 def test_odd_bodies_are_borne(body: bytes) -> None:
     """No body makes the reading of an answer raise; the status still decides."""
-    assert read_answer(404, {}, body) == Answer(Outcome.FAULT, 404, "", 60 * SECOND)
-    assert read_answer(200, {}, body).outcome is Outcome.UNKNOWN
+    assert fcm_answers.read(404, {}, body) == Answer(Outcome.FAULT, 404, "", 60 * SECOND)
+    assert fcm_answers.read(200, {}, body).outcome is Outcome.UNKNOWN
 
 
 def test_a_device_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:

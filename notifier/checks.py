@@ -16,11 +16,11 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator, Validation
 from pydantic_core import PydanticCustomError
 
 from notifier.errors import SettingsError
-from notifier.notification import CATEGORY, USER_BYTES
+from notifier.notification import NAME_FORM, USER_BYTES
 from notifier.units import Window, parse_duration, parse_window, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
@@ -52,9 +52,10 @@ def kind(value: object) -> str:
             return "a mapping"
 
 
-def wrong_at(path: str, message: str) -> PydanticCustomError:
-    """Return the error of a check that sees several keys, to be shown at the one of them that is at fault."""
-    return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": path})
+def wrong_at(paths: str | Sequence[str], message: str) -> PydanticCustomError:
+    """Return the error of a check that sees several keys, to be shown at the ones that are at fault."""
+    at = [paths] if isinstance(paths, str) else list(paths)
+    return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": at})
 
 
 def duration(*, least_us: int) -> PlainValidator:
@@ -118,7 +119,7 @@ def redis_url(value: object) -> str:
 
 
 def _name(value: str) -> str:
-    if not CATEGORY.fullmatch(value):
+    if not NAME_FORM.fullmatch(value):
         raise ValueError("is not a name; use up to 64 of a-z, 0-9, '_' and '-', beginning with a letter or digit")
     return value
 
@@ -132,7 +133,7 @@ def _user(value: str) -> str:
 def _tier(value: str, info: ValidationInfo) -> str:
     tiers = (info.context or {}).get("tiers", ())
     if value not in tiers:
-        named = [name for name in tiers if CATEGORY.fullmatch(name)]
+        named = [name for name in tiers if NAME_FORM.fullmatch(name)]
         known = f"tiers are {', '.join(named[:MAX_LISTED])}" if named else "there are none under tiers"
         raise ValueError(f"unknown tier {shown(value)}; {known}")
     return value

@@ -21,6 +21,7 @@ from notifier.job import encode_data, encode_meta
 from notifier.limiter import RedisLimiter, lines
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
+from notifier.policy import Category
 from notifier.providers import check_payload
 from notifier.settings import Settings, load_settings
 
@@ -58,6 +59,7 @@ class Notifier:
         self._redis = redis
         self._settings = settings
         self._policies = settings.policies()
+        self._platforms = settings.providers.platforms()
         self.limiter = RedisLimiter(redis)
 
     @classmethod
@@ -172,13 +174,9 @@ class Notifier:
         if not self._policies.knows(notification.category):
             known = ", ".join(sorted(self._policies.categories))
             raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
-        for index, device in enumerate(notification.devices):
-            if getattr(self._settings.providers, device.platform) is None:
-                raise InvalidNotificationError(
-                    f"devices[{index}].platform", f"no provider is configured: add providers.{device.platform}"
-                )
-        check_payload(notification)
         category = self._policies.category(notification.category)
+        self._check_routes(notification, category)
+        check_payload(notification)
         expires_in_us = notification.expires_in_us
         dedupe = notification.dedupe_key
         return lines.Job(
@@ -191,6 +189,18 @@ class Notifier:
             # With its length, so that no user's name and key together read like another's.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
         )
+
+    def _check_routes(self, notification: Notification, category: Category) -> None:
+        app = notification.app or category.app
+        for index, device in enumerate(notification.devices):
+            platform = self._platforms.get(device.platform)
+            if platform is None:
+                raise InvalidNotificationError(
+                    f"devices[{index}].platform", f"no provider is configured: add providers.{device.platform}"
+                )
+            if why_not := platform.why_not(app):
+                whose = "" if notification.app or app is None else f"category {category.name}, "
+                raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
 
     def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -19,7 +19,7 @@ DATA_DEPTH: Final = 32
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
-CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 # Apple: hexadecimal, of a length that may change; 32 bytes today. FCM: an opaque URL-safe string.
 TOKENS: Final = {
@@ -31,6 +31,11 @@ TOKENS: Final = {
 def mask(token: str) -> str:
     """A token as it may appear in a log or an error: enough to tell two apart, never the whole."""
     return f"{token[:6]}…{token[-2:]}" if len(token) > 12 else "…"  # noqa: PLR2004 - shorter ones would be given away
+
+
+def route(platform: str, app: str | None) -> str:
+    """By which provider and app a device is reached, in text: ``apns``, or ``apns/driver`` for a named app."""
+    return platform if app is None else f"{platform}/{app}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Notification:
     send_at: not before this moment; must carry a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
+    app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
     """
 
     user: str
@@ -67,6 +73,7 @@ class Notification:
     dedupe_key: str | None = None
     badge: int | None = None
     sound: str | None = None
+    app: str | None = None
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -87,8 +94,9 @@ class Notification:
         payload on the wire) are made by `Notifier.send`.
         """
         _check_text("user", self.user, USER_BYTES)
-        if not isinstance(self.category, str) or not CATEGORY.fullmatch(self.category):
-            raise InvalidNotificationError("category", f"{self.category!r} is not a name of a category")
+        _check_name("category", self.category)
+        if self.app is not None:
+            _check_name("app", self.app)
         if not isinstance(self.priority, str) or self.priority not in PRIORITIES:
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
@@ -139,7 +147,7 @@ class Notification:
             "devices": [{"platform": d.platform, "token": d.token} for d in self.devices],
             "category": self.category,
         }
-        for name in ("title", "body", "collapse_id", "badge", "sound"):
+        for name in ("title", "body", "collapse_id", "badge", "sound", "app"):
             value = getattr(self, name)
             if value is not None:
                 kwargs[name] = value
@@ -182,6 +190,12 @@ def _check_text(name: str, value: object, limit: int) -> None:
         raise InvalidNotificationError(name, "is not valid Unicode text") from None
     if size > limit:
         raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def _check_name(field: str, value: object) -> None:
+    if not isinstance(value, str) or not NAME_FORM.fullmatch(value):
+        what = "an app" if field == "app" else "a category"
+        raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")
 
 
 def _check_devices(devices: object) -> None:

@@ -68,7 +68,7 @@ class Category:
     expires_us: how long a notification is worth sending if it does not say so itself; None is for ever.
     bypass: counted against the user's and the category's windows, but never held back by them.
     attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
-    provider may or may not have delivered.
+    provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Category:
     bypass: bool = False
     attempts: int = 5
     on_unknown: OnUnknown = "resend"
+    app: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

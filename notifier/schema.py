@@ -7,29 +7,17 @@ only enqueues has no keys and must be able to load the same file.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from notifier import checks
-from notifier.checks import duration, wrong_at
+from notifier.checks import wrong_at
 from notifier.errors import SettingsError
-from notifier.policy import Category, Lane, OnUnknown, Policies, Policy, Window
+from notifier.policy import Category, Lane, OnUnknown, Policies, Policy
+from notifier.schema_providers import ProvidersSettings
+from notifier.schema_types import Duration, File, Name, Positive, Section, Windows
 from notifier.units import UNITS, format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]
@@ -38,19 +26,8 @@ DAY: Final = UNITS["d"]
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
 
-Duration = Annotated[int, duration(least_us=0)]
-Positive = Annotated[int, duration(least_us=UNITS["ms"])]
-Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS]
-File = Annotated[Path, checks.FILE]
-HttpsEndpoint = Annotated[str, checks.HTTPS]
-Name = Annotated[str, checks.NAME]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class RedisSettings(_Section):
+class RedisSettings(Section):
     """Where the queues and the limiter live."""
 
     # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
@@ -68,14 +45,14 @@ class RedisSettings(_Section):
         return password
 
 
-class UserSettings(_Section):
+class UserSettings(Section):
     """What one person may receive in all."""
 
     windows: Windows = ()
     gap_us: Duration = Field(default=0, alias="gap")
 
 
-class OverrideSettings(_Section):
+class OverrideSettings(Section):
     """Rules of a tier or of one user; what is not given is taken from `user`."""
 
     windows: Windows | None = None
@@ -90,81 +67,10 @@ class CategorySettings(UserSettings):
     bypass: bool = False
     attempts: int = Field(default=5, ge=1, le=100)
     on_unknown: OnUnknown = "resend"
+    app: Name | None = None
 
 
-class ApnsSettings(_Section):
-    """Apple. `client: console` prints and needs no other key."""
-
-    client: Literal["h2", "console"] = "h2"
-    team_id: str = Field(default="", validate_default=True)
-    key_id: str = Field(default="", validate_default=True)
-    topic: str = Field(default="", validate_default=True)
-    key_file: File | None = None
-    endpoint: HttpsEndpoint = "https://api.push.apple.com"
-    ca_file: File | None = None
-    timeout_us: Positive = Field(default=5 * SECOND, alias="timeout")
-
-    @field_validator("team_id", "key_id", "topic")
-    @classmethod
-    def _given(cls, value: str, info: ValidationInfo) -> str:
-        if not value and info.data.get("client") == "h2":
-            raise ValueError("is missing; client h2 needs team_id, key_id and topic, client console none of them")
-        if value:
-            checks.check_apple_id(str(info.field_name), value)
-        return value
-
-    def read_key(self, environ: Mapping[str, str]) -> str:
-        """Return the PEM text of the signing key, from NOTIFIER_APNS_KEY or else `key_file`.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
-        """
-        text, where = checks.from_environment_or_file(
-            environ, "NOTIFIER_APNS_KEY", self.key_file, "providers.apns.key_file"
-        )
-        # Many hosts can only keep one line in a variable, with \n written out.
-        pem = text.replace("\\n", "\n").strip() + "\n"
-        if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
-            raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
-        return pem
-
-
-class FcmSettings(_Section):
-    """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
-
-    client: Literal["pyfcm", "console"] = "pyfcm"
-    service_account: File | None = None
-    endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
-    ca_file: File | None = None
-    timeout_us: Positive = Field(default=5 * SECOND, alias="timeout")
-
-    def read_service_account(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """Return the service account, from NOTIFIER_FCM_SERVICE_ACCOUNT or else the file `service_account`.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
-        """
-        text, where = checks.from_environment_or_file(
-            environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", self.service_account, "providers.fcm.service_account"
-        )
-        try:
-            account = json.loads(text)
-        except (ValueError, RecursionError):
-            account = None
-        if not isinstance(account, dict):
-            raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
-        for key in ("project_id", "client_email", "private_key", "token_uri"):
-            if not isinstance(account.get(key), str):
-                raise SettingsError(f"{where} is not a service account: it has no {key}")
-        return account
-
-
-class ProvidersSettings(_Section):
-    """Whom to send through; a platform that is not named here cannot be sent to."""
-
-    apns: ApnsSettings | None = None
-    fcm: FcmSettings | None = None
-
-
-class BackoffSettings(_Section):
+class BackoffSettings(Section):
     """How long to wait between the attempts of one notification: from `first`, doubling, to `most`."""
 
     first_us: Positive = Field(default=2 * SECOND, alias="first")
@@ -178,7 +84,7 @@ class BackoffSettings(_Section):
         return self
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(Section):
     """How one worker process works."""
 
     batch: int = Field(default=100, ge=1, le=1_000)
@@ -188,7 +94,7 @@ class WorkerSettings(_Section):
     backoff: BackoffSettings = BackoffSettings()
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """How and how much is logged."""
 
     format: Literal["auto", "json", "console"] = "auto"
@@ -206,14 +112,14 @@ UserEntry = Annotated[
 ]
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole file."""
 
     redis: RedisSettings = RedisSettings()
     user: UserSettings = UserSettings()
-    tiers: dict[Name, OverrideSettings] = {}
-    users: dict[Annotated[str, checks.USER], UserEntry] = {}
-    categories: dict[Name, CategorySettings] = {}
+    tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
+    users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
+    categories: dict[Name, CategorySettings] = Field(default_factory=dict)
     providers: ProvidersSettings = ProvidersSettings()
     worker: WorkerSettings = WorkerSettings()
     keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")
@@ -224,8 +130,8 @@ class Settings(_Section):
     @model_validator(mode="after")
     def _lease_outlasts_every_send(self) -> Self:
         # A lease that ends before the answer lets a second worker send the same again.
-        for name, provider in (("apns", self.providers.apns), ("fcm", self.providers.fcm)):
-            least = provider.timeout_us + LEASE_MARGIN_US if provider else 0
+        for name, provider in self.providers.platforms().items():
+            least = provider.timeout_us + LEASE_MARGIN_US
             if self.worker.lease_us < least:
                 lease, margin = format_duration(self.worker.lease_us), format_duration(LEASE_MARGIN_US)
                 raise wrong_at(
@@ -233,6 +139,15 @@ class Settings(_Section):
                     f"{lease} is too short for the timeout of providers.{name}: "
                     f"give at least {format_duration(least)}, which is the timeout and {margin}",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _every_app_is_known(self) -> Self:
+        known = {name for platform in self.providers.platforms().values() for name in platform.apps}
+        for name, category in self.categories.items():
+            if category.app is not None and category.app not in known:
+                apps = f"known are {', '.join(sorted(known))}" if known else "there are none"
+                raise wrong_at(f"categories.{name}.app", f"no platform has an app {category.app!r}; {apps}")
         return self
 
     def policies(self) -> Policies:
@@ -254,6 +169,7 @@ class Settings(_Section):
                     bypass=category.bypass,
                     attempts=category.attempts,
                     on_unknown=category.on_unknown,
+                    app=category.app,
                 )
                 for name, category in self.categories.items()
             },

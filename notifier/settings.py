@@ -11,17 +11,15 @@ from pydantic import ValidationError
 from notifier.checks import redis_url
 from notifier.errors import SettingsError
 from notifier.schema import (
-    ApnsSettings,
     BackoffSettings,
     CategorySettings,
-    FcmSettings,
     LogSettings,
-    ProvidersSettings,
     RedisSettings,
     Settings,
     UserSettings,
     WorkerSettings,
 )
+from notifier.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings
 from notifier.settings_errors import explain, line_of
 from notifier.yaml_source import MAX_BYTES, Mark, YamlError, decode, read_yaml
 

@@ -32,10 +32,10 @@ def explain(error: ValidationError, source: Source, schema: type[BaseModel]) -> 
     problems = []
     for details in error.errors(include_url=False):
         path, of_key = _place(details)
-        if at := details.get("ctx", {}).get("at"):
-            path = (*path, *at.split("."))
-        mark = _mark(path, source, of_key=of_key)
-        problems.append(Problem(mark, path, _message(details, path, schema)))
+        for at in details.get("ctx", {}).get("at", [""]):
+            full = (*path, *at.split(".")) if at else path
+            mark = _mark(full, source, of_key=of_key)
+            problems.append(Problem(mark, full, _message(details, full, schema)))
     return problems
 
 

@@ -16,7 +16,7 @@ import structlog
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, decode_data, encode_reason
 from notifier.limiter.lines import Leased, Settlement, State
-from notifier.notification import Notification, mask
+from notifier.notification import Notification, mask, route
 from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 
@@ -46,7 +46,7 @@ class Backoff:
 
 
 class Sender:
-    """Hands notifications to their providers."""
+    """Hands notifications to their providers, which stand under their routes."""
 
     def __init__(self, providers: Mapping[str, Provider], backoff: Backoff) -> None:
         self._providers = providers
@@ -73,10 +73,11 @@ class Sender:
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
         ]
+        app = notification.app or category.app
         if len(dispatches) == 1:  # nearly always; a gather would cost a task more
-            answers = [await self._one(dispatches[0])]
+            answers = [await self._one(dispatches[0], app)]
         else:
-            answers = await asyncio.gather(*map(self._one, dispatches))
+            answers = await asyncio.gather(*(self._one(dispatch, app) for dispatch in dispatches))
         if self._log.is_enabled_for(logging.DEBUG):
             log().debug("sent", outcomes=[answer.outcome.value for answer in answers])
         return self._settlement(leased, category, notification, answered, dict(zip(waiting, answers, strict=True)), log)
@@ -88,15 +89,16 @@ class Sender:
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
 
-    async def _one(self, dispatch: Dispatch) -> Answer:
-        provider = self._providers.get(dispatch.device.platform)
+    async def _one(self, dispatch: Dispatch, app: str | None) -> Answer:
+        by = route(dispatch.device.platform, app)
+        provider = self._providers.get(by)
         if provider is None:
-            return Answer(Outcome.FAULT, reason=f"no provider is configured for {dispatch.device.platform}")
+            return Answer(Outcome.FAULT, reason=f"no provider is configured for {by}")
         try:
             return await provider.send(dispatch)
         except Exception:  # noqa: BLE001 - whatever a driver raises
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
-            self._log.exception("provider_broke", platform=dispatch.device.platform, job_id=dispatch.job_id)
+            self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
             return Answer(Outcome.UNKNOWN, reason="the provider's client broke")
 
     def _settlement(  # noqa: PLR0917 - all of one send

@@ -11,6 +11,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from rq.connections import get_connection_kwargs
 
+from notifier.notification import route
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.settings import ApnsSettings, FcmSettings, Settings
@@ -19,41 +20,43 @@ from workers.sender import Backoff, Sender
 
 
 def build_providers(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, Provider]:
-    """The configured providers by platform. Raises SettingsError where a key or an account cannot be read."""
+    """The configured providers by route. Raises SettingsError where a key or an account cannot be read."""
     providers: dict[str, Provider] = {}
-    if settings.providers.apns is not None:
-        providers["apns"] = _apns(settings.providers.apns, environ)
-    if settings.providers.fcm is not None:
-        providers["fcm"] = _fcm(settings.providers.fcm, environ)
+    if (apns := settings.providers.apns) is not None:
+        providers |= {route("apns", app): _apns(apns, app, environ) for app in apns.app_names}
+    if (fcm := settings.providers.fcm) is not None:
+        providers |= {route("fcm", app): _fcm(fcm, app, environ) for app in fcm.app_names}
     return providers
 
 
-def _apns(settings: ApnsSettings, environ: Mapping[str, str]) -> Provider:
+def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
     if settings.client == "console":
-        return ConsoleProvider("apns")
+        return ConsoleProvider("apns", app)
     from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
+    mine = settings.app(app)
     return ApnsProvider(
-        team_id=settings.team_id,
-        key_id=settings.key_id,
-        key=settings.read_key(environ),
-        topic=settings.topic,
-        endpoint=settings.endpoint,
-        ca_file=settings.ca_file,
-        timeout_us=settings.timeout_us,
+        team_id=mine.team_id,
+        key_id=mine.key_id,
+        key=settings.read_key(environ, app),
+        topic=mine.topic,
+        endpoint=mine.endpoint,
+        ca_file=mine.ca_file,
+        timeout_us=mine.timeout_us,
     )
 
 
-def _fcm(settings: FcmSettings, environ: Mapping[str, str]) -> Provider:
+def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
     if settings.client == "console":
-        return ConsoleProvider("fcm")
+        return ConsoleProvider("fcm", app)
     from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as above
 
+    mine = settings.app(app)
     return FcmProvider(
-        service_account=settings.read_service_account(environ),
-        endpoint=settings.endpoint,
-        ca_file=settings.ca_file,
-        timeout_us=settings.timeout_us,
+        service_account=settings.read_service_account(environ, app),
+        endpoint=mine.endpoint,
+        ca_file=mine.ca_file,
+        timeout_us=mine.timeout_us,
     )
 
 
@@ -66,7 +69,7 @@ def build_sender(settings: Settings, providers: Mapping[str, Provider]) -> Sende
 def build_tuning(settings: Settings) -> Tuning:
     """How much at once and how long, by the settings."""
     worker, providers = settings.worker, settings.providers
-    timeouts = [p.timeout_us for p in (providers.apns, providers.fcm) if p is not None]
+    timeouts = [platform.timeout_us for platform in providers.platforms().values()]
     return Tuning(
         batch=worker.batch,
         in_flight=worker.in_flight,

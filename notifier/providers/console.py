@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from notifier.notification import mask
+from notifier.notification import mask, route
 from notifier.providers.contract import Answer, Dispatch, Outcome
 
 
 class ConsoleProvider:
-    """Stands in for the provider of one platform; everything is delivered, to a text stream.
+    """Stands in for the provider of one platform and app; everything is delivered, to a text stream.
 
     stream: where to print; None is the standard output of the moment. The title is shown, of the body only
     its length: a console is a log.
     """
 
-    def __init__(self, platform: str, stream: TextIO | None = None) -> None:
+    def __init__(self, platform: str, app: str | None = None, stream: TextIO | None = None) -> None:
         self.platform = platform
+        self._route = route(platform, app)
         self._stream = stream
 
     async def send(self, dispatch: Dispatch) -> Answer:
@@ -27,7 +28,7 @@ class ConsoleProvider:
         title = "-" if notification.title is None else repr(notification.title)
         body = "no body" if notification.body is None else f"body of {len(notification.body)} characters"
         print(
-            f"push {self.platform} user={notification.user!r} category={notification.category}"
+            f"push {self._route} user={notification.user!r} category={notification.category}"
             f" token={mask(dispatch.device.token)} title={title} ({body})",
             file=self._stream or sys.stdout,
             flush=True,

@@ -22,7 +22,7 @@ def push(stream: io.StringIO | None, **fields: str) -> Answer:
     notification = Notification(user="42", devices=[device], category="chat", **fields)
 
     async def run() -> Answer:
-        provider = ConsoleProvider("apns", stream)
+        provider = ConsoleProvider("apns", stream=stream)
         answer = await provider.send(Dispatch("job-1", device, notification, None, 0.0))
         await provider.close()
         return answer

@@ -36,6 +36,7 @@ NOTIFICATIONS = st.builds(
     collapse_id=st.none() | st.text("abcé-", min_size=1, max_size=30),
     badge=st.none() | st.integers(0, 999),
     sound=st.none() | TEXT,
+    app=st.none() | st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True),
 )
 GOOD: dict[str, Any] = {"user": "anna", "devices": [Device("apns", "ab" * 32)], "title": "Hello"}
 

@@ -174,6 +174,25 @@ def test_a_platform_without_provider_waits() -> None:
     assert (settled.state, settled.word, settled.reached) == ("wait", "returned", False)
 
 
+def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
+    """Each device goes by its platform and the app: the notification's own, else the category's, else the unnamed."""
+    device = Device("apns", tokens(1)[0])
+    for own, of_category, expected in (
+        (None, None, "apns"),
+        (None, "driver", "apns/driver"),
+        ("rider", "driver", "apns/rider"),
+        ("kitchen", None, None),  # no provider here: FAULT, given back
+    ):
+        providers = {
+            by: Scripted({device.token: Answer(Outcome.DELIVERED)}) for by in ("apns", "apns/driver", "apns/rider")
+        }
+        job = leased(data=encode_data(Notification(user="anna", devices=[device], title="Hello", app=own)))
+        sender = Sender(providers, Backoff(1, 1))
+        settled = asyncio.run(sender.send(job, replace(CATEGORY, app=of_category), 1e9))
+        assert [by for by, provider in providers.items() if provider.asked] == ([expected] if expected else [])
+        assert (settled.state, settled.reached) == (("delivered", True) if expected else ("wait", False))
+
+
 def test_another_users_job_is_refused() -> None:
     """Where the meta, by which it was limited, names another user than the message, nothing is sent."""
     settled, provider = settle(leased(user="berta"), Answer(Outcome.DELIVERED))

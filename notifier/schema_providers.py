@@ -1,0 +1,184 @@
+"""What may stand under `providers` in `notifier.yaml`: the platforms, their apps, and whose secrets are read where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from notifier import checks
+from notifier.checks import wrong_at
+from notifier.errors import SettingsError
+from notifier.schema_types import File, HttpsEndpoint, Name, Positive, Section
+from notifier.units import UNITS
+
+TIMEOUT_US: Final = 5 * UNITS["s"]
+APPLE_IDS: Final = ("team_id", "key_id", "topic")
+
+App = TypeVar("App", bound=Section)
+
+
+class PlatformSettings(Section, Generic[App]):
+    """What the platforms share: named apps, of which each inherits what it does not give.
+
+    A section with named apps is an app itself, the one without a name, only if it gives `identity`.
+    """
+
+    platform: ClassVar[str]
+    identity: ClassVar[str]
+
+    apps: dict[Name, App] = Field(default_factory=dict)
+    timeout_us: Positive = Field(default=TIMEOUT_US, alias="timeout")
+
+    @field_validator("apps")
+    @classmethod
+    def _told_apart(cls, apps: dict[str, App]) -> dict[str, App]:
+        seen: dict[str, str] = {}
+        for name in apps:
+            if (other := seen.setdefault(_suffix(name), name)) != name:
+                raise wrong_at(name, f"cannot be told from {other} in the names of environment variables")
+        return apps
+
+    @property
+    def app_names(self) -> Sequence[str | None]:
+        """The apps that can be sent to; None is the one without a name."""
+        unnamed = not self.apps or bool(getattr(self, self.identity))
+        return [*([None] if unnamed else []), *self.apps]
+
+    def app(self, name: str | None) -> Self:
+        """Return this section as it is for one app, what that one gives put over it; raise KeyError for no app."""
+        if name is None:
+            return self
+        given = self.apps[name]
+        return self.model_copy(update={key: getattr(given, key) for key in given.model_fields_set})
+
+    def why_not(self, name: str | None) -> str | None:
+        """Say why nothing can be sent by this app, or None if it can."""
+        if name in self.app_names:
+            return None
+        where, known = f"providers.{self.platform}", ", ".join(self.apps)
+        if name is None:
+            return f"{where} has named apps only: give one of {known}"
+        return f"{name!r} is not among {where}.apps; {f'known are {known}' if known else 'there are none'}"
+
+    def _read_secret(
+        self, environ: Mapping[str, str], variable: str, key: str, app: str | None, with_it: Sequence[str] = ()
+    ) -> tuple[str, str]:
+        """Return a secret's text and where it came from. An app's own, if it has any, goes before the section's.
+
+        with_it: the keys of which an app that gives one of them must have the secret for itself.
+        """
+        where = f"providers.{self.platform}"
+        if app is not None:
+            given, own = self.apps[app], f"{variable}_{_suffix(app)}"
+            if environ.get(own) or not given.model_fields_set.isdisjoint((key, *with_it)):
+                return checks.from_environment_or_file(environ, own, getattr(given, key), f"{where}.apps.{app}.{key}")
+        return checks.from_environment_or_file(environ, variable, getattr(self, key), f"{where}.{key}")
+
+
+def _suffix(app: str) -> str:
+    """Return an app's name as it ends the names of its environment variables."""
+    return app.upper().replace("-", "_")
+
+
+class ApnsApp(Section):
+    """What tells one of Apple's apps from another."""
+
+    team_id: str = ""
+    key_id: str = ""
+    topic: str = ""
+    key_file: File | None = None
+    endpoint: HttpsEndpoint = "https://api.push.apple.com"
+    ca_file: File | None = None
+
+    @field_validator(*APPLE_IDS)
+    @classmethod
+    def _well_formed(cls, value: str, info: ValidationInfo) -> str:
+        if value:
+            checks.check_apple_id(str(info.field_name), value)
+        return value
+
+
+class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
+    """Apple. `client: console` prints and needs no other key."""
+
+    platform = "apns"
+    identity = "topic"
+
+    client: Literal["h2", "console"] = "h2"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.client == "console":
+            return self
+        missing = [
+            key if name is None else f"apps.{name}.{key}"
+            for name in self.app_names
+            for key in APPLE_IDS
+            if not getattr(self.app(name), key)
+        ]
+        if missing:
+            raise wrong_at(
+                missing, "is missing; client h2 needs team_id, key_id and topic, client console none of them"
+            )
+        return self
+
+    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
+        """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.
+
+        Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
+        """
+        text, where = self._read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id",))
+        # Many hosts can only keep one line in a variable, with \n written out.
+        pem = text.replace("\\n", "\n").strip() + "\n"
+        if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
+            raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
+        return pem
+
+
+class FcmApp(Section):
+    """What tells one of Firebase's projects from another."""
+
+    service_account: File | None = None
+    endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
+    ca_file: File | None = None
+
+
+class FcmSettings(PlatformSettings[FcmApp], FcmApp):
+    """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
+
+    platform = "fcm"
+    identity = "service_account"
+
+    client: Literal["pyfcm", "console"] = "pyfcm"
+
+    def read_service_account(self, environ: Mapping[str, str], app: str | None = None) -> dict[str, Any]:
+        """Return the service account: NOTIFIER_FCM_SERVICE_ACCOUNT or else the file, the app's own before all.
+
+        Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
+        """
+        text, where = self._read_secret(environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", app)
+        try:
+            account = json.loads(text)
+        except (ValueError, RecursionError):
+            account = None
+        if not isinstance(account, dict):
+            raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
+        for key in ("project_id", "client_email", "private_key", "token_uri"):
+            if not isinstance(account.get(key), str):
+                raise SettingsError(f"{where} is not a service account: it has no {key}")
+        return account
+
+
+class ProvidersSettings(Section):
+    """Whom to send through; a platform that is not named here cannot be sent to."""
+
+    apns: ApnsSettings | None = None
+    fcm: FcmSettings | None = None
+
+    def platforms(self) -> dict[str, PlatformSettings[Any]]:
+        """Return the sections that are there, by platform."""
+        found = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: section for name, section in found.items() if section is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 import ssl
 import time
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from notifier.notification import TOKENS
+from notifier.simulators.fcm_checks import is_valid
 from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 AUDIENCE: Final = "https://oauth2.googleapis.com/token"
 TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path; also the name under which it is scripted
 ASSERTION_LIFE_S: Final = 3600
-PAYLOAD_BYTES: Final = 4096
-MAX_TTL_S: Final = 2_419_200
+FAKE_MESSAGE: Final = "fake_message_id"  # what FCM calls every message that it only validated
 
 # FCM's own error codes and the status word that goes with each; other reasons are status words themselves.
 ERROR_CODES: Final = {
@@ -48,29 +46,6 @@ ERROR_CODES: Final = {
     "UNAVAILABLE": "UNAVAILABLE",
     "INTERNAL": "INTERNAL",
     "THIRD_PARTY_AUTH_ERROR": "UNAUTHENTICATED",
-}
-TEXT: Final = (str,)
-MESSAGE_FIELDS: Final[dict[str, tuple[type, ...]]] = {
-    "token": TEXT,
-    "notification": (dict,),
-    "data": (dict,),
-    "android": (dict,),
-    "apns": (dict,),
-    "webpush": (dict,),
-    "fcm_options": (dict,),
-}
-NOTIFICATION_FIELDS: Final[dict[str, tuple[type, ...]]] = {"title": TEXT, "body": TEXT, "image": TEXT}
-ANDROID_FIELDS: Final[dict[str, tuple[type, ...]]] = {
-    "collapse_key": TEXT,
-    "priority": TEXT,
-    "ttl": TEXT,
-    "restricted_package_name": TEXT,
-    "notification": (dict,),
-    "data": (dict,),
-}
-ANDROID_NOTIFICATION_FIELDS: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("title", "body", "icon", "color", "sound", "tag", "click_action", "channel_id"), TEXT),
-    "notification_count": (int,),
 }
 
 
@@ -189,72 +164,43 @@ class FcmSimulator:
         at_us = time.time_ns() // 1000
         if request.transport is not None:
             self.connections.add(request.transport.get_extra_info("peername"))
-        message, reply = self._judge(request, body)
+        message, validate_only, reply = self._judge(request, body)
         scripted = None
         token = message.get("token")
         token = token if isinstance(token, str) else ""
         if reply.status == HTTPStatus.OK and (scripted := self._playback.next(token)):
             reply = scripted
-        name = f"projects/{self._project_id}/messages/0:{at_us}%{secrets.token_hex(8)}"
+        name = FAKE_MESSAGE if validate_only else f"0:{at_us}%{secrets.token_hex(8)}"
+        name = f"projects/{self._project_id}/messages/{name}"
         status = 0 if reply.drop else reply.status
-        self._log.record(_arrival(at_us, message, status, reply.reason, name))
+        self._log.record(_arrival(at_us, message, status, reply.reason, name, dry_run=validate_only))
         if self._latency_s or reply.delay_ms:
             await asyncio.sleep(self._latency_s + reply.delay_ms / 1000)
         return _cut(request) if reply.drop else _response(reply, name)
 
-    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
-        """Read the message, as far as there is one, and the answer that its form earns."""
+    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], bool, Reply]:
+        """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Bearer" or self._access.get(bearer, 0.0) <= time.monotonic():
-            return {}, Reply(401, "UNAUTHENTICATED")
+            return {}, False, Reply(401, "UNAUTHENTICATED")
         if request.match_info["project"] != self._project_id:
-            return {}, Reply(404, "NOT_FOUND")
+            return {}, False, Reply(404, "NOT_FOUND")
         if request.content_type != "application/json":
-            return {}, Reply(400, "INVALID_ARGUMENT")
+            return {}, False, Reply(400, "INVALID_ARGUMENT")
         try:
             asked = json.loads(body)
         except ValueError:
-            return {}, Reply(400, "INVALID_ARGUMENT")
+            return {}, False, Reply(400, "INVALID_ARGUMENT")
         message = asked.get("message") if isinstance(asked, dict) else None
         if not isinstance(message, dict):
-            return {}, Reply(400, "INVALID_ARGUMENT")
-        valid = asked.keys() <= {"message", "validate_only"} and is_valid(message)
-        return message, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
+            return {}, False, Reply(400, "INVALID_ARGUMENT")
+        validate_only = asked.get("validate_only", False)
+        known = asked.keys() <= {"message", "validate_only"} and isinstance(validate_only, bool)
+        valid = known and is_valid(message)
+        return message, validate_only is True, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
 
 
-def is_valid(message: dict[str, Any]) -> bool:
-    """Whether FCM takes a message of this form: known fields, right types, a sane ttl, 4,096 bytes."""
-    notification, android = message.get("notification", {}), message.get("android", {})
-    if not (_has(message, MESSAGE_FIELDS) and _has(notification, NOTIFICATION_FIELDS)):
-        return False
-    if not (_has(android, ANDROID_FIELDS) and TOKENS["fcm"].fullmatch(message.get("token", ""))):
-        return False
-    shown, data = android.get("notification", {}), message.get("data", {})
-    ttl = re.fullmatch(r"(\d{1,9})(?:\.\d{1,9})?s", android.get("ttl", "0s"))
-    counted: dict[str, Any] = {}
-    counted |= {name: message[name] for name in ("notification", "data") if name in message}
-    if shown:
-        counted["android"] = {"notification": shown}
-    size = len(json.dumps(counted, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
-    return (
-        _has(shown, ANDROID_NOTIFICATION_FIELDS)
-        and all(isinstance(value, str) and not _is_reserved(key) for key, value in data.items())
-        and ttl is not None
-        and int(ttl[1]) <= MAX_TTL_S
-        and android.get("priority", "NORMAL") in {"NORMAL", "HIGH"}
-        and size <= PAYLOAD_BYTES
-    )
-
-
-def _has(value: dict[str, Any], fields: dict[str, tuple[type, ...]]) -> bool:
-    return all(name in fields and isinstance(item, fields[name]) for name, item in value.items())
-
-
-def _is_reserved(key: str) -> bool:
-    return key in {"from", "message_type", "gcm", "google"} or key.startswith(("google.", "gcm."))
-
-
-def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name: str) -> Arrival:
+def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name: str, *, dry_run: bool) -> Arrival:
     def part(*path: str, kind: type) -> Any:
         value: Any = message
         for key in path:
@@ -271,6 +217,7 @@ def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name
         collapse_id=part("android", "collapse_key", kind=str),
         data=part("data", kind=dict) or {},
         title=part("notification", "title", kind=str),
+        dry_run=dry_run,
     )
 
 

@@ -20,6 +20,7 @@ class Arrival:
         before any latency of the answer: what the laws are measured with.
     status: the HTTP status decided for it; 0 if the script dropped the connection instead.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
+    dry_run: it was only to be validated, so that no device gets it.
     """
 
     at_us: int
@@ -31,10 +32,13 @@ class Arrival:
     collapse_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     title: str | None = None
+    dry_run: bool = False
 
 
 class WireLog:
     """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
+
+    What was only validated is kept apart, in `dry_runs`: it came to no device, so no law is measured with it.
 
     Each line is flushed when written, so that another process may read while the simulator runs. The file
     holds tokens in full: it is a measurement of invented devices, never of people's.
@@ -42,12 +46,13 @@ class WireLog:
 
     def __init__(self, path: Path | None = None) -> None:
         self.arrivals: list[Arrival] = []
+        self.dry_runs: list[Arrival] = []
         self._file: IO[str] | None = None if path is None else path.open("a", encoding="utf-8")
 
     def record(self, arrival: Arrival) -> None:
         """Append one arrival."""
         if self._file is None:
-            self.arrivals.append(arrival)
+            (self.dry_runs if arrival.dry_run else self.arrivals).append(arrival)
             return
         self._file.write(json.dumps(asdict(arrival), separators=(",", ":")) + "\n")
         self._file.flush()
@@ -58,10 +63,10 @@ class WireLog:
             self._file.close()
 
     @staticmethod
-    def read(path: Path) -> list[Arrival]:
-        """Return the arrivals in a file, in order. A last line without its end is being written: left out."""
+    def read(path: Path, *, dry_runs: bool = False) -> list[Arrival]:
+        """Return the arrivals in a file, or its dry runs, in order. A last line without its end is being written."""
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [Arrival(**json.loads(line)) for line in lines]
+        return [a for a in (Arrival(**json.loads(line)) for line in lines) if a.dry_run == dry_runs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ from notifier.providers.fcm import FcmProvider
 from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
 from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
-from notifier.simulators.fcm import FcmSimulator, is_valid, make_service_account, public_key_of
+from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
+from notifier.simulators.fcm_checks import is_valid
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -664,6 +665,21 @@ GOOD: dict[str, Any] = {"token": TOKEN, "notification": {"title": "a"}, "android
         {"android": {"ttl": f"{MAX_TTL_S + 1}s"}},
         {"android": {"priority": "URGENT"}},
         {"android": {"notification": {"sound": None}}},
+        {"android": {"notification": {"color": "red"}}},
+        {"android": {"notification": {"visibility": "public"}}},
+        {"android": {"notification": {"vibrate_timings": ["1"]}}},
+        {"android": {"notification": {"event_time": "yesterday"}}},
+        {"android": {"notification": {"sticky": 1}}},
+        {"android": {"direct_boot_ok": "true"}},
+        {"android": {"data": {"gcm.x": "1"}}},
+        {"android": {"data": {"x": "y" * 4096}}},
+        {"apns": {"headers": {"apns-priority": 5}}},
+        {"apns": {"payload": "x"}},
+        {"apns": {"payload": {"aps": {"alert": "x" * 4096}}}},
+        {"webpush": {"fcm_options": {"link": "http://x.example"}}},
+        {"webpush": {"data": {"n": 1}}},
+        {"fcm_options": {"analytics_label": "two words"}},
+        {"fcm_options": {"analytics_label": "x" * 51}},
     ],
 )
 def test_the_simulator_refuses_what_fcm_refuses(wrong: dict[str, Any]) -> None:
@@ -693,6 +709,8 @@ def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
                 ({"url": elsewhere}, 404, "NOT_FOUND"),
                 ({"json": None, "data": b"{}"}, 400, "INVALID_ARGUMENT"),
                 ({"json": {"message": GOOD, "extra": 1}}, 400, "INVALID_ARGUMENT"),
+                ({"json": {"message": GOOD, "validate_only": "yes"}}, 400, "INVALID_ARGUMENT"),
+                ({"json": {"message": GOOD, "validate_only": True}}, 200, None),
                 ({"json": ["message"]}, 400, "INVALID_ARGUMENT"),
                 ({"json": {"message": {"token": TOKEN, "topic": "x"}}}, 400, "INVALID_ARGUMENT"),
             ]
@@ -700,11 +718,26 @@ def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
                 async with session.post(**good | change) as response:
                     answer = await response.json()
                     assert (response.status, answer.get("error", {}).get("status")) == (status, word)
+            (validated,) = r.log.dry_runs
+            assert (validated.message_id, validated.dry_run) == (f"projects/{PROJECT}/messages/fake_message_id", True)
+            assert not any(arrival.dry_run for arrival in r.log.arrivals)
             token_url = r.simulator.url + "/token"
             async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._pool.tls) as response:
                 assert await response.json() == {"error": "unsupported_grant_type"}
 
     asyncio.run(run())
+
+
+def test_dry_runs_are_logged_apart(tmp_path: Path) -> None:
+    """What was only validated stands in the wire log's file, but is not among what came to a device."""
+    path = tmp_path / "wire.jsonl"
+    log = WireLog(path)
+    real = Arrival(at_us=1, platform="fcm", token=TOKEN, status=200, reason="", message_id="m")
+    for arrival in (real, replace(real, dry_run=True)):
+        log.record(arrival)
+    log.close()
+    assert WireLog.read(path) == [real]
+    assert WireLog.read(path, dry_runs=True) == [replace(real, dry_run=True)]
 
 
 def clients_for(told: dict[str, Any]) -> tuple[FcmProvider, ApnsProvider]:

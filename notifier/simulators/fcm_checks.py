@@ -98,7 +98,7 @@ def is_valid(message: dict[str, Any]) -> bool:
 
 def counted_bytes(message: dict[str, Any]) -> int:
     """The size of what FCM limits: notification, data, and each platform's own payload, as compact JSON."""
-    counted = {name: message[name] for name in ("notification", "data") if name in message}
+    counted: dict[str, Any] = {name: message[name] for name in ("notification", "data") if name in message}
     for platform, routing in ROUTING.items():
         if payload := {key: value for key, value in message.get(platform, {}).items() if key not in routing}:
             counted[platform] = payload

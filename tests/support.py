@@ -70,8 +70,9 @@ def note(user: str, title: str = "Hello", *devices: Device, **fields: Any) -> No
 class Simulators:
     """Both simulators, in a thread of this process: what arrived is in `arrivals`, answers go into `scripts`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **apns_options: Any) -> None:
         self._folder = folder
+        self._apns_options = apns_options
         self._log = WireLog()
         # Not empty, because the simulators would take a dict of their own instead.
         self.scripts: dict[str, Sequence[Reply]] = {"-": ()}
@@ -89,6 +90,7 @@ class Simulators:
             scripts=self.scripts,
             topics={TOPIC},
             team_keys={KEY_ID: (TEAM_ID, public)},
+            **self._apns_options,
         )
         self.fcm = FcmSimulator(
             certificates=certificates, log=self._log, scripts=self.scripts, project_id="simulated-project"

@@ -22,6 +22,7 @@ from notifier.connection import check
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.contract import Provider
+from notifier.providers.token_store import RedisTokenStore
 from notifier.settings import Settings, load_settings, settings_path
 from workers.engine import Engine
 from workers.reload import Reload
@@ -88,7 +89,9 @@ class PushWorker(Worker):
             settings = self._settings or load_settings(self._config)
             self._grace_s = settings.worker.grace_us / 1e6
             check(self.connection)
-            providers = build_providers(settings) if self._providers is None else dict(self._providers)
+            redis = asyncio_client(self.connection)
+            tokens = RedisTokenStore(redis)
+            built = build_providers(settings, tokens=tokens) if self._providers is None else self._providers
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(1) from None
@@ -101,7 +104,9 @@ class PushWorker(Worker):
             raise SystemExit(1) from None
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         try:
-            asyncio.run(self._work(settings, providers, burst, max_jobs, max_idle_time))
+            asyncio.run(
+                self._work(settings, redis, dict(built), burst=burst, most_jobs=max_jobs, most_idle_s=max_idle_time)
+            )
         finally:
             with contextlib.suppress(RedisError):
                 self.teardown()  # type: ignore[no-untyped-call]
@@ -111,14 +116,15 @@ class PushWorker(Worker):
     async def _work(
         self,
         settings: Settings,
+        redis: Any,
         providers: dict[str, Provider],
+        *,
         burst: bool,
         most_jobs: int | None,
         most_idle_s: float | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         lanes = self.queue_names()
-        redis = asyncio_client(self.connection)
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         sender = build_sender(settings, providers)

@@ -14,22 +14,28 @@ from rq.connections import get_connection_kwargs
 from notifier.notification import route
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
+from notifier.providers.token_store import TokenStore
 from notifier.settings import ApnsSettings, FcmSettings, Settings
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
 
-def build_providers(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, Provider]:
-    """The configured providers by route. Raises SettingsError where a key or an account cannot be read."""
+def build_providers(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, tokens: TokenStore | None = None
+) -> dict[str, Provider]:
+    """The configured providers by route. tokens: where all workers share what they send with.
+
+    Raises SettingsError where a key or an account cannot be read.
+    """
     providers: dict[str, Provider] = {}
     if (apns := settings.providers.apns) is not None:
-        providers |= {route("apns", app): _apns(apns, app, environ) for app in apns.app_names}
+        providers |= {route("apns", app): _apns(apns, app, environ, tokens) for app in apns.app_names}
     if (fcm := settings.providers.fcm) is not None:
         providers |= {route("fcm", app): _fcm(fcm, app, environ) for app in fcm.app_names}
     return providers
 
 
-def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
+def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore | None) -> Provider:
     if settings.client == "console":
         return ConsoleProvider("apns", app)
     from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - a driver is loaded where it is used
@@ -43,6 +49,7 @@ def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str]) -
         endpoint=mine.endpoint,
         ca_file=mine.ca_file,
         timeout_us=mine.timeout_us,
+        tokens=tokens,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import ssl
-import time
 import uuid
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -25,7 +24,10 @@ if TYPE_CHECKING:
 
     from hpack import HeaderTuple
 
+    from notifier.providers.token_store import TokenStore
+
 HTTPS_PORT: Final = 443
+NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
 ALERT: Final = (repeated(b"apns-push-type", b"alert"), repeated(b"apns-priority", b"10"))
 BACKGROUND: Final = (repeated(b"apns-push-type", b"background"), repeated(b"apns-priority", b"5"))
 APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle")
@@ -35,7 +37,8 @@ class ApnsProvider:
     """Sends to iPhones and the like. key: the PEM text of the .p8; topic: the app's bundle id.
 
     endpoint: ``https://host[:port]``. ca_file: trust these authorities and no others. timeout_us: the time
-    from `send` to an answer, in microseconds. Raises SettingsError for what cannot be used.
+    from `send` to an answer, in microseconds. tokens: where all workers of the team share their provider token;
+    without one, this process has its own. Raises SettingsError for what cannot be used.
     """
 
     platform = "apns"
@@ -50,9 +53,10 @@ class ApnsProvider:
         endpoint: str = "https://api.push.apple.com",
         ca_file: Path | None = None,
         timeout_us: int = 5_000_000,
+        tokens: TokenStore | None = None,
     ) -> None:
         host, port, authority = _split(endpoint)
-        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key)
+        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens)
         self._channel = Channel(host=host, port=port, tls=_tls(ca_file), timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
         self._same_on_all = (
@@ -71,12 +75,14 @@ class ApnsProvider:
             return Answer(Outcome.REJECTED, reason="InvalidNotification")
         if len(body) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        authorization = self._token.authorization()
+        authorization = self._token.current() or await self._token.fetch()
+        if not authorization:
+            return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
         result = await self._channel.request(self._headers(dispatch, authorization), body, send_by=dispatch.send_by)
         if isinstance(result, Answer):
             return result
         answer = apns_answers.read(result.status, result.headers, result.body)
-        if answer.reason == "ExpiredProviderToken" and self._token.renew(authorization):
+        if answer.reason == "ExpiredProviderToken" and await self._token.renew(authorization):
             return Answer(Outcome.RETRY, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
             self._log.error(
@@ -90,6 +96,7 @@ class ApnsProvider:
 
     async def close(self) -> None:
         """Close the connection; sends under way answer UNKNOWN."""
+        await self._token.close()
         await self._channel.close()
 
     def _headers(self, dispatch: Dispatch, authorization: bytes) -> list[HeaderTuple]:
@@ -105,7 +112,7 @@ class ApnsProvider:
             literal(b"apns-id", apns_id.encode()),
         ]
         if dispatch.ttl_us is not None:
-            until_s = math.ceil(time.time() + dispatch.ttl_us / 1_000_000)
+            until_s = math.ceil(self._token.wall_s() + dispatch.ttl_us / 1_000_000)
             headers.append(literal(b"apns-expiration", b"%d" % until_s))
         if notification.collapse_id is not None:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))

@@ -36,7 +36,7 @@ class ApnsSimulator:
     team_keys: key id to (team id, public key as PEM). latency_ms: waited before each answer. max_streams:
     admitted at once on a connection that has shown a valid token; one until then. window_bytes: how much of a
     body each stream takes before it must wait for a window update. port: 0 takes a free one.
-    clock: seconds since 1970, for the age of provider tokens alone.
+    clock: seconds since 1970, for the age of provider tokens alone. token_update_s: see `Checks`.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class ApnsSimulator:
         window_bytes: int = 65_535,
         port: int = 0,
         clock: Callable[[], float] = time.time,
+        token_update_s: float = 0,
     ) -> None:
         self.connections_opened = 0
         self.streams_refused = 0
@@ -61,7 +62,7 @@ class ApnsSimulator:
         self.window_bytes = window_bytes
         self.connections: set[_Connection] = set()
         self._log = log
-        self._checks = Checks(topics=topics, team_keys=team_keys, clock=clock)
+        self._checks = Checks(topics=topics, team_keys=team_keys, clock=clock, token_update_s=token_update_s)
         self._playback = Playback(scripts or {})
         self._port = port
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -73,6 +74,11 @@ class ApnsSimulator:
     def url(self) -> str:
         """``https://127.0.0.1:port``, once started."""
         return f"https://{HOST}:{self._port}"
+
+    @property
+    def tokens_seen(self) -> int:
+        """How many different valid provider tokens were sent with."""
+        return self._checks.tokens_seen
 
     async def start(self) -> None:
         """Listen; raises OSError if the port is taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class Refusal(Exception):  # noqa: N818 - inside this module a way out, not an e
 
 
 class Checks:
-    """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970."""
+    """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970.
+
+    token_update_s: a new provider token of a key sooner than this after its last is refused; Apple: 20 minutes.
+    """
 
     def __init__(
         self,
@@ -55,11 +59,14 @@ class Checks:
         topics: set[str],
         team_keys: Mapping[str, tuple[str, str]],
         clock: Callable[[], float],
+        token_update_s: float = 0,
     ) -> None:
         self._topics = topics
         self._team_keys = team_keys
         self._clock = clock
+        self._token_update_s = token_update_s
         self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
+        self._updated: dict[str, float] = {}  # by key id: when a new one was seen
 
     def judge(self, headers: Mapping[str, str], body: bytes) -> Verdict:
         """Return what a strict APNs answers to this request."""
@@ -93,6 +100,7 @@ class Checks:
             if scheme.lower() != "bearer":
                 raise Refusal(403, "InvalidProviderToken")
             issued_at = self._verify(token)
+            self._check_update(token)
             if len(self._issued_at) >= CACHED_TOKENS:
                 self._issued_at.clear()
             self._issued_at[token] = issued_at
@@ -101,6 +109,17 @@ class Checks:
             raise Refusal(403, "ExpiredProviderToken")
         if age_s < -CLOCK_SKEW_S:
             raise Refusal(403, "InvalidProviderToken")
+
+    @property
+    def tokens_seen(self) -> int:
+        """How many different provider tokens were valid."""
+        return len(self._issued_at)
+
+    def _check_update(self, token: str) -> None:
+        key_id, now = jwt.get_unverified_header(token)["kid"], self._clock()
+        if now - self._updated.get(key_id, -math.inf) < self._token_update_s:
+            raise Refusal(429, "TooManyProviderTokenUpdates")
+        self._updated[key_id] = now
 
     def _verify(self, token: str) -> int:
         # Times are checked by the caller, on this server's clock.

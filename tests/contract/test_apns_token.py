@@ -1,0 +1,281 @@
+"""Apple's provider token: one for all workers of a team, shared through a real Redis, never in the clear."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from base64 import urlsafe_b64decode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jwt
+import pytest
+import structlog.testing
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.errors import NotifierError
+from notifier.providers.apns_token import ProviderToken
+from notifier.providers.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
+from notifier.simulators.certificates import make_apns_key
+
+TEAM, KEY_ID = "TEAM123456", "KEY1234567"
+MINUTE_US = 60_000_000
+
+
+class Clocked:
+    """A real Redis's store whose clock a test sets ahead, and that counts the tokens it was offered."""
+
+    def __init__(self, redis: Any) -> None:
+        self._store = RedisTokenStore(redis)
+        self.ahead_us = 0
+        self.offered = 0
+        self.lost = False
+
+    async def look(self, name: str) -> Kept:
+        if self.lost:
+            raise TokenStoreError("out of reach")
+        return self._ahead(await self._store.look(name))
+
+    async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
+        self.offered += 1
+        return self._ahead(await self._store.offer(name, seen, sealed, made_us))
+
+    def _ahead(self, kept: Kept) -> Kept:
+        return Kept(kept.sealed, kept.made_us, kept.now_us + self.ahead_us)
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory) -> str:
+    return make_apns_key(tmp_path_factory.mktemp("key"))[0].read_text()
+
+
+def token(key: str, store: TokenStore, **options: str) -> ProviderToken:
+    return ProviderToken(**{"team_id": TEAM, "key_id": KEY_ID, "key": key, "store": store, **options})
+
+
+@contextlib.asynccontextmanager
+async def stores(redis: Redis, count: int) -> AsyncIterator[list[Clocked]]:
+    """As many stores on one Redis, each over a connection of its own, as workers have them."""
+    address = redis.connection_pool.connection_kwargs
+    clients = [AsyncRedis(host=address["host"], port=address["port"], db=address["db"]) for _ in range(count)]
+    try:
+        yield [Clocked(client) for client in clients]
+    finally:
+        for client in clients:
+            await client.aclose()
+
+
+def claims(authorization: bytes) -> dict[str, Any]:
+    return jwt.decode(authorization.removeprefix(b"bearer "), options={"verify_signature": False})
+
+
+def test_fifty_start_at_once(redis, key):
+    """Fifty workers that start in the same moment send with one token; its iat is whole and Redis's time."""
+
+    async def run():
+        async with stores(redis, 50) as shared:
+            seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
+            assert len(set(seen)) == 1
+            issued_at = claims(seen[0])["iat"]
+            assert type(issued_at) is int
+            assert 0 <= redis.time()[0] - issued_at < 60
+            assert claims(seen[0])["iss"] == TEAM
+
+    asyncio.run(run())
+
+
+def test_fifty_see_it_expired(redis, key):
+    """Fifty workers told by Apple that their token has expired make one new token, and none within 20 minutes."""
+
+    async def run():
+        async with stores(redis, 50) as shared:
+            tokens = [token(key, store) for store in shared]
+            first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
+            assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {False}
+            for store in shared:
+                store.ahead_us = 21 * MINUTE_US
+            for one in tokens:
+                one._refused_at = -1.0
+            assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {True}
+            seen = {t.current() for t in tokens}
+            assert len(seen) == 1
+            assert first not in seen
+
+    asyncio.run(run())
+
+
+def test_refreshed_by_one(redis, key):
+    """A token is kept for 40 minutes; then one worker replaces it and the others take that one, none before."""
+
+    async def run():
+        async with stores(redis, 20) as shared:
+            tokens = [token(key, store) for store in shared]
+            first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
+            for minutes, kept in ((39, True), (41, False)):
+                for store, one in zip(shared, tokens, strict=True):
+                    store.ahead_us, one._look_at = minutes * MINUTE_US, 0.0
+                    assert one.current()  # the old one, while the store is asked
+                await asyncio.gather(*(t._looking for t in tokens))
+                seen = {t.current() for t in tokens}
+                assert (seen == {first}) == kept
+                assert len(seen) == 1
+
+    asyncio.run(run())
+
+
+def test_looks_again_when_it_is_time(redis, key):
+    """The next look is within a minute, and no later than the fortieth minute of the token."""
+
+    async def run():
+        async with stores(redis, 1) as (store,):
+            one = token(key, store)
+            await one.fetch()
+            now = asyncio.get_running_loop().time()
+            assert 59 < one._look_at - now <= 60
+            store.ahead_us, one._look_at = 39 * MINUTE_US + 50_000_000, 0.0
+            one.current()
+            await one._looking
+            assert 1 <= one._look_at - asyncio.get_running_loop().time() < 11
+            assert store.offered == 1
+
+    asyncio.run(run())
+
+
+def test_redis_out_of_reach(redis, key):
+    """Without Redis a worker keeps its token while that is under an hour, says so once, and makes none of its own."""
+
+    async def run():
+        async with stores(redis, 2) as (store, other):
+            one, late = token(key, store), token(key, other)
+            first = await one.fetch()
+            store.lost = other.lost = True
+            with structlog.testing.capture_logs() as logs:
+                for _ in range(3):
+                    one._look_at = 0.0
+                    assert one.current() == first
+                    await one._looking
+                assert await late.fetch() == b""
+            warnings = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+            assert warnings == ["provider_token_store_unreachable"] * 2  # each of the two, once
+            one._usable_until -= 59 * 60
+            assert one.current() == b""
+            await one.close()
+            store.lost = False
+            assert await one.fetch() == first
+
+    asyncio.run(run())
+
+
+def test_silent_redis(key):
+    """A store that does not answer holds a send up for a second, no longer."""
+
+    class Silent(LocalTokenStore):
+        async def look(self, name: str) -> Kept:  # noqa: ARG002
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def run():
+        async with asyncio.timeout(5):
+            assert await token(key, Silent()).fetch() == b""
+
+    asyncio.run(run())
+
+
+def test_lost_data_is_put_back(redis, key):
+    """A Redis that has lost its data is given back the token that Apple knows; a new worker gets that one."""
+
+    async def run():
+        async with stores(redis, 2) as (store, other):
+            one = token(key, store)
+            first = await one.fetch()
+            redis.flushdb()
+            one._look_at = 0.0
+            one.current()
+            await one._looking
+            assert await token(key, other).fetch() == one.current() == first
+
+    asyncio.run(run())
+
+
+def test_sealed(redis, key, tmp_path):
+    """What stands in Redis shows nothing of the token, lapses within the hour, and only the .p8 opens it."""
+
+    async def run():
+        async with stores(redis, 3) as (store, other, third):
+            first = await token(key, store).fetch()
+            (name,) = redis.keys("notifier:token:*")
+            kept = redis.hgetall(name)
+            assert name.startswith(f"notifier:token:apns:{TEAM}:{KEY_ID}:".encode())
+            signature = first.rpartition(b".")[2]
+            for part in (first[7:], signature, urlsafe_b64decode(signature + b"=="), b"ES256", TEAM.encode()):
+                assert part not in b"".join(kept.values())
+            assert 3500 < redis.ttl(name) <= 3600
+            # Another key under the same id, as after a mistake, neither reads it nor puts it out of use.
+            another = make_apns_key(tmp_path)[0].read_text()
+            assert await token(another, other).fetch() != first
+            assert await token(key, third).fetch() == first
+
+    asyncio.run(run())
+
+
+def test_garbage_in_redis(redis, key):
+    """What cannot be opened is replaced, by one worker, and the log shows neither it nor a token."""
+
+    async def run():
+        async with stores(redis, 20) as shared:
+            await token(key, shared[0]).fetch()
+            (name,) = redis.keys("notifier:token:*")
+            redis.hset(name, "sealed", b"garbage of somebody")
+            with structlog.testing.capture_logs() as logs:
+                seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
+            assert len(set(seen)) == 1
+            assert seen[0].startswith(b"bearer ")
+            assert "provider_token_unreadable" in {entry["event"] for entry in logs}
+            assert "garbage" not in str(logs)
+            assert seen[0][7:].decode() not in str(logs)
+
+    asyncio.run(run())
+
+
+def test_never_shown(redis, key):
+    """Neither token nor key is in a repr of what handles them."""
+
+    async def run():
+        async with stores(redis, 1) as (store,):
+            one = token(key, store)
+            authorization = await one.fetch()
+            (name,) = redis.keys("notifier:token:*")
+            kept = await store.look(name.removeprefix(b"notifier:token:").decode())
+            assert kept.sealed
+            assert str(kept.sealed)[2:20] not in repr(kept)
+            assert authorization.decode()[7:40] not in repr(one) + repr(vars(one)["_log"])
+
+    asyncio.run(run())
+
+
+def test_clock_set_back(redis, key):
+    """A token that is dated far in the future is not used: Redis's clock was set back."""
+
+    async def run():
+        async with stores(redis, 2) as (store, other):
+            store.ahead_us = 180 * MINUTE_US
+            first = await token(key, store).fetch()
+            second = await token(key, other).fetch()
+            assert second != first
+            assert claims(second)["iat"] < claims(first)["iat"]
+
+    asyncio.run(run())
+
+
+def test_errors_are_ours():
+    """A Redis that refuses connections is a TokenStoreError, which is a NotifierError."""
+
+    async def run():
+        client = AsyncRedis(host="127.0.0.1", port=1)
+        with pytest.raises(TokenStoreError) as caught:
+            await RedisTokenStore(client).look("name")
+        assert isinstance(caught.value, NotifierError)
+        await client.aclose()
+
+    asyncio.run(run())

@@ -1,0 +1,39 @@
+"""Apple's provider token among real worker processes: one for all of them, through their Redis."""
+
+import contextlib
+from pathlib import Path
+
+from redis import Redis
+from support import Simulators, ends, note, notifier, worker, write_config
+
+from notifier.embedded import EmbeddedRedis
+
+
+def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Four worker processes that start at once send with one provider token; Redis does not hold it in the clear."""
+    with Simulators(tmp_path / "simulators") as simulators, contextlib.ExitStack() as stack:
+        config = write_config(tmp_path, redis_server.url, simulators.providers(), worker={"batch": 1, "lease": "3s"})
+        workers = [stack.enter_context(worker(config, name=f"w{n}")) for n in range(4)]
+        for process in workers:
+            process.ready(redis)
+        with notifier(config) as producer:
+            # Slow answers and one job a batch: each worker has its share.
+            simulators.apns.latency_s = 0.1
+            for job_id in [producer.send(note(f"user-{n}", f"token-{n}")) for n in range(40)]:
+                ends(producer, job_id, "delivered")
+        assert simulators.apns.connections_opened == 4
+        assert simulators.apns.tokens_seen == 1
+        assert len(redis.keys("notifier:token:*")) == 1
+        assert not any("eyJ" in process.log for process in workers)
+
+
+def test_a_new_worker_takes_the_token_in_use(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Apple that refuses a second token within 20 minutes sees none, though each worker takes another's place."""
+    with Simulators(tmp_path / "simulators", token_update_s=1200) as simulators:
+        config = write_config(tmp_path, redis_server.url, simulators.providers())
+        for turn in range(2):
+            with worker(config, name=f"w{turn}") as process, notifier(config) as producer:
+                process.ready(redis)
+                ends(producer, producer.send(note("anna", f"turn-{turn}")), "delivered")
+        assert simulators.apns.connections_opened == 2
+        assert simulators.apns.tokens_seen == 1

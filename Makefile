@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test bench lint format lock clean
+.PHONY: help setup demo demo-json test bench lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lint: setup  ## style and types
 format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+schema: setup  ## renew config/notifier.schema.json from the model
+	@$(BIN)/python -m notifier.cli config schema > config/notifier.schema.json
 
 lock: setup  ## renew requirements.lock: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

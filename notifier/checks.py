@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from notifier.errors import SettingsError
 from notifier.notification import NAME_FORM, USER_BYTES
-from notifier.units import Window, parse_duration, parse_window, shown
+from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,19 @@ _APPLE: Final = {
     "topic": (re.compile(r"[A-Za-z0-9.-]{1,255}"), "the app's bundle id, such as com.example.app"),
 }
 _PORTS: Final = range(1, 65_536)
+
+# What editors are told of a value; the parsers in `units` say more.
+_NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
+DURATION_TEXT: Final = Annotated[
+    str, Field(pattern=rf"^\s*{_NUMBER}\s*({'|'.join(UNITS)})\s*$", examples=["1500ms", "1.5s", "10m", "2d"])
+]
+WINDOW_TEXT: Final = Annotated[
+    str,
+    Field(
+        pattern=rf"^\s*[1-9][0-9]*\s*/\s*(({_NUMBER}\s*)?({'|'.join(UNITS)})|{'|'.join(WORDS)})\s*$",
+        examples=["10/minute", "5/10s", "200/day", "1/2h"],
+    ),
+]
 
 
 def kind(value: object) -> str:
@@ -66,7 +79,7 @@ def duration(*, least_us: int) -> PlainValidator:
             raise ValueError(f"must be a duration such as 1500ms, 10s or 7d, is {kind(value)}")  # noqa: TRY004
         return parse_duration(str(value), least_us=least_us)  # of a bare number, it asks for the unit
 
-    return PlainValidator(check, json_schema_input_type=str)
+    return PlainValidator(check, json_schema_input_type=DURATION_TEXT)
 
 
 def _window(value: object) -> Window:
@@ -139,7 +152,7 @@ def _tier(value: str, info: ValidationInfo) -> str:
     return value
 
 
-WINDOW: Final = PlainValidator(_window, json_schema_input_type=str)
+WINDOW: Final = PlainValidator(_window, json_schema_input_type=WINDOW_TEXT)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from typing import Final, Literal, Self, TypeVar
 
@@ -27,6 +29,7 @@ from notifier.settings import Settings, load_settings
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180
+JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 
 T = TypeVar("T")
@@ -81,22 +84,29 @@ class Notifier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, notification: Notification) -> str:
+    def check(self, notification: Notification) -> None:
+        """Raise InvalidNotificationError, as `send` would, without sending."""
+        self._job(notification, "")
+
+    def send(self, notification: Notification, *, job_id: str | None = None) -> str:
         """Accept one notification; returns its job id (with a `dedupe_key` seen before, the earlier one's).
 
+        job_id: an id of the caller's own, else a random one. As long as a notification is kept, one of its id is
+        not accepted again: so a caller that does not know whether a call went through can repeat it.
         Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer.
         """
-        return self._enqueue([self._job(notification)])[0]
+        return self._enqueue([self._job(notification, _checked(job_id))])[0]
 
     def send_many(
         self,
         notifications: Iterable[Notification],
         *,
+        job_ids: Iterable[str] | None = None,
         on_accepted: Callable[[Sequence[str]], object] | None = None,
     ) -> int:
         """Accept any number, a hundred to a round trip; returns how many. Never holds more than a hundred.
 
-        on_accepted: called with the job ids of each hundred, in order.
+        job_ids: as for `send`, one for each. on_accepted: called with the job ids of each hundred, in order.
         Raises InvalidNotificationError, its field led by the place in the iterable, as in
         ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
         iterable raises an error of its own.
@@ -115,9 +125,10 @@ class Notifier:
                     on_accepted(job_ids)
 
         try:
-            for index, notification in enumerate(notifications):
+            ids = repeat(None) if job_ids is None else job_ids
+            for index, (notification, job_id) in enumerate(zip(notifications, ids, strict=job_ids is not None)):
                 try:
-                    chunk.append(self._job(notification))
+                    chunk.append(self._job(notification, _checked(job_id)))
                 except InvalidNotificationError as error:
                     raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
                 if len(chunk) == CHUNK:
@@ -167,7 +178,7 @@ class Notifier:
         result = Job(job_id, connection=self._redis, serializer=JSONSerializer).latest_result()
         return result.exc_string if result is not None else None
 
-    def _job(self, notification: Notification) -> lines.Job:
+    def _job(self, notification: Notification, job_id: str) -> lines.Job:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
@@ -180,7 +191,7 @@ class Notifier:
         expires_in_us = notification.expires_in_us
         dedupe = notification.dedupe_key
         return lines.Job(
-            id=secrets.token_hex(10),
+            id=job_id,
             lane=category.lane,
             data=encode_data(notification),
             meta=encode_meta(notification),
@@ -217,6 +228,14 @@ class Notifier:
                 return run(self._redis, call)
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+
+def _checked(job_id: str | None) -> str:
+    if job_id is None:
+        return secrets.token_hex(10)
+    if not isinstance(job_id, str) or not JOB_ID.fullmatch(job_id):
+        raise InvalidNotificationError("job_id", "must be 1 to 64 letters, digits, '_' and '-'")
+    return job_id
 
 
 def _send_at_us(notification: Notification) -> int | None:

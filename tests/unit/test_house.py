@@ -22,7 +22,8 @@ DRIVERS = {
     "google": "notifier/providers/fcm",
     "jwt": "notifier/providers/apns",
     "yaml": "notifier/yaml_source",
-    "rich": "workers/demo/",
+    "rich": ("workers/demo/", "notifier/cli/"),
+    "typer": "notifier/cli/",
 }
 
 
@@ -69,7 +70,7 @@ def test_producers_load_no_driver() -> None:
     """`import notifier` brings neither a provider's driver nor RQ: a web process that only enqueues starts fast."""
     code = "import sys, notifier; print(*{module.partition('.')[0] for module in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not {"h2", "pyfcm", "aiohttp", "google", "jwt", "rq", "workers", "rich"} & set(done.stdout.split())
+    assert not {"h2", "pyfcm", "aiohttp", "google", "jwt", "rq", "workers", "rich", "typer"} & set(done.stdout.split())
 
 
 def test_nothing_happens_at_import() -> None:

@@ -1,0 +1,1 @@
+"""The command `notifier`: sending, looking, explaining and checking from a shell."""

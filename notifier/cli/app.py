@@ -1,0 +1,39 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from notifier.cli import configuring, looking, sending
+from notifier.cli.output import EXIT_STATUSES
+
+app = typer.Typer(
+    help="Push notifications that never burst a user: send, look, explain, check.",
+    epilog=EXIT_STATUSES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="the YAML  [default: $NOTIFIER_CONFIG, else config/notifier.yaml]", show_default=False),
+    ] = None,
+) -> None:
+    context.obj = config
+
+
+app.command()(sending.send)
+app.command("send-file")(sending.send_file)
+app.command()(looking.status)
+app.command()(looking.cancel)
+app.command()(looking.line)
+app.command()(looking.explain)
+app.add_typer(configuring.commands, name="config")

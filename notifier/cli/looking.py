@@ -1,0 +1,121 @@
+"""Commands that look: status, cancel, line, explain."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from itertools import groupby, islice
+from typing import Annotated
+
+import typer
+
+from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
+from notifier.client import Notifier
+from notifier.connection import connect
+from notifier.inspection import Explanation, Inspection, Scope, Use
+from notifier.provenance import Places, Provenance
+from notifier.settings import load_settings, settings_path
+
+JobId = Annotated[str, typer.Argument(help="the id that send printed")]
+MOST_SHOWN = 50
+
+
+def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
+    """Say what became of a notification."""
+    with Notifier.from_config(context.obj) as notifier:
+        found = notifier.status(job_id)
+    if found is None:
+        complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
+        raise typer.Exit(Status.NOT_RIGHT)
+    if json:
+        print_json(asdict(found))
+        return
+    say(f"{found.state}" + (f" ({found.reason})" if found.reason else ""))
+    for label, at in (("expected at", found.expected_at), ("settled at", found.settled_at)):
+        if at is not None:
+            say(f"{label} {moment(at)}")
+    if found.attempts:
+        say(f"attempts {found.attempts}")
+
+
+def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
+    """Cancel a notification that no worker has taken yet; status 1 where it is too late."""
+    with Notifier.from_config(context.obj) as notifier:
+        answer = notifier.cancel(job_id)
+    if json:
+        print_json({"job_id": job_id, "answer": answer})
+    else:
+        say(answer)
+    if answer != "cancelled":
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def line(
+    context: typer.Context,
+    user: str,
+    *,
+    category: Annotated[str | None, typer.Option(help="this line alone")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = MOST_SHOWN,
+    json: JsonOption = False,
+) -> None:
+    """Show who waits in a user's lines, in order, and when each should go."""
+    settings = load_settings(context.obj)
+    with closing(connect(settings)) as redis:
+        standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
+    shown = standing[:limit]
+    if json:
+        print_json([asdict(entry) for entry in shown])
+        return
+    if not shown:
+        say(f"nothing waits for {user}")
+    for name, entries in groupby(shown, lambda entry: entry.category):
+        rows = [(s.place, s.job_id, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
+        print_rows(name, ("place", "job", "priority", "tries", "expected", "expires"), rows)
+    if len(standing) > limit:
+        say(f"… and more: --limit {limit * 10}")
+
+
+def explain(
+    context: typer.Context,
+    *,
+    user: Annotated[str, typer.Option(help="whose rules")],
+    category: Annotated[str, typer.Option(help="of which category")] = "default",
+    json: JsonOption = False,
+) -> None:
+    """Explain which rules hold for a user and a category, what is used of them, and when the next may go."""
+    path = settings_path(context.obj)
+    settings = load_settings(path)
+    with closing(connect(settings)) as redis:
+        found = Inspection(redis, settings.policies()).explain(user, category)
+    provenance = Provenance(path)
+    of_user, of_category = provenance.of_user(user), provenance.of_category(category)
+    places = _places(of_user, found, "user") + _places(of_category, found, "category")
+    if json:
+        uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
+        print_json(asdict(found) | {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path})
+        return
+    say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}")
+    owner = {"user": "the user", "category": category}
+    rows = [
+        (owner[use.scope], use.rule, _used(use), use.free_at or "now", at)
+        for use, at in zip(found.uses, places, strict=True)
+    ]
+    print_rows("", ("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
+    if found.bypass:
+        say(f"{category} bypasses: counted, never held")
+    waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
+    say(f"waiting: {waiting or 'nothing'}")
+    if found.next_at is None:
+        say("the next may go now")
+    else:
+        say(f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it")
+
+
+def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:
+    of_scope = [use for use in found.uses if use.scope == scope]
+    windows = iter(places.windows)
+    return [places.gap if use.limit is None else next(windows) for use in of_scope]
+
+
+def _used(use: Use) -> str:
+    return "" if use.limit is None else f"{use.used} of {use.limit}"

@@ -1,0 +1,89 @@
+"""What every command prints with: one table or one JSON value on standard output, what went wrong on the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import IntEnum
+from typing import Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+EXIT_STATUSES: Final = (
+    "Exit status: 0 done; 1 it ran, and something is not right; 2 wrong usage; "
+    "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
+)
+
+
+class Status(IntEnum):
+    """How a command ends."""
+
+    DONE = 0
+    NOT_RIGHT = 1  # a line was refused, a problem was found, what was asked for is not there
+    USAGE = 2
+    CONFIGURATION = 3
+    REDIS = 4
+    INTERRUPTED = 130
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_as_text) + "\n")
+
+
+def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
+    """A table; `empty` in its place where there are no rows."""
+    console = Console(highlight=False)
+    if not rows:
+        console.print(empty, markup=False)
+        return
+    table = Table(
+        *(Column(name, overflow="fold") for name in columns),
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))  # as it is: a user's name may look like markup
+    console.print(table)
+
+
+def say(text: str) -> None:
+    """A line of the answer itself."""
+    Console(highlight=False, soft_wrap=True).print(text, markup=False)
+
+
+def complain(text: str) -> None:
+    """A line about what is not right, beside the answer."""
+    sys.stderr.write(text + "\n")
+
+
+def moment(at: datetime | None) -> str:
+    """A moment in the local zone: today's to the millisecond, another day's to the second."""
+    if at is None:
+        return ""
+    local, today = at.astimezone(), datetime.now().astimezone().date()
+    if local.date() == today:
+        return local.strftime("%H:%M:%S.") + f"{local.microsecond // 1000:03}"
+    return local.strftime("%b %d %H:%M:%S" if local.year == today.year else "%Y-%m-%d %H:%M")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        return moment(value)
+    return "" if value is None else str(value)
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

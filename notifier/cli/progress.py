@@ -1,0 +1,73 @@
+"""How far `send-file` has come, in a small file beside the one that is sent, so that it can be begun again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import typer
+
+from notifier.cli.output import Status, complain
+
+HASHED: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Progress:
+    """run: names this sending of the file; row: the last one dealt with; accepted and refused: so far."""
+
+    digest: str
+    run: str
+    row: int = 0
+    accepted: int = 0
+    refused: int = 0
+    done: bool = False
+
+    def job_id(self, row: int) -> str:
+        """The id of a row: the same when the row is sent again, because nobody knew whether it went through."""
+        return hashlib.sha256(f"{self.run}:{row}".encode()).hexdigest()[:20]
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        beside = path.with_name(path.name + ".new")
+        beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+    @classmethod
+    def begin(cls, digest: str = "") -> Self:
+        """A sending that has not begun."""
+        return cls(digest, secrets.token_hex(10))
+
+    @classmethod
+    def resume(cls, path: Path, digest: str) -> Self:
+        """The progress kept at `path`, or a new one where nothing is kept; ends the command for one of another file."""
+        try:
+            kept = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls.begin(digest)
+        except (OSError, ValueError, TypeError) as error:
+            complain(f"{path}: is not what send-file keeps there ({type(error).__name__}); delete it to begin anew")
+            raise typer.Exit(Status.NOT_RIGHT) from None
+        if kept.digest != digest:
+            complain(f"{path}: the file has changed since row {kept.row}; --again sends all of it anew")
+            raise typer.Exit(Status.NOT_RIGHT)
+        return kept
+
+
+def digest_of(path: Path) -> str:
+    """What tells one content of a file from another."""
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(HASHED):
+            whole.update(part)
+    return whole.hexdigest()
+
+
+def is_writable(path: Path) -> bool:
+    """Whether progress can be kept at this path."""
+    return os.access(path if path.exists() else path.parent, os.W_OK)

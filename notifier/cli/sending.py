@@ -1,0 +1,216 @@
+"""Commands that send: send, send-file."""
+
+from __future__ import annotations
+
+import json as codec
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from notifier.batch import Format, Row, read_rows
+from notifier.cli.output import JsonOption, Status, complain, print_json, say
+from notifier.cli.progress import Progress, digest_of, is_writable
+from notifier.client import Notifier
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Device, Notification
+from notifier.units import parse_duration
+
+STANDARD_INPUT: Final = Path("-")
+Text = Annotated[str | None, typer.Option()]
+
+
+def send(
+    context: typer.Context,
+    user: Annotated[str, typer.Argument(help="whom it is for; the limits are this user's")],
+    *,
+    device: Annotated[list[str], typer.Option(help="platform:token, such as fcm:dXp…; may be repeated")],
+    title: Text = None,
+    body: Text = None,
+    category: Annotated[str, typer.Option()] = "default",
+    priority: Annotated[str, typer.Option(help="normal or high")] = "normal",
+    data: Annotated[str | None, typer.Option(help="a JSON object")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="how long it is worth sending, such as 90s or 2h")] = None,
+    send_at: Annotated[str | None, typer.Option(help="not before, such as 2026-12-24T18:00:00+01:00")] = None,
+    collapse_id: Text = None,
+    dedupe_key: Text = None,
+    app: Annotated[str | None, typer.Option(help="which of the providers' named apps")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Enqueue one notification and print its job id."""
+    notification = Notification(
+        user=user,
+        devices=[_device(text) for text in device],
+        title=title,
+        body=body,
+        category=category,
+        priority=priority,  # type: ignore[arg-type]  # checked by Notifier.send, with the field's name
+        data=_data(data),
+        expires_in=None if expires_in is None else _seconds(expires_in),
+        send_at=None if send_at is None else _time(send_at),
+        collapse_id=collapse_id,
+        dedupe_key=dedupe_key,
+        app=app,
+    )
+    with Notifier.from_config(context.obj) as notifier:
+        job_id = notifier.send(notification)
+    print_json({"job_id": job_id}) if json else say(job_id)
+
+
+def send_file(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="JSON lines or CSV, a notification a line; - is standard input")],
+    *,
+    form: Annotated[Format | None, typer.Option("--format", help="else by the name: .csv, or JSON lines")] = None,
+    again: Annotated[bool, typer.Option("--again", help="send all of a file that was sent before")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Enqueue a file of notifications; refused lines are named, and do not stop the rest.
+
+    What has been accepted is kept in FILE.progress: the same command after an interruption goes on from there, and
+    no line counts twice. Status 1 where a line was refused.
+    """
+    if file != STANDARD_INPUT and not file.is_file():
+        raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
+    form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
+    with Notifier.from_config(context.obj) as notifier, _open(file) as lines:
+        kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
+        progress = _progress(file, kept_at, again=again)
+        if progress.done:
+            complain(f"{file}: was sent before, {progress.accepted} accepted; --again sends it once more")
+            raise typer.Exit(Status.NOT_RIGHT)
+        with _bar(file, lines) as advance:
+            _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, advance)
+    if json:
+        print_json({"accepted": progress.accepted, "refused": progress.refused})
+    else:
+        say(f"{progress.accepted} accepted, {progress.refused} refused")
+    if progress.refused:
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _send_rows(  # noqa: PLR0917 - all of one sending
+    notifier: Notifier,
+    file: Path,
+    rows: Iterator[Row],
+    progress: Progress,
+    kept_at: Path | None,
+    advance: Callable[[], None],
+) -> None:
+    under_way: deque[tuple[int, int]] = deque()  # (row, rows refused before it) of what is not accepted yet
+    ids: deque[str] = deque()
+    refused = progress.refused
+
+    def good() -> Iterator[Notification]:
+        nonlocal refused
+        for row in rows:
+            if row.number <= progress.row:
+                continue
+            problem = row.problem or _why_refused(notifier, row.notification)
+            if problem:
+                refused += 1
+                complain(f"{file}:{row.number}: {problem}")
+            else:
+                assert row.notification is not None
+                under_way.append((row.number, refused))
+                ids.append(progress.job_id(row.number))
+                yield row.notification
+
+    def accepted(job_ids: Sequence[str]) -> None:
+        for _ in job_ids:
+            progress.row, progress.refused = under_way.popleft()
+        progress.accepted += len(job_ids)
+        if kept_at is not None:
+            progress.save(kept_at)
+        advance()
+
+    notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
+    progress.refused, progress.done = refused, True
+    if kept_at is not None:
+        progress.save(kept_at)
+
+
+def _taken_from(ids: deque[str]) -> Iterator[str]:
+    while ids:  # one is put in for each notification, before it is asked for
+        yield ids.popleft()
+
+
+def _why_refused(notifier: Notifier, notification: Notification | None) -> str:
+    assert notification is not None
+    try:
+        notifier.check(notification)
+    except InvalidNotificationError as error:
+        return str(error)
+    return ""
+
+
+def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
+    if kept_at is None:
+        return Progress.begin()
+    if not is_writable(kept_at):
+        complain(f"{kept_at}: cannot be written, and the progress is kept there; copy the file to where it can")
+        raise typer.Exit(Status.NOT_RIGHT)
+    digest = digest_of(file)
+    return Progress.begin(digest) if again else Progress.resume(kept_at, digest)
+
+
+def _open(file: Path) -> AbstractContextManager[IO[str]]:
+    # What is not UTF-8 comes through, and the check of the notification names its field.
+    if file == STANDARD_INPUT:
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+        return nullcontext(sys.stdin)
+    return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+@contextmanager
+def _bar(file: Path, lines: IO[str]) -> Iterator[Callable[[], None]]:
+    """A bar on standard error where that is a terminal, by how much of the file has been read."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, disable=file == STANDARD_INPUT or not console.is_terminal) as bar:
+        task = bar.add_task(file.name, total=None if file == STANDARD_INPUT else file.stat().st_size)
+        yield lambda: bar.update(task, completed=0 if file == STANDARD_INPUT else lines.buffer.tell())  # type: ignore[attr-defined]
+
+
+def _device(text: str) -> Device:
+    platform, colon, token = text.partition(":")
+    if not colon:
+        raise typer.BadParameter("give platform:token, such as fcm:dXp…", param_hint="--device")
+    return Device(platform, token)
+
+
+def _data(text: str | None) -> dict[str, Any]:
+    try:
+        data = codec.loads(text or "{}")
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint="--data")
+    return data
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / 1_000_000
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--expires-in") from None
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("give a time such as 2026-12-24T18:00:00+01:00", param_hint="--send-at") from None

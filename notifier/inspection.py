@@ -1,0 +1,167 @@
+"""What stands in Redis, read for people: a user's lines, and what the user has used of each rule. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from notifier.errors import RedisUnusableError
+from notifier.limiter import Hold, RedisLimiter
+from notifier.policy import Policies, Policy
+from notifier.units import format_duration
+
+CHUNK: Final = 100
+Scope = Literal["user", "category"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One notification in a user's line. place: from 1. expected_at: when it should go. expires_at: or never."""
+
+    category: str
+    place: int
+    job_id: str
+    lane: str
+    priority: str
+    attempts: int
+    expected_at: datetime | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A rule and what a user has used of it.
+
+    scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: sends that count now,
+    those in flight among them; None for a gap. free_at: when the rule admits the next send; None is now.
+    """
+
+    scope: Scope
+    rule: str
+    used: int | None
+    limit: int | None
+    free_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a notification of a category may or may not go to a user now.
+
+    next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
+    waiting: how many stand in each of the user's lines.
+    """
+
+    user: str
+    category: str
+    lane: str
+    bypass: bool
+    uses: list[Use]
+    next_at: datetime | None
+    decided_by: str | None
+    waiting: dict[str, int]
+
+
+class Inspection:
+    """Reads the state of one Redis. Every method raises RedisUnusableError where it does not answer."""
+
+    def __init__(self, redis: Redis, policies: Policies) -> None:
+        self._redis: Any = redis
+        self._policies = policies
+
+    def line(self, user: str, category: str | None = None) -> Iterator[Standing]:
+        """A user's lines, or the one of a category, in the order of each line; a hundred are read at a time."""
+        try:
+            for name in self._categories(user) if category is None else [category]:
+                yield from self._line(user, name)
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+    def explain(self, user: str, category: str) -> Explanation:
+        """The rules for a user and a category, what is used of each, and when the next may go."""
+        rules = self._policies.rules(user, category)
+        try:
+            now_us = self._now_us()
+            held = RedisLimiter(self._redis).peek(user, rules)
+            uses = self._uses("user", f"notifier:sent:{{{user}}}", rules.user, now_us)
+            uses += self._uses("category", f"notifier:sent:{{{user}}}:{category}", rules.category.policy, now_us)
+            waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+        hold = held if isinstance(held, Hold) else None
+        return Explanation(
+            user=user,
+            category=category,
+            lane=rules.category.lane,
+            bypass=rules.category.bypass,
+            uses=uses,
+            next_at=_moment(now_us + hold.time_left_us) if hold else None,
+            decided_by=hold.rule if hold else None,
+            waiting=waiting,
+        )
+
+    def _now_us(self) -> int:
+        seconds, us = self._redis.time()
+        return int(seconds) * 1_000_000 + int(us)
+
+    def _categories(self, user: str) -> list[str]:
+        # Beside the categories stand what the scripts note of the user, under names that no category can have.
+        return sorted(name.decode() for name in self._redis.hkeys(f"notifier:lines:{{{user}}}") if name[:1] != b"#")
+
+    def _line(self, user: str, category: str) -> Iterator[Standing]:
+        place, more = 0, True
+        while more:
+            ids = self._redis.zrange(_line_key(user, category), place, place + CHUNK - 1)
+            more = len(ids) == CHUNK
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline")
+                jobs = pipe.execute()
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id, (origin, *_) in zip(ids, jobs, strict=True):
+                    pipe.zscore(b"rq:scheduled:" + (origin or b""), job_id)
+                expected = pipe.execute()
+            for job_id, (origin, meta, attempts, deadline), at in zip(ids, jobs, expected, strict=True):
+                place += 1
+                yield Standing(
+                    category=category,
+                    place=place,
+                    job_id=job_id.decode(),
+                    lane=(origin or b"").decode(),
+                    priority=str(json.loads(meta or b"{}").get("priority", "normal")),
+                    attempts=int(attempts or 0),
+                    expected_at=None if at is None else _moment(at * 1_000_000),
+                    expires_at=None if deadline is None else _moment(float(deadline)),
+                )
+
+    def _uses(self, scope: Scope, key: str, policy: Policy, now_us: int) -> list[Use]:
+        uses = []
+        for window in policy.windows:
+            since = now_us - window.interval_us
+            used = self._redis.zcount(key, f"({since}", "+inf")
+            # One more fits once the limit-th latest has left the window.
+            nth = self._redis.zrevrange(key, window.limit - 1, window.limit - 1, withscores=True)
+            free_us = int(nth[0][1]) + window.interval_us if nth else 0
+            uses.append(Use(scope, str(window), used, window.limit, _later(free_us, now_us)))
+        if policy.gap_us:
+            last = self._redis.zrange(key, -1, -1, withscores=True)
+            free_us = int(last[0][1]) + policy.gap_us if last else 0
+            uses.append(Use(scope, f"gap {format_duration(policy.gap_us)}", None, None, _later(free_us, now_us)))
+        return uses
+
+
+def _line_key(user: str, category: str) -> str:
+    return f"notifier:line:{{{user}}}:{category}"
+
+
+def _later(us: int, now_us: int) -> datetime | None:
+    return _moment(us) if us > now_us else None
+
+
+def _moment(us: float) -> datetime:
+    return datetime.fromtimestamp(us / 1_000_000, tz=UTC)

@@ -1,0 +1,64 @@
+"""Which line of the configuration each rule comes from. Follows the order of resolution that `Policies` states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from notifier.policy import DEFAULT_CATEGORY
+from notifier.yaml_source import Path as KeyPath
+from notifier.yaml_source import Source, decode, read_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where rules stand, as `file:line`; an empty text for what is not in the file. path: of their section in it."""
+
+    path: str
+    windows: tuple[str, ...]
+    gap: str
+
+
+class Provenance:
+    """The places of the rules in one configuration file, which must have been found right before."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file; raises OSError or YamlError only where it has changed since."""
+        self._file = file
+        self._source: Source = read_yaml(decode(file.read_bytes()))
+
+    def of_user(self, user: str) -> Places:
+        """Of the rules in force for a user."""
+        entry = _get(self._source.data, "users", user)
+        own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
+        named = f"users.{user} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
+        return self._places(named or "user", own, ("user",))
+
+    def of_category(self, category: str) -> Places:
+        """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
+        known = _get(self._source.data, "categories", category) is not None
+        name = category if known else DEFAULT_CATEGORY
+        return self._places(f"categories.{name}", ("categories", name))
+
+    def _places(self, path: str, *sections: KeyPath) -> Places:
+        windows, gap = self._first("windows", sections), self._first("gap", sections)
+        count = len(_get(self._source.data, *windows) or ()) if windows else 0
+        each = tuple(self._at((*windows, index)) for index in range(count))
+        return Places(path, each, self._at(gap) if gap else "")
+
+    def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
+        found = ((*section, key) for section in sections if section)
+        return next((path for path in found if path in self._source.values), ())
+
+    def _at(self, path: KeyPath) -> str:
+        return f"{self._file}:{self._source.values[path].line}"
+
+
+def _get(data: Any, *path: str | int) -> Any:
+    for part in path:
+        if isinstance(data, dict):
+            data = data.get(part)
+        else:
+            return None
+    return data

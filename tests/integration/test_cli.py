@@ -1,0 +1,226 @@
+"""The command `notifier`, run as a person runs it, on a real Redis."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from support import CONSOLE, ends, fcm, note, notifier, worker, write_config
+
+from notifier import Notifier
+from notifier.cli.__main__ import main
+from notifier.client import CHUNK
+from notifier.embedded import EmbeddedRedis
+from notifier.limiter import lines
+from notifier.limiter.lines import RuleTable
+from notifier.limiter.scripts import run as run_call
+from notifier.policy import LANES
+from notifier.settings import load_settings
+
+DEVICE = "fcm:fcm-registration-0001"
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
+    rates = {"user": {"windows": ["1/1h"], "gap": "1s"}}
+    return write_config(tmp_path, redis_server.url, CONSOLE, **rates)
+
+
+@pytest.fixture
+def run(config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process, on an empty Redis; the terminal is 80 columns wide."""
+    assert redis.dbsize() == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NOTIFIER_CONFIG", str(config))
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["notifier", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Ran(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def producer(config: Path) -> Notifier:
+    with notifier(config) as made:
+        yield made
+
+
+def line_up(redis: Redis, config: Path) -> None:
+    """Do what a worker does before it sends: put what is queued into its lines, and admit what may go."""
+    policies = load_settings(config, {}).policies()
+    pulled = run_call(redis, lines.pull(most=100, lease_us=30_000_000, on_watch=False, lanes=LANES))
+    table = RuleTable(policies)
+    run_call(redis, lines.admit(pulled.users, table, most=100, lease_us=30_000_000, worker="w", lanes=LANES))
+
+
+def row(user: str, **fields: object) -> str:
+    return json.dumps({"user": user, "devices": [{"platform": "fcm", "token": DEVICE[4:]}], "title": "T"} | fields)
+
+
+def test_send_status_cancel(run: Run) -> None:
+    """What was sent is found by the id that was printed, and can be cancelled once; a second time says the same."""
+    sent = run("send", "42", "--device", DEVICE, "--title", "Hello", "--data", '{"a": 1}', "--expires-in", "2h")
+    assert (sent.status, sent.err) == (0, "")
+    job_id = sent.out.strip()
+    assert run("status", job_id).out == "queued\n"
+    assert json.loads(run("status", job_id, "--json").out)["state"] == "queued"
+    assert run("cancel", job_id) == Ran(0, "cancelled\n", "")
+    assert run("status", job_id).out == "cancelled\n"
+    unknown = run("status", "nobody")
+    assert (unknown.status, unknown.out) == (1, "")
+    assert run("cancel", "nobody").status == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["send", "42", "--device", DEVICE], 1, "nothing to send"),
+        (["send", "42", "--device", "fcm", "--title", "T"], 2, "platform:token"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[1]"], 2, "JSON object"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "soon"], 2, "such as 2026"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--expires-in", "5"], 2, "without a unit"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--category", "cat"], 1, "unknown; known are"),
+        (["--config", "/nowhere.yaml", "status", "x"], 3, "cannot be read"),
+        (["statsu"], 2, "No such command"),
+    ],
+)
+def test_a_mistake_is_a_line_and_a_status(run: Run, arguments: list[str], status: int, said: str) -> None:
+    """What a person does wrong is said on standard error, with the documented status and no traceback."""
+    done = run(*arguments)
+    assert (done.status, done.out) == (status, "")
+    assert said in " ".join(done.err.replace("│", " ").split())
+    assert "Traceback" not in done.err
+
+
+def test_without_redis(run: Run, tmp_path: Path) -> None:
+    """Where Redis is not there the status is 4, for every command that needs it."""
+    config = write_config(tmp_path / "away", "redis://127.0.0.1:1/0", CONSOLE)
+    for command in (["status", "x"], ["line", "42"], ["explain", "--user", "42"], ["cancel", "x"]):
+        done = run("--config", str(config), *command)
+        assert (done.status, done.out) == (4, "")
+        assert done.err.startswith("Redis does not answer") or "cannot be asked" in done.err
+
+
+def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
+    """Who waits, in order; what is used of each rule, where it stands in the file, and which one decides."""
+    first, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
+    urgent = producer.send(note("42", "now", fcm("42"), priority="high"))
+    line_up(redis, config)
+    assert producer.status(urgent).state == "sending"  # type: ignore[union-attr]
+    listed = json.loads(run("line", "42", "--json").out)
+    assert [(entry["place"], entry["job_id"]) for entry in listed] == list(enumerate([first, *rest], 1))
+    assert first in run("line", "42").out
+    assert run("line", "42", "--limit", "1").out.endswith("--limit 10\n")
+    assert run("line", "41").out == "nothing waits for 41\n"
+
+    told = json.loads(run("explain", "--user", "42", "--json").out)
+    windows, gap = told["uses"]
+    text = config.read_text(encoding="utf-8").splitlines()
+    assert (windows["rule"], windows["used"], windows["limit"]) == ("1/1h", 1, 1)
+    assert text[int(windows["at"].rpartition(":")[2]) - 1].strip() == "- 1/1h"
+    assert text[int(gap["at"].rpartition(":")[2]) - 1].strip() == "gap: 1s"
+    assert (told["decided_by"], told["waiting"], told["user_rules"]) == ("user 1/1h", {"default": 3}, "user")
+    shown = run("explain", "--user", "42").out
+    assert "1 of 1" in shown
+    assert "user 1/1h decides it" in shown
+    assert "the next may go now" in run("explain", "--user", "41", "--category", "chat").out
+
+
+def test_send_file(run: Run, redis: Redis, tmp_path: Path) -> None:
+    """Good lines are enqueued in order, each refused one is named by its number, and the status says so."""
+    file = tmp_path / "some.jsonl"
+    file.write_text("\n".join([row("a"), "{", row("b"), row("c", category="cat"), row("d")]) + "\n", encoding="utf-8")
+    done = run("send-file", str(file))
+    assert (done.status, done.out) == (1, "3 accepted, 2 refused\n")
+    assert done.err.splitlines() == [
+        f"{file}:2: is not a JSON object",
+        f"{file}:4: category: 'cat' is unknown; known are chat, default, marketing",
+    ]
+    assert redis.llen("rq:queue:default") == 3
+    again = run("send-file", str(file))
+    assert (again.status, "was sent before" in again.err) == (1, True)
+    assert json.loads(run("send-file", str(file), "--again", "--json").out) == {"accepted": 3, "refused": 2}
+    assert redis.llen("rq:queue:default") == 6
+
+
+def test_send_file_goes_on_where_it_was_broken_off(
+    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an interruption, also one between the call and its answer, the same command sends the rest: each once."""
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(row(f"u{n}") + "\n" for n in range(3 * CHUNK)), encoding="utf-8")
+    enqueue, calls = Notifier._enqueue, []
+
+    def breaks_off(self: Notifier, jobs: list[lines.Job]) -> list[str]:
+        calls.append(enqueue(self, jobs))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Notifier, "_enqueue", breaks_off)
+        broken = run("send-file", str(file))
+    assert broken.status == 130
+    assert redis.llen("rq:queue:default") == 2 * CHUNK
+    assert run("send-file", str(file)) == Ran(0, f"{3 * CHUNK} accepted, 0 refused\n", "")
+    queued = redis.lrange("rq:queue:default", 0, -1)
+    assert len(queued) == len(set(queued)) == 3 * CHUNK
+
+    file.write_text(row("other") + "\n", encoding="utf-8")
+    changed = run("send-file", str(file))
+    assert (changed.status, "the file has changed" in changed.err) == (1, True)
+
+
+def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe works as a file does, and leaves nothing behind."""
+    piped = io.TextIOWrapper(io.BytesIO((row("a") + "\n" + row("b") + "\n").encode()))
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert run("send-file", "-") == Ran(0, "2 accepted, 0 refused\n", "")
+    assert redis.llen("rq:queue:default") == 2
+
+
+def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:
+    """A right file is said to be right, with warnings; a wrong one has every error with line and key, and status 1."""
+    right = run("config", "check", str(config))
+    assert right.status == 0
+    assert "1 users" not in right.out
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("user: {windows: [10/fortnight], gap: 0}\ntiers: {a: {gpa: 1s}}\n", encoding="utf-8")
+    done = run("config", "check", str(wrong))
+    assert (done.status, done.out) == (1, "")
+    assert [line.split(": ")[0] for line in done.err.splitlines()] == [
+        f"{wrong}:1:18",
+        f"{wrong}:1:38",
+        f"{wrong}:2:13",
+    ]
+    told = json.loads(run("config", "check", str(wrong), "--json").out)
+    assert (told["right"], len(told["errors"])) == (False, 3)
+
+
+def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
+    """A status names the moment of delivery."""
+    job_id = producer.send(note("42", "Hi", fcm("42")))
+    with worker(config, "--burst"):
+        ends(producer, job_id, "delivered")
+    assert run("status", job_id).out.startswith("delivered\nsettled at ")

@@ -1,0 +1,92 @@
+"""Warnings about a configuration that is right and cannot be meant."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifier.advice import advise, implied, most_in
+from notifier.policy import Policy, Window
+from notifier.settings import parse_settings
+from notifier.yaml_source import read_yaml
+
+S = 1_000_000
+
+# What is said, by the YAML that it is said of: (line, path, a part of the message).
+CASES = {
+    "user: {windows: [10/minute, 1000/minute]}": (1, "user.windows.1", "10/1m admits no more"),
+    "user: {windows: [10/minute, 20/minute, 200/day]}": (1, "user.windows.1", "10/1m admits no more"),
+    "user: {windows: [5/10s], gap: 1m}": (1, "user.windows.0", "the gap of 1m is longer than its 10s"),
+    "user: {windows: [100/minute], gap: 1s}": (1, "user.windows.0", "the gap of 1s admits no more"),
+    "user: {windows: [1/day], gap: 4h}": (1, "user.gap", "1/1d keeps sends further apart"),
+    "user: {gap: 1s}\ntiers:\n  slow: {gap: 5s}": (3, "tiers.slow", "nobody has this tier"),
+    "user: {gap: 1s}\nusers:\n  a: {gap: 1s}": (3, "users.a", "changes nothing"),
+    "categories:\n  x: {lane: bulk, bypass: true, gap: 1s}": (2, "categories.x.bypass", "only count"),
+    "user: {windows: [10/minute]}\ncategories:\n  x: {lane: bulk, windows: [20/minute]}": (
+        3,
+        "categories.x.windows.0",
+        "what any user may receive in all is no more",
+    ),
+    "categories:\n  x: {lane: bulk, gap: 2h, expires: 1h}": (2, "categories.x.expires", "a second one always expires"),
+}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_what_cannot_be_meant_is_said_once_at_its_place(text: str) -> None:
+    """Each such setting has one warning, with the line and the key it stands at."""
+    line, path, words = CASES[text]
+    (problem,) = advise(parse_settings(text), read_yaml(text))
+    assert problem.mark is not None
+    assert (problem.mark.line, ".".join(map(str, problem.path))) == (line, path)
+    assert words in problem.message
+
+
+def test_a_looser_user_keeps_a_category_useful() -> None:
+    """A category's window is not called useless while one user, by a tier or a rule of their own, could exceed it."""
+    text = """
+    user: {windows: [10/minute]}
+    users: {vip: {windows: []}}
+    categories: {x: {lane: bulk, windows: [20/minute]}}
+    """
+    assert advise(parse_settings(text), read_yaml(text)) == []
+
+
+def test_the_shipped_configuration_needs_no_advice() -> None:
+    """What we ship as an example is an example."""
+    with open("config/notifier.yaml", encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read()
+    assert advise(parse_settings(text, name="config/notifier.yaml"), read_yaml(text)) == []
+
+
+windows = st.builds(Window, st.integers(1, 6), st.integers(1, 12).map(lambda n: n * S))
+
+
+@given(window=windows, others=st.lists(windows, max_size=2), gap=st.integers(0, 5), sends=st.lists(st.integers(0, 30)))
+def test_what_is_called_implied_never_binds(window: Window, others: list[Window], gap: int, sends: list[int]) -> None:
+    """No sends that keep the other rules exceed a window that was said never to bind."""
+    if not implied(window, others, gap * S):
+        return
+    kept: list[int] = []
+    for at in sorted(n * S for n in sends):
+        fits = all(sum(at - o.interval_us < k for k in kept) < o.limit for o in others)
+        if fits and (not kept or at - kept[-1] >= gap * S):
+            kept.append(at)
+    assert all(sum(at - window.interval_us < k <= at for k in kept) <= window.limit for at in kept)
+
+
+@given(window=windows, seconds=st.integers(1, 40))
+def test_most_in_is_reached(window: Window, seconds: int) -> None:
+    """A window's most in an interval is what sends as early as allowed reach."""
+    sends: list[int] = []
+    for n in range(seconds * 7):
+        sends.append(0 if n < window.limit else sends[n - window.limit] + window.interval_us)
+    assert sum(at < seconds * S for at in sends) == most_in(window, seconds * S)
+
+
+def test_advice_does_not_change_with_the_order_of_equal_windows() -> None:
+    """Of two windows that say the same, the second is the one to delete."""
+    text = "user: {windows: [5/minute, 5/1m]}"
+    (problem,) = advise(parse_settings(text), read_yaml(text))
+    assert problem.path == ("user", "windows", 1)
+    assert Policy((Window(5, 60 * S),)).horizon_us == 60 * S

@@ -1,0 +1,71 @@
+"""The JSON Schema of the configuration: what is shipped is what the model says, and it agrees with the loader."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from notifier.errors import SettingsError
+from notifier.json_schema import schema, schema_text
+from notifier.settings import parse_settings
+from notifier.yaml_source import read_yaml
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+RIGHT = [
+    "{}",
+    "user: {windows: [10/minute, 5/10s, 1/2h, 3 / week], gap: 1.5s}",
+    "tiers: {a: {gap: 5s}}\nusers: {42: a, 43: {windows: []}}",
+    "categories: {chat: {lane: urgent, expires: 1h, attempts: 10}}",
+    "worker: {backoff: {first: 1s, most: 1m}}\nkeep_delivered: 0s",
+]
+WRONG = [
+    "user: {windows: 10/minute}",
+    "user: {windows: [10/fortnight]}",
+    "user: {windows: [0/minute]}",
+    "user: {gap: 10}",
+    "usr: {}",
+    "categories: {chat: {}}",
+    "categories: {chat: {lane: fast}}",
+    "users: {42: 7}",
+    "worker: {batch: 0}",
+    "worker: {batch: many}",
+]
+
+
+def test_the_shipped_schema_is_generated_from_the_model() -> None:
+    """config/notifier.schema.json is what `notifier config schema` prints: `make schema` renews it."""
+    assert (CONFIG / "notifier.schema.json").read_text(encoding="utf-8") == schema_text()
+
+
+def test_it_is_a_schema_and_the_shipped_file_keeps_it() -> None:
+    """An editor that follows the file's first line finds nothing wrong with the file."""
+    Draft202012Validator.check_schema(schema())
+    text = (CONFIG / "notifier.yaml").read_text(encoding="utf-8")
+    assert re.match(r"# yaml-language-server: \$schema=notifier\.schema\.json\n", text)
+    assert list(Draft202012Validator(schema()).iter_errors(read_yaml(text).data)) == []
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_what_loads_keeps_the_schema(text: str) -> None:
+    """The schema forbids nothing that is right."""
+    parse_settings(text)
+    assert list(Draft202012Validator(schema()).iter_errors(read_yaml(text).data)) == []
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_the_schema_can_see_is_seen(text: str) -> None:
+    """What is wrong in a single value is seen in the editor already."""
+    with pytest.raises(SettingsError):
+        parse_settings(text)
+    assert list(Draft202012Validator(schema()).iter_errors(read_yaml(text).data))
+
+
+def test_defaults_are_written_as_in_the_file() -> None:
+    """A default in the schema could be typed into the file as it stands."""
+    definitions = schema()["$defs"]
+    assert definitions["WorkerSettings"]["properties"]["lease"]["default"] == "10s"
+    assert "default" not in definitions["CategorySettings"]["properties"]["expires"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.control import Control, Steered
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import Scripts, WireLog, load_scripts
 
@@ -80,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="arrivals as JSON lines; default: wire.jsonl in the folder",
     )
+    parser.add_argument(
+        "--control",
+        type=Path,
+        metavar="FILE",
+        help="a Unix socket to steer by while they run; notifier/simulators/control.py says how",
+    )
     return parser
 
 
@@ -119,11 +126,15 @@ async def _serve(options: argparse.Namespace) -> None:
     }
     apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared)
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
+    steered: dict[str, Steered] = {"apns": apns, "fcm": fcm}
+    control = None if options.control is None else Control(options.control, log, steered)
     try:
         await _start(apns, "--apns-port", options.apns_port)
         await _start(fcm, "--fcm-port", options.fcm_port)
         account = make_service_account(folder, f"{fcm.url}/token", PROJECT_ID)
         fcm.trust(account)
+        if control is not None:
+            await _start(control, "--control", options.control)
         ca_file = str(certificates.ca_file)
         _announce(
             {
@@ -141,6 +152,8 @@ async def _serve(options: argparse.Namespace) -> None:
         )
         await stop.wait()
     finally:
+        if control is not None:
+            await control.close()
         await apns.close()
         await fcm.close()
         log.close()
@@ -157,11 +170,11 @@ def _scripts(path: Path | None) -> Scripts:
         raise UnusableError(f"--scripts: {path} is not of the form that --help shows: {error}") from None
 
 
-async def _start(simulator: ApnsSimulator | FcmSimulator, option: str, port: int) -> None:
+async def _start(server: ApnsSimulator | FcmSimulator | Control, option: str, where: int | Path) -> None:
     try:
-        await simulator.start()
+        await server.start()
     except OSError as error:
-        raise UnusableError(f"{option} {port}: cannot listen on 127.0.0.1: {error.strerror}") from None
+        raise UnusableError(f"{option} {where}: cannot listen there: {error.strerror}") from None
 
 
 def _announce(what: dict[str, Any]) -> None:

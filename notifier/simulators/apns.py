@@ -63,7 +63,7 @@ class ApnsSimulator:
         self.connections: set[_Connection] = set()
         self._log = log
         self._checks = Checks(topics=topics, team_keys=team_keys, clock=clock, token_update_s=token_update_s)
-        self._playback = Playback(scripts or {})
+        self.playback = Playback({} if scripts is None else scripts)
         self._port = port
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificates.cert_file, certificates.key_file)
@@ -112,7 +112,7 @@ class ApnsSimulator:
         verdict = self._checks.judge(headers, body)
         reply = Reply(verdict.status, verdict.reason)
         if verdict.status == 200:  # noqa: PLR2004
-            reply = self._playback.next(verdict.token) or reply
+            reply = self.playback.next(verdict.token) or reply
         aps = verdict.payload.get("aps", {})
         alert = aps.get("alert")
         self._log.record(
@@ -126,6 +126,7 @@ class ApnsSimulator:
                 collapse_id=headers.get("apns-collapse-id"),
                 data={key: value for key, value in verdict.payload.items() if key != "aps"},
                 title=alert.get("title") if isinstance(alert, dict) else alert,
+                ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
             )
         )
         return reply, verdict
@@ -294,6 +295,10 @@ class _Connection(asyncio.Protocol):
         self._flush_due = False
         if data := self._h2.data_to_send():
             self._transport.write(data)
+
+
+def _ttl_us(expiration: str, at_us: int) -> int | None:
+    return int(expiration) * 1_000_000 - at_us if expiration.isascii() and expiration.isdigit() else None
 
 
 def _malformed(headers: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from notifier.simulators.fcm_checks import is_valid
+from notifier.simulators.fcm_checks import DURATION, is_valid
 from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class FcmSimulator:
         self._project_id = project_id
         self._public_key = public_key
         self._client_email = client_email
-        self._playback = Playback(scripts or {})
+        self.playback = Playback({} if scripts is None else scripts)
         self._latency_s = latency_ms / 1000
         self._port = port
         self._access: dict[str, float] = {}  # access token -> its end on the monotonic clock
@@ -113,6 +113,13 @@ class FcmSimulator:
         if runner is not None:
             await runner.cleanup()
 
+    def cut(self) -> None:
+        """Cut all connections without a word, as a broken network does."""
+        if self._runner is not None and self._runner.server is not None:
+            for connection in self._runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
+
     def trust(self, service_account: Path) -> None:
         """Accept the assertions that this service account signs, and no others."""
         account = json.loads(service_account.read_text(encoding="utf-8"))
@@ -126,7 +133,7 @@ class FcmSimulator:
     async def _serve_token(self, request: web.Request) -> web.StreamResponse:
         form = await request.post()
         self.token_fetches += 1
-        reply = self._playback.next(TOKEN_ENDPOINT)
+        reply = self.playback.next(TOKEN_ENDPOINT)
         if reply is not None and (reply.drop or reply.status != HTTPStatus.OK or reply.delay_ms):
             await asyncio.sleep(reply.delay_ms / 1000)
             if reply.drop:
@@ -168,7 +175,7 @@ class FcmSimulator:
         scripted = None
         token = message.get("token")
         token = token if isinstance(token, str) else ""
-        if reply.status == HTTPStatus.OK and (scripted := self._playback.next(token)):
+        if reply.status == HTTPStatus.OK and (scripted := self.playback.next(token)):
             reply = scripted
         name = FAKE_MESSAGE if validate_only else f"0:{at_us}%{secrets.token_hex(8)}"
         name = f"projects/{self._project_id}/messages/{name}"
@@ -218,7 +225,13 @@ def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name
         data=part("data", kind=dict) or {},
         title=part("notification", "title", kind=str),
         dry_run=dry_run,
+        ttl_us=_microseconds(part("android", "ttl", kind=str)),
     )
+
+
+def _microseconds(ttl: str | None) -> int | None:
+    found = DURATION.fullmatch(ttl or "")
+    return None if found is None else round(float(found[0][:-1]) * 1_000_000)
 
 
 def _response(reply: Reply, name: str) -> web.Response:

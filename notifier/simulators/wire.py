@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +21,7 @@ class Arrival:
     status: the HTTP status decided for it; 0 if the script dropped the connection instead.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
     dry_run: it was only to be validated, so that no device gets it.
+    ttl_us: how long it asked to be kept from then on, in microseconds; None if it did not say.
     """
 
     at_us: int
@@ -33,6 +34,7 @@ class Arrival:
     data: dict[str, Any] = field(default_factory=dict)
     title: str | None = None
     dry_run: bool = False
+    ttl_us: int | None = None
 
 
 class WireLog:
@@ -48,9 +50,16 @@ class WireLog:
         self.arrivals: list[Arrival] = []
         self.dry_runs: list[Arrival] = []
         self._file: IO[str] | None = None if path is None else path.open("a", encoding="utf-8")
+        self._watchers: list[Callable[[Arrival], None]] = []
+
+    def watch(self, watcher: Callable[[Arrival], None]) -> None:
+        """Tell each arrival from now on to `watcher` too."""
+        self._watchers.append(watcher)
 
     def record(self, arrival: Arrival) -> None:
         """Append one arrival."""
+        for watcher in self._watchers:
+            watcher(arrival)
         if self._file is None:
             (self.dry_runs if arrival.dry_run else self.arrivals).append(arrival)
             return
@@ -86,7 +95,7 @@ class Reply:
     drop: bool = False
 
 
-Scripts: TypeAlias = Mapping[str, Sequence[Reply]]
+Scripts: TypeAlias = MutableMapping[str, Sequence[Reply]]
 
 
 class Playback:
@@ -105,8 +114,17 @@ class Playback:
         self._played[token] += 1
         return replies[index]
 
+    def rewrite(self, token: str, replies: Sequence[Reply]) -> None:
+        """Script a token anew, from its first reply on."""
+        self._scripts[token] = replies
+        self._played.pop(token, None)
+
 
 def load_scripts(path: Path) -> Scripts:
     """Scripts from a JSON file ``{token: [{"status": 410, "reason": "Unregistered"}, …]}``."""
-    loaded = json.loads(path.read_text(encoding="utf-8"))
+    return read_scripts(json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_scripts(loaded: Mapping[str, Sequence[Mapping[str, Any]]]) -> Scripts:
+    """Scripts from their JSON form, once parsed."""
     return {token: [Reply(**reply) for reply in replies] for token, replies in loaded.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import TextIO
 
@@ -20,9 +21,12 @@ class ConsoleProvider:
         self.platform = platform
         self._route = route(platform, app)
         self._stream = stream
+        self._closed = False
 
     async def send(self, dispatch: Dispatch) -> Answer:
-        """Print the push and answer DELIVERED."""
+        """Print the push and answer DELIVERED; UNSENT once closed or past `send_by`."""
+        if self._closed or asyncio.get_running_loop().time() >= dispatch.send_by:
+            return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
         notification = dispatch.notification
         # repr: a line break in a title must not make two lines, nor an escape code colour the terminal.
         title = "-" if notification.title is None else repr(notification.title)
@@ -36,4 +40,5 @@ class ConsoleProvider:
         return Answer(Outcome.DELIVERED)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Print nothing more."""
+        self._closed = True

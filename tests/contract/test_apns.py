@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-import email.utils
 import itertools
 import socket
 import ssl
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -154,22 +151,6 @@ async def rig(identity: Identity, *, client: dict[str, Any] | None = None, **opt
 # What arrives.
 
 
-def test_delivered(identity):
-    """What was sent arrives once, whole, and is answered DELIVERED."""
-
-    async def run():
-        async with rig(identity) as r:
-            before_us = time.time_ns() // 1000
-            answer = await r.send(title="Grüße", body="…", data={"id": 7}, badge=0, sound="ping", collapse_id="c")
-            assert answer == Answer(Outcome.DELIVERED, 200)
-            (arrival,) = r.log.arrivals
-            assert (arrival.token, arrival.title, arrival.data) == (TOKEN, "Grüße", {"id": 7})
-            assert (arrival.collapse_id, arrival.status, arrival.platform) == ("c", 200, "apns")
-            assert before_us <= arrival.at_us <= time.time_ns() // 1000
-
-    asyncio.run(run())
-
-
 def test_headers(identity):
     """Push type and priority follow the content, the expiry is absolute, absent without one."""
 
@@ -184,20 +165,6 @@ def test_headers(identity):
             assert 0 <= int(shown["apns-expiration"]) - (now_s + 90.5) < 3
             assert "apns-expiration" not in silent
             assert "apns-collapse-id" not in silent
-
-    asyncio.run(run())
-
-
-def test_apns_id_is_stable(identity):
-    """A retry of one job to one device carries the same apns-id; another device or job another."""
-
-    async def run():
-        async with rig(identity) as r:
-            for job_id, token in (("a", TOKEN), ("a", TOKEN), ("a", "cd" * 32), ("b", TOKEN)):
-                await r.send(token, job_id=job_id)
-            first, again, device, job = (arrival.message_id for arrival in r.log.arrivals)
-            assert first == again == str(uuid.UUID(first))
-            assert len({first, device, job}) == 3
 
     asyncio.run(run())
 
@@ -232,25 +199,6 @@ def test_answers(identity, reply, expected):
         async with rig(identity, scripts={TOKEN: [reply]}) as r:
             assert await r.send() == expected
             assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
-
-
-def test_retry_after(identity):
-    """Retry-After is obeyed in seconds and as a date, by the server's clock; nonsense counts as absent."""
-    late = dt.datetime(2031, 5, 1, 12, 0, tzinfo=dt.UTC)
-    dates = {
-        "retry-after": email.utils.format_datetime(late + dt.timedelta(seconds=90), usegmt=True),
-        "date": email.utils.format_datetime(late, usegmt=True),
-    }
-    headers = [{"retry-after": "7"}, dates, {"retry-after": "soon"}, {"retry-after": "-5"}]
-    scripts = {TOKEN: [Reply(429, "TooManyRequests", h) for h in headers]}
-
-    async def run():
-        async with rig(identity, scripts=scripts) as r:
-            answers = [await r.send() for _ in headers]
-            assert {answer.outcome for answer in answers} == {Outcome.RETRY}
-            assert [a.retry_after_us for a in answers] == [7_000_000, 90_000_000, MINUTE_US, MINUTE_US]
 
     asyncio.run(run())
 
@@ -439,36 +387,6 @@ def test_silent_connection_is_left(identity):
     asyncio.run(run())
 
 
-def test_cut_in_a_batch(identity):
-    """A cut connection: every send answers, UNSENT only what did not arrive, and the next recovers."""
-
-    async def run():
-        async with rig(identity, latency_ms=200, max_streams=20) as r:
-            sends = [asyncio.create_task(r.send(data={"n": n})) for n in range(50)]
-            await r.log.reach(10)
-            r.simulator.cut()
-            async with asyncio.timeout(5):
-                answers = await asyncio.gather(*sends)
-            assert Outcome.UNKNOWN in {a.outcome for a in answers}
-            arrived = {a.data["n"] for a in r.log.arrivals}
-            unsent = {n for n, a in enumerate(answers) if a.outcome is Outcome.UNSENT}
-            assert not arrived & unsent
-            assert (await r.insist()).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
-
-
-def test_dropped_by_the_server(identity):
-    """A server that closes instead of answering leaves the request UNKNOWN."""
-
-    async def run():
-        async with rig(identity, scripts={TOKEN: [Reply(200, drop=True), Reply(200)]}) as r:
-            assert (await r.send()).outcome is Outcome.UNKNOWN
-            assert (await r.insist()).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
-
-
 def test_goaway(identity):
     """After a GOAWAY: above the last stream UNSENT, the rest is answered, the next goes elsewhere."""
 
@@ -483,31 +401,6 @@ def test_goaway(identity):
             assert (await r.insist()).outcome is Outcome.DELIVERED
             assert r.simulator.connections_opened == 2
             assert len(r.simulator.connections) == 1
-
-    asyncio.run(run())
-
-
-def test_server_absent(identity):
-    """No server: UNSENT with the time to wait, and within that time no further attempt to connect."""
-
-    async def run():
-        accepted = 0
-
-        def accept(_reader, writer):
-            nonlocal accepted
-            accepted += 1
-            writer.close()
-
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        provider = make_provider(identity, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        answers = await asyncio.gather(*(provider.send(dispatch()) for _ in range(50)))
-        answers.append(await provider.send(dispatch()))
-        assert {a.outcome for a in answers} == {Outcome.UNSENT}
-        assert all(0 < a.retry_after_us <= 30_000_000 for a in answers)
-        assert accepted == 1
-        await provider.close()
-        server.close()
-        await server.wait_closed()
 
     asyncio.run(run())
 
@@ -547,21 +440,6 @@ def test_wrong_authority(identity, tmp_path):
         warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
         assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
         assert "CERTIFICATE_VERIFY_FAILED" in warnings[0]["why"]
-
-    asyncio.run(run())
-
-
-def test_close(identity):
-    """Closing answers all: UNKNOWN what had left, UNSENT what comes after."""
-
-    async def run():
-        async with rig(identity, latency_ms=5000) as r:
-            send = asyncio.create_task(r.send())
-            await r.log.reach(1)
-            async with asyncio.timeout(2):
-                await r.provider.close()
-            assert (await send).outcome is Outcome.UNKNOWN
-            assert (await r.send()).outcome is Outcome.UNSENT
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def push(stream: io.StringIO | None, **fields: str) -> Answer:
 
     async def run() -> Answer:
         provider = ConsoleProvider("apns", stream=stream)
-        answer = await provider.send(Dispatch("job-1", device, notification, None, 0.0))
+        answer = await provider.send(Dispatch("job-1", device, notification, None, math.inf))
         await provider.close()
         return answer
 

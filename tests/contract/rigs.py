@@ -1,0 +1,336 @@
+"""The rigs of the contract suite: each provider against a real server, on one handle.
+
+The servers run in a process of their own, shared by all tests of a run, because one of the providers cannot live in
+an environment in which its server can: NOTIFIER_SIMULATORS_PYTHON names the interpreter that runs them, this one if
+it is not set. Each test has devices that no other has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Self
+
+from notifier.notification import Device, Notification
+from notifier.providers.console import ConsoleProvider
+from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.simulators.wire import Arrival, Reply
+
+PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
+_numbers: Final = itertools.count(1)
+
+
+class Simulators:
+    """The simulators, as a process; `told` is what they announce, `control` the socket to steer them by."""
+
+    def __init__(self, folder: Path) -> None:
+        self.control = folder / "control"
+        python = os.environ.get("NOTIFIER_SIMULATORS_PYTHON", sys.executable)
+        self._command = [python, "-m", "notifier.simulators", "--folder", str(folder), "--control", str(self.control)]
+        self.told: dict[str, dict[str, str]] = {}
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the simulators did not start: {' '.join(self._command)}"
+        self.told = json.loads(line)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.terminate()
+
+
+class Line:
+    """A test's own connection to the simulators' control; the arrivals since it was made."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.arrivals: list[Arrival] = []
+        self._writer = writer
+        self._done: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._changed = asyncio.Condition()
+        self._listening = asyncio.create_task(self._listen(reader))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            said = json.loads(line)
+            if "arrival" not in said:
+                self._done.put_nowait(said)
+                continue
+            self.arrivals.append(Arrival(**said["arrival"]))
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def ask(self, command: str, what: object) -> None:
+        """Have a command carried out; all that arrived before is in `arrivals` then."""
+        self._writer.write(json.dumps({command: what}).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await self._done.get() == {"done": command}
+
+    async def reach(self, enough: Callable[[list[Arrival]], bool]) -> None:
+        """Wait until what has arrived is enough."""
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: enough(self.arrivals))
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        await self._listening
+
+
+@dataclass
+class Stage:
+    """What a test plays on: a provider, its server, and devices of this test alone."""
+
+    rig: Rig
+    provider: Provider
+    endpoint: str
+    line: Line | None
+    printed: io.StringIO = field(default_factory=io.StringIO)
+    devices: list[Device] = field(default_factory=list)
+
+    async def device(self, *replies: Reply) -> Device:
+        """A new device, whose messages are answered so; the last reply repeats, without any they are accepted."""
+        device = self.rig.device(next(_numbers), self.endpoint)
+        self.devices.append(device)
+        if replies:
+            await self._ask("script", {self.rig.scripted_as(device): [asdict(reply) for reply in replies]})
+        return device
+
+    async def send(self, device: Device | None = None, *, within_s: float = 10.0, **options: Any) -> Answer:
+        """Send to a device, a new one if none is given."""
+        return await self.provider.send(self.dispatch(device or await self.device(), within_s=within_s, **options))
+
+    def dispatch(
+        self,
+        device: Device,
+        *,
+        job_id: str = "",
+        ttl_us: int | None = None,
+        within_s: float = 10.0,
+        **fields: Any,
+    ) -> Dispatch:
+        """A dispatch of a job of its own, unless its id is given."""
+        notification = Notification(user="u", devices=[device], **({"title": "Hello"} | fields))
+        send_by = asyncio.get_running_loop().time() + within_s
+        return Dispatch(job_id or f"job-{next(_numbers)}", device, notification, ttl_us, send_by)
+
+    async def insist(self, device: Device, **options: Any) -> Answer:
+        """Send as a worker does: what was not sent, again once the wait that was asked for is over."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (answer := await self.send(device, **options)).outcome is Outcome.UNSENT:  # noqa: ASYNC110 - it is a time
+                await asyncio.sleep((answer.retry_after_us or 0) / 1_000_000)
+        return answer
+
+    async def arrivals(self, device: Device | None = None) -> list[Arrival]:
+        """What has arrived so far at this test's devices, or at one, in order."""
+        if self.line is None:
+            return self.rig.read_printed(self.printed.getvalue())
+        await self._ask("script", {})
+        wanted = {self.rig.scripted_as(d) for d in ([device] if device else self.devices)}
+        return [arrival for arrival in self.line.arrivals if arrival.token in wanted]
+
+    async def reach(self, count: int) -> None:
+        """Wait until so many messages have arrived at this test's devices."""
+        assert self.line is not None
+        wanted = {self.rig.scripted_as(device) for device in self.devices}
+        await self.line.reach(lambda arrived: sum(a.token in wanted for a in arrived) >= count)
+
+    async def cut(self) -> None:
+        """Cut every connection to the server, as a broken network does."""
+        await self._ask("cut", self.rig.platform)
+
+    async def stop(self) -> None:
+        """Have the server gone."""
+        await self._ask("stop", self.rig.platform)
+
+    async def start(self) -> None:
+        """Have it back, at the same address."""
+        await self._ask("start", self.rig.platform)
+
+    async def _ask(self, command: str, what: object) -> None:
+        assert self.line is not None, f"{self.rig.name} has no server to {command}"
+        await self.line.ask(command, what)
+
+
+class Rig(ABC):
+    """How one provider is built, what its server's answers look like, and what of the contract it can show.
+
+    networked: there is a server behind it; the laws of networks hold for these rigs alone.
+    own_ids: the message's id is made by us, so that it can be the same at a retry.
+    """
+
+    name: str
+    platform: str
+    networked = True
+    own_ids = False
+    rejected: Reply
+    dead: Reply
+    busy: Reply
+    fault: Reply
+
+    @abstractmethod
+    def device(self, number: int, endpoint: str) -> Device:
+        """Another device for each number."""
+
+    @abstractmethod
+    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
+        """The provider, configured for the server that announced itself so."""
+
+    def secrets(self, told: Mapping[str, str]) -> list[str]:
+        """What of this provider's configuration must never be seen."""
+        raise NotImplementedError
+
+    def scripted_as(self, device: Device) -> str:
+        """The name by which the server knows a device."""
+        return device.token
+
+    def read_printed(self, text: str) -> list[Arrival]:
+        """The arrivals of a rig without a server."""
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def stage(
+        self, simulators: Simulators, *, timeout_us: int = 5_000_000, endpoint: str | None = None
+    ) -> AsyncIterator[Stage]:
+        """A stage with a new provider; endpoint: in place of the simulator's."""
+        told = simulators.told[self.platform]
+        endpoint = endpoint or told["endpoint"]
+        line = Line(*await asyncio.open_unix_connection(simulators.control, limit=2**20))
+        await line.ask("script", {})
+        provider = self.provider(told, endpoint, timeout_us)
+        try:
+            yield Stage(self, provider, endpoint, line)
+        finally:
+            await provider.close()
+            await line.close()
+
+    def play(self, simulators: Simulators, law: Callable[[Stage], Coroutine[Any, Any, None]], **options: Any) -> None:
+        """Run a law on a stage of its own."""
+
+        async def run() -> None:
+            async with self.stage(simulators, **options) as stage:
+                await law(stage)
+
+        asyncio.run(run())
+
+
+class ApnsRig(Rig):
+    """APNs, over one of the clients."""
+
+    platform = "apns"
+    own_ids = True
+    rejected = Reply(400, "BadDeviceToken")
+    dead = Reply(410, "Unregistered")
+    busy = Reply(429, "TooManyRequests")
+    fault = Reply(403, "InvalidProviderToken")
+
+    def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
+        return Device("apns", f"{number:064x}")
+
+    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
+        return self.client()(
+            team_id=told["team_id"],
+            key_id=told["key_id"],
+            key=Path(told["key_file"]).read_text(),
+            topic=told["topic"],
+            endpoint=endpoint,
+            ca_file=Path(told["ca_file"]),
+            timeout_us=timeout_us,
+        )
+
+    @abstractmethod
+    def client(self) -> Callable[..., Provider]:
+        """The provider's class."""
+
+    def secrets(self, told: Mapping[str, str]) -> list[str]:
+        return [*Path(told["key_file"]).read_text().splitlines()[1:-1], "eyJ"]
+
+
+class ApnsH2(ApnsRig):
+    """APNs over our own client."""
+
+    name = "apns-h2"
+
+    def client(self) -> Callable[..., Provider]:
+        from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - not importable where apns2 is
+
+        return ApnsProvider
+
+
+class Fcm(Rig):
+    """FCM over HTTP v1."""
+
+    name = platform = "fcm"
+    rejected = Reply(400, "INVALID_ARGUMENT")
+    dead = Reply(404, "UNREGISTERED")
+    busy = Reply(429, "QUOTA_EXCEEDED")
+    fault = Reply(403, "PERMISSION_DENIED")
+
+    def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
+        return Device("fcm", f"fcm-registration-{number:08d}")
+
+    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
+        from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as in ApnsH2
+
+        account = json.loads(Path(told["service_account"]).read_text())
+        return FcmProvider(
+            service_account=account, endpoint=endpoint, ca_file=Path(told["ca_file"]), timeout_us=timeout_us
+        )
+
+    def secrets(self, told: Mapping[str, str]) -> list[str]:
+        account = json.loads(Path(told["service_account"]).read_text())
+        return [*account["private_key"].splitlines()[1:-1], "ya29."]
+
+
+class Console(Rig):
+    """The console in Apple's place. It has no server: what it prints has arrived, and of a body only its length."""
+
+    name = "console"
+    platform = "apns"
+    networked = False
+
+    def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
+        return Device("apns", f"{number:08x}" * 8)
+
+    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
+        raise NotImplementedError
+
+    def secrets(self, told: Mapping[str, str]) -> list[str]:  # noqa: ARG002
+        return []
+
+    def read_printed(self, text: str) -> list[Arrival]:
+        found = re.findall(r"^push (\w+) user=\S+ category=\S+ token=(\S+) title='(.*)' \(", text, re.MULTILINE)
+        return [Arrival(0, platform, token, 200, "", "", title=title) for platform, token, title in found]
+
+    @contextlib.asynccontextmanager
+    async def stage(self, simulators: Simulators, **_: Any) -> AsyncIterator[Stage]:  # noqa: ARG002
+        printed = io.StringIO()
+        provider = ConsoleProvider("apns", stream=printed)
+        try:
+            yield Stage(self, provider, "", None, printed)
+        finally:
+            await provider.close()
+
+
+def _apns() -> Iterator[Rig]:
+    # Which client can be had is decided by the h2 that is installed: no environment has both.
+    if int(version("h2").partition(".")[0]) >= 4:
+        yield ApnsH2()
+
+
+RIGS: Final[Sequence[Rig]] = (*_apns(), Fcm(), Console())
+NETWORKED: Final = tuple(rig for rig in RIGS if rig.networked)

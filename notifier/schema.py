@@ -124,6 +124,7 @@ class Settings(Section):
     worker: WorkerSettings = WorkerSettings()
     keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")
     keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
+    keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
 

@@ -31,6 +31,7 @@ class Tuning:
     grace_us: int
     keep_failed_us: int
     keep_delivered_us: int
+    keep_feedback_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Flights:
             worker=self._worker,
             keep_failed_us=self._tuning.keep_failed_us,
             keep_delivered_us=self._tuning.keep_delivered_us,
+            keep_feedback_us=self._tuning.keep_feedback_us,
         )
         mine = await run_async(self._redis, call)
         for settlement, settled in zip(batch, mine, strict=True):

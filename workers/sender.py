@@ -7,7 +7,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import structlog
 
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, decode_data, encode_reason
-from notifier.limiter.lines import Leased, Settlement, State
+from notifier.limiter.lines import DeadToken, Leased, Settlement, State
 from notifier.notification import Notification, mask, route
 from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
@@ -80,7 +80,14 @@ class Sender:
             answers = await asyncio.gather(*(self._one(dispatch, app) for dispatch in dispatches))
         if self._log.is_enabled_for(logging.DEBUG):
             log().debug("sent", outcomes=[answer.outcome.value for answer in answers])
-        return self._settlement(leased, category, notification, answered, dict(zip(waiting, answers, strict=True)), log)
+        by_device = dict(zip(waiting, answers, strict=True))
+        settlement = self._settlement(leased, category, notification, answered, by_device, log)
+        gone = tuple(
+            DeadToken(notification.devices[index], app, answer.reason, answer.gone_at_us)
+            for index, answer in by_device.items()
+            if answer.outcome is Outcome.DEAD_TOKEN
+        )
+        return replace(settlement, gone=gone) if gone else settlement
 
     async def close(self) -> None:
         """Close the providers: what is under way answers now, UNKNOWN or UNSENT."""

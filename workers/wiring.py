@@ -85,6 +85,7 @@ def build_tuning(settings: Settings) -> Tuning:
         grace_us=worker.grace_us,
         keep_failed_us=settings.keep_failed_us,
         keep_delivered_us=settings.keep_delivered_us,
+        keep_feedback_us=settings.keep_feedback_us,
     )
 
 

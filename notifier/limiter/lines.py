@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from notifier.limiter.redis import policy_array
 from notifier.limiter.scripts import Call, script
+from notifier.notification import Device
 from notifier.policy import LANES, Policies, Policy
 
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
@@ -150,8 +151,18 @@ def admit(
 
 
 @dataclass(frozen=True, slots=True)
+class DeadToken:
+    """A token that its provider called dead. gone_at_us: since when, if the provider said so; else since now."""
+
+    device: Device
+    app: str | None
+    reason: str
+    gone_at_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of a leased job; see *settle* for the states."""
+    """What became of a leased job; see *settle* for the states. gone: what is told in the feedback."""
 
     job_id: str
     permit: str
@@ -162,6 +173,7 @@ class Settlement:
     word: str = ""
     detail: str | int = ""
     answered: str = ""
+    gone: tuple[DeadToken, ...] = ()
 
 
 def settle(
@@ -171,12 +183,16 @@ def settle(
     worker: str,
     keep_failed_us: int,
     keep_delivered_us: int,
+    keep_feedback_us: int,
     clock: str = "",
 ) -> Call[list[bool]]:
     """Close permits. The reply holds for each whether it was still this worker's to settle."""
     table, indexes = rules.encode(s.user for s in settlements)
     jobs = [
-        (s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered)
+        (
+            *(s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered),
+            *([_gone(s.gone)] if s.gone else []),
+        )
         for s, index in zip(settlements, indexes, strict=True)
     ]
     args: list[str | bytes | int] = [
@@ -186,6 +202,7 @@ def settle(
         worker,
         table,
         json.dumps(jobs),
+        -(-keep_feedback_us // 1000),
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
@@ -218,6 +235,14 @@ def watch(worker: str, *, lapse_ms: int) -> Call[bool]:
 def relieve(worker: str) -> Call[bool]:
     """Give up the watch, if it is this worker's, and wake one idle worker."""
     return Call(script("relieve"), ["notifier:watch", "notifier:relief"], [worker], bool)
+
+
+def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
+    # Times as text: Lua would print a number of this size with an exponent.
+    return [
+        (t.device.platform, t.device.token, t.app or "", t.reason, "" if t.gone_at_us is None else str(t.gone_at_us))
+        for t in tokens
+    ]
 
 
 def _leased(entry: list[Any]) -> Leased:

@@ -9,7 +9,7 @@ import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
-from notifier.limiter.lines import Admitted, Job, Pulled, Settlement
+from notifier.limiter.lines import Admitted, DeadToken, Job, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.memory_admit import Look
 from notifier.limiter.memory_gates import Due, Gates, Ranked, shares
@@ -28,12 +28,14 @@ class MemoryLines:
     """Lines, gates, leases and what waits for a time of its own; each verb is atomic among threads.
 
     A `limiter` that is given shares its sends, its clock and its lock. totals: how many were accepted,
-    dispatched, and looked at in vain, and how many ended or came back under each word.
+    dispatched, and looked at in vain, and how many ended or came back under each word. feedback: the dead
+    tokens, as (told at µs, job id, user, token).
     """
 
     def __init__(self, policies: Policies, limiter: MemoryLimiter | None = None) -> None:
         self.limiter = limiter or MemoryLimiter()
         self.totals: Counter[str] = Counter()
+        self.feedback: deque[tuple[int, str, str, DeadToken]] = deque()
         self._gates = Gates(policies, self.limiter, self._deadline_of)
         self._seq = 0
         self._jobs: dict[str, Entry] = {}
@@ -107,13 +109,17 @@ class MemoryLines:
             self.totals["looked"] += look.idle
             return Admitted(now, look.idle, look.waiting, look.leased)
 
-    def settle(self, settlements: Sequence[Settlement], *, keep_failed_us: int, keep_delivered_us: int) -> list[bool]:
+    def settle(
+        self, settlements: Sequence[Settlement], *, keep_failed_us: int, keep_delivered_us: int, keep_feedback_us: int
+    ) -> list[bool]:
         """Close permits; returns for each whether it was still the caller's to settle."""
         with self.limiter.lock:
             now = self.limiter.clock()
             mine = [self._settle(now, s, keep_failed_us, keep_delivered_us) for s in settlements]
             for user in {s.user: None for s, settled in zip(settlements, mine, strict=True) if settled}:
                 self._gates.settled(user, now)
+            while self.feedback and self.feedback[0][0] < now - keep_feedback_us:
+                self.feedback.popleft()
             self._forget(now)
             return mine
 
@@ -227,6 +233,7 @@ class MemoryLines:
             self._go_back(now, entry, s)
         if s.word:
             self.totals[s.word] += 1
+        self.feedback += [(now, s.job_id, s.user, dead) for dead in s.gone]
         return True
 
     def _go_back(self, now: int, entry: Entry, s: Settlement) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from notifier.providers.answers import MINUTE_US, Table, parse, word
@@ -10,6 +11,8 @@ from notifier.providers.contract import Answer, Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MS_US: Final = 1_000
+LATEST_MS: Final = 7_258_118_400_000  # the year 2200
 SERVER_ERROR_US: Final = 15 * MINUTE_US  # Apple: after a 5xx, retry after 15 minutes
 
 TABLE: Final = Table(
@@ -40,5 +43,16 @@ TABLE: Final = Table(
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
     """Return what this response means; retry_after_us is set for RETRY, FAULT and UNKNOWN."""
-    reason = word(parse(body).get("reason")) if body else ""
-    return TABLE.read(status, reason, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
+    content = parse(body)
+    reason = word(content.get("reason"))
+    answer = TABLE.read(status, reason, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
+    if answer.outcome is Outcome.DEAD_TOKEN:
+        return replace(answer, gone_at_us=_gone_at_us(content.get("timestamp")))
+    return answer
+
+
+def _gone_at_us(timestamp_ms: object) -> int | None:
+    """Read since when Apple knows that a token is gone; None for what no clock shows."""
+    if type(timestamp_ms) is int and 0 < timestamp_ms < LATEST_MS:
+        return timestamp_ms * MS_US
+    return None

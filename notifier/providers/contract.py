@@ -27,12 +27,14 @@ class Answer:
 
     status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
     retry_after_us: for RETRY, UNSENT, FAULT and UNKNOWN the least time to wait, in microseconds, if one is known.
+    gone_at_us: for DEAD_TOKEN the moment since which the provider knows it, in microseconds since 1970, if it tells.
     """
 
     outcome: Outcome
     status: int | None = None
     reason: str = ""
     retry_after_us: int | None = None
+    gone_at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

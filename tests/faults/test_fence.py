@@ -7,7 +7,7 @@ from redis import Redis
 
 from notifier import Device, Notification, Notifier
 from notifier.limiter import lines
-from notifier.limiter.lines import RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, RuleTable, Settlement, State
 from notifier.limiter.scripts import run
 from notifier.settings import parse_settings
 
@@ -40,9 +40,16 @@ def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_
         state=state,
         word=state,
         detail=1 if state == "later" else "",
+        gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),),
     )
     call = lines.settle(
-        [settlement], RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=10**9, clock=str(clock_us)
+        [settlement],
+        RULES,
+        worker=worker,
+        keep_failed_us=10**9,
+        keep_delivered_us=10**9,
+        keep_feedback_us=10**9,
+        clock=str(clock_us),
     )
     return run(redis, call)[0]
 
@@ -64,3 +71,4 @@ def test_a_late_settlement_is_refused(redis: Redis, first_state: State, late_sta
     before = redis.hgetall("notifier:stats"), notifier.status(job_id)
     assert not settle(redis, stalled, "stalled", late_state, now_us + LEASE_US + 3)
     assert (redis.hgetall("notifier:stats"), notifier.status(job_id)) == before
+    assert redis.xlen("notifier:feedback") == 1

@@ -10,8 +10,9 @@ from model import violations
 from world import KEEP, LANES, LEASE, S, World
 
 from notifier.limiter import RedisLimiter, lines
-from notifier.limiter.lines import Job, RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, Job, RuleTable, Settlement, State
 from notifier.limiter.scripts import run
+from notifier.notification import Device
 from notifier.policy import Category, Policies, Policy, Window
 
 if TYPE_CHECKING:
@@ -96,12 +97,14 @@ def settle(world: World, index: int, outcome: str, early: bool, wait_us: int) ->
     if outcome == "delivered":
         world.settle(flight, "delivered", reached=True, word="delivered")
     elif outcome == "failed":
-        world.settle(flight, "failed", reached=False, word="failed")
+        gone = (DeadToken(Device("apns", "ab" * 32), "driver" if early else None, "Unregistered", wait_us),)
+        world.settle(flight, "failed", reached=False, word="failed", gone=gone * (not early or wait_us % 2))
     elif outcome == "line":
         world.settle(flight, "line", reached=False)
     else:
         state: State = "wait" if outcome == "wait" else "later"
-        world.settle(flight, state, reached=reached, word="retried", wait_us=wait_us)
+        gone = (DeadToken(Device("fcm", "registration"), None, "UNREGISTERED"),) * (wait_us % 3)
+        world.settle(flight, state, reached=reached, word="retried", wait_us=wait_us, gone=gone)
 
 
 def settle_all(world: World) -> None:
@@ -131,7 +134,8 @@ def test_every_schedule_ends_well(redis: Redis, rules: Policies, schedule: list[
     """Laws 1 to 5, at every step: Redis and twin agree, and the plain model agrees with both.
 
     Each job is in one place, none goes before the rules let it, none is told to wait longer than they say,
-    each goes in its order, a lost lease changes nothing; and in the end every job has ended, once.
+    each goes in its order, a lost lease changes nothing, each dead token is told once; and in the end every job
+    has ended, once.
     """
     world = World(redis, rules)
     for verb, *args in schedule:
@@ -255,9 +259,19 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
     assert world.pull(most=1).stock == [("other", "1")]
     settlement = Settlement("other", "1", "", "", reached=False, state="queue")
     back = lines.settle(
-        [settlement], world.rules, worker="w", keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(world.now)
+        [settlement],
+        world.rules,
+        worker="w",
+        keep_failed_us=KEEP,
+        keep_delivered_us=KEEP,
+        keep_feedback_us=KEEP,
+        clock=str(world.now),
     )
-    assert run(redis, back) == world.memory.settle([settlement], keep_failed_us=KEEP, keep_delivered_us=KEEP) == [True]
+    assert (
+        run(redis, back)
+        == world.memory.settle([settlement], keep_failed_us=KEEP, keep_delivered_us=KEEP, keep_feedback_us=KEEP)
+        == [True]
+    )
     assert world.pull().stock == [("other", "2"), ("null", "3")]
 
 

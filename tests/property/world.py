@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from model import Send, Sends
 
 from notifier.limiter import MemoryLimiter, MemoryLines, lines
-from notifier.limiter.lines import Job, Leased, Pulled, RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, Job, Leased, Pulled, RuleTable, Settlement, State
 from notifier.limiter.scripts import Call, run
 
 if TYPE_CHECKING:
@@ -159,12 +159,21 @@ class World:
         for sends in self._scopes(leased.user, leased.category):
             sends.add(Send(leased.permit, flight.until_us), self.now)
 
-    def settle(self, flight: Flight, state: State, *, reached: bool, word: str = "", wait_us: int = 0) -> bool:
+    def settle(
+        self,
+        flight: Flight,
+        state: State,
+        *,
+        reached: bool,
+        word: str = "",
+        wait_us: int = 0,
+        gone: tuple[DeadToken, ...] = (),
+    ) -> bool:
         """Settle one flight; a lost one must change nothing."""
         self.flights.remove(flight)
         leased = flight.leased
         settlement = Settlement(
-            leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, wait_us
+            leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, wait_us, gone=gone
         )
         before = self.dump() if flight.lost else None
         call = lines.settle(
@@ -173,10 +182,13 @@ class World:
             worker="w",
             keep_failed_us=KEEP,
             keep_delivered_us=KEEP,
+            keep_feedback_us=KEEP,
             clock=str(self.now),
         )
         twin = replace(settlement, permit=flight.twin.permit)
-        (mine,) = self._both(call, lambda: self.memory.settle([twin], keep_failed_us=KEEP, keep_delivered_us=KEEP))
+        (mine,) = self._both(
+            call, lambda: self.memory.settle([twin], keep_failed_us=KEEP, keep_delivered_us=KEEP, keep_feedback_us=KEEP)
+        )
         assert mine is not flight.lost
         if flight.lost:
             assert self.dump() == before
@@ -269,6 +281,15 @@ class World:
             accepted=len(self.told), dispatched=self.seen["dispatches"], looked=self.seen["looks"], **self.ended
         )
         assert stats == self.memory.totals == counted
+        assert self._feedback() == [
+            (job, user, dead.device.token, dead.app or "", str(dead.gone_at_us or at))
+            for at, job, user, dead in self.memory.feedback
+        ]
+
+    def _feedback(self) -> list[tuple[str, ...]]:
+        entries: Any = self.redis.xrange("notifier:feedback")
+        names = (b"job_id", b"user", b"token", b"app", b"gone_at")
+        return [tuple(_text(fields[name]) for name in names) for _, fields in entries]
 
     def gates(self) -> dict[str, int]:
         """The earliest gate of each user."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, formatdate
@@ -143,3 +144,30 @@ def test_the_waits_that_apple_and_google_ask_for(asked: str, apple_s: int, googl
     apple = TABLES["apns"].read(503, "Shutdown", headers.__getitem__)
     google = TABLES["fcm"].read(429, "QUOTA_EXCEEDED", headers.__getitem__)
     assert (apple.retry_after_us, google.retry_after_us) == (apple_s * SECOND_US, google_s * SECOND_US)
+
+
+@pytest.mark.parametrize(
+    ("body", "gone_at_us"),
+    [
+        (b'{"reason": "Unregistered", "timestamp": 1700000000123}', 1_700_000_000_123_000),
+        (b'{"reason": "ExpiredToken", "timestamp": 1}', 1_000),
+        (b'{"reason": "Unregistered"}', None),
+        (b'{"reason": "Unregistered", "timestamp": null}', None),
+        (b'{"reason": "Unregistered", "timestamp": true}', None),
+        (b'{"reason": "Unregistered", "timestamp": "1700000000123"}', None),
+        (b'{"reason": "Unregistered", "timestamp": 1700000000123.5}', None),
+        (b'{"reason": "Unregistered", "timestamp": -1}', None),
+        (b'{"reason": "Unregistered", "timestamp": 99999999999999999999}', None),
+    ],
+)
+def test_a_dead_token_has_the_providers_own_time(body: bytes, gone_at_us: int | None) -> None:
+    """Apple's timestamp, in milliseconds, says since when; one that makes no sense is none."""
+    answer = apns_answers.read(410, {}, body)
+    assert (answer.outcome, answer.gone_at_us) == (Outcome.DEAD_TOKEN, gone_at_us)
+
+
+def test_no_other_answer_has_a_time_of_death() -> None:
+    """A timestamp beside any other reason says nothing of the token."""
+    for status, reason in ((400, "BadDeviceToken"), (410, "Somewhere"), (200, "")):
+        body = json.dumps({"reason": reason, "timestamp": 1_700_000_000_123}).encode()
+        assert apns_answers.read(status, {}, body).gone_at_us is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from notifier.job import encode_data
-from notifier.limiter.lines import Leased, Settlement
+from notifier.limiter.lines import DeadToken, Leased, Settlement
 from notifier.notification import Device, Notification
 from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome
@@ -191,6 +191,24 @@ def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
         settled = asyncio.run(sender.send(job, replace(CATEGORY, app=of_category), 1e9))
         assert [by for by, provider in providers.items() if provider.asked] == ([expected] if expected else [])
         assert (settled.state, settled.reached) == (("delivered", True) if expected else ("wait", False))
+
+
+def test_each_dead_token_is_told_once() -> None:
+    """Only what is called dead is told, with the app and the provider's time; what was answered before is not again."""
+    dead = Answer(Outcome.DEAD_TOKEN, 410, "Unregistered", gone_at_us=7)
+    others = [Answer(outcome) for outcome in Outcome if outcome is not Outcome.DEAD_TOKEN]
+    settled, _ = settle(leased(1 + len(others)), dead, *others)
+    device = Device("apns", tokens(1)[0])
+    assert settled.state == "later"
+    assert settled.gone == (DeadToken(device, None, "Unregistered", 7),)
+    assert device.token not in repr(settled)
+    settled, provider = settle(
+        leased(2, attempts=1, answered=b'{"0": "dead_token"}'), dead, replace(dead, gone_at_us=None)
+    )
+    assert [dispatch.device.token for dispatch in provider.asked] == [tokens(2)[1]]
+    assert [told.device.token for told in settled.gone] == [tokens(2)[1]]
+    settled, _ = settle(leased(), Answer(Outcome.REJECTED, 400, "BadDeviceToken"))
+    assert settled.gone == ()
 
 
 def test_another_users_job_is_refused() -> None:

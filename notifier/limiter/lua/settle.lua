@@ -3,17 +3,20 @@
 -- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 the worker's name
 --      5 rules, JSON (see _gates.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
---          detail, answered], …
+--          detail, answered, gone], …
+--     7 keep_feedback ms
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'later' (detail: µs to wait; an attempt
 --         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt)
 --         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
+--   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
+--         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include _clock _keys _rules _alarm _lineup _gates _flight
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local rules = cjson.decode(ARGV[5])
+local rules, keep_feedback = cjson.decode(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of all that is set here to fall due
@@ -78,7 +81,17 @@ local function back(id, key, origin, state, wait, answered)
   earliest = math.min(earliest, now + wait)
 end
 
-local function settle(id, permit, user, category, index, reached, state, word, detail, answered)
+local function tell(id, user, gone)
+  local oldest = text(math.max(0, math.floor(now / 1000) - keep_feedback))
+  for _, dead in ipairs(gone) do
+    local platform, token, app, reason, since = unpack(dead)
+    redis.call('XADD', 'notifier:feedback', 'MINID', '~', oldest, '*', 'platform', platform, 'token', token, 'app', app,
+      'user', user, 'reason', reason, 'gone_at', since == '' and now_text or since, 'job_id', id)
+  end
+  redis.call('PEXPIRE', 'notifier:feedback', text(keep_feedback))
+end
+
+local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'push_permit', 'origin')
   if job[2] and job[1] ~= permit then return 0 end
@@ -92,6 +105,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   else back(id, key, job[2], state, tonumber(detail), answered) end
   if word ~= '' then count(user, word) end
+  if gone then tell(id, user, gone) end
   local user_policy = rules.u[index + 1]
   if may_race(user_policy, policy_of(rules, category), bypasses(rules, category)) then land(user, category) end
   if not touched[user] then

@@ -74,8 +74,7 @@ class Simulators:
         self._folder = folder
         self._apns_options = apns_options
         self._log = WireLog()
-        # Not empty, because the simulators would take a dict of their own instead.
-        self.scripts: dict[str, Sequence[Reply]] = {"-": ()}
+        self.scripts: dict[str, Sequence[Reply]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="simulators")
 

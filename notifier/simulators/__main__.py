@@ -1,4 +1,4 @@
-"""Both simulators in one process: ``python -m notifier.simulators --folder DIR``."""
+"""The simulators in one process: ``python -m notifier.simulators --folder DIR``."""
 
 from __future__ import annotations
 
@@ -10,47 +10,81 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates
-from notifier.simulators.control import Control, Steered
+from notifier.simulators.control import Control, tell
+from notifier.simulators.faults import FAULTS, UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
-from notifier.simulators.wire import Scripts, WireLog, load_scripts
+from notifier.simulators.wire import WireLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from notifier.simulators.simulator import Simulator
 
 TEAM_ID: Final = "SIMTEAM001"
 KEY_ID: Final = "SIMULATED1"
 TOPIC: Final = "com.example.app"
 PROJECT_ID: Final = "simulated-project"
 LAST_PORT: Final = 65535
+ANNOUNCEMENT: Final = "simulators.json"
+CONFIG: Final = "notifier.yaml"
 
 DESCRIPTION: Final = """\
-Run an APNs-like and an FCM-like server on 127.0.0.1 until SIGTERM or SIGINT. Throw-away certificates and keys
-are written into the folder. Once both listen, one line of JSON on standard output says what to configure:
+Run an APNs-like and an FCM-like server on 127.0.0.1 until SIGTERM or Ctrl-C. They check what the real ones
+check, log each message as it arrives, and go wrong in the ways that you name.
 
-  {"apns": {"endpoint", "ca_file", "key_file", "key_id", "team_id", "topic"},
-   "fcm": {"endpoint", "ca_file", "service_account"}, "wire_log"}
+  python -m notifier.simulators --folder sim &
+  NOTIFIER_CONFIG=sim/notifier.yaml python -m workers
+
+The folder gets throw-away certificates and keys, simulators.json (the addresses; also printed, one line, once
+all listens), notifier.yaml (a configuration that sends to them) and wire.jsonl (what arrived). All but the last
+are written anew at each start.
 """
-EXAMPLE: Final = """\
-example:
-  python -m notifier.simulators --folder /tmp/simulators --latency-ms 20 --scripts replies.json
+EPILOG: Final = """\
+what goes wrong, while they run:
+  python -m notifier.simulators --folder sim --tell '{"apns": {"silent": true}}'
+from the start: --with and the same; from a program: a line of JSON into the Unix socket "control" in the folder,
+a line back, and a line for each message that arrives
 
-where replies.json holds, by device token, what to answer to its first, second... message (the last repeats):
-  {"00ab...": [{"status": 410, "reason": "Unregistered"}],
-   "fcm-token-0000001": [{"status": 503, "headers": {"Retry-After": "5"}}, {"status": 200}]}
+  {"scripts": {DEVICE TOKEN: REPLY or [REPLY, ...]}}  its first, second... message; the last repeats; null ends it
+      REPLY is a fault's name (--faults lists them), or an object: any of fault, status, reason, headers,
+      delay_ms, drop, silent, retry_at_s, go_away, reset. "/token" is Google's token endpoint.
+  {"apns": {...}, "fcm": {...}} with any of
+      fail: {FAULT: SHARE}  that share of the messages (0 to 1) meets that fault; {} ends it
+      latency_ms            wait before each answer
+      listening, refuse_s   false: refuse connections, until true; or for so many seconds
+      cut: true             cut all connections now
+      silent                true: nobody gets another byte, but no connection is closed
+      idle_s                a connection unused for so long goes silent
+      wrong_name            true: TLS shows another host's certificate
+      expire_tokens: true   refuse the credentials that were accepted so far
+    apns alone:
+      go_away: true         GOAWAY to all; or {"keep": 0.5, "reason": "Shutdown"}: the rest is not processed
+      max_streams           at once on a connection, once a provider token was accepted
+      window_bytes, window_updates: false   small windows; windows that never open again
+      token_update_s        1200 as Apple's: a new provider token within so many seconds is refused
+    fcm alone:
+      token_lifetime_s      of access tokens
+docs/simulators.md rehearses an outage, step by step.
 """
-
-
-class UnusableError(Exception):
-    """What was asked for cannot be had; the text is for the person who asked."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the simulators; return the exit status."""
-    options = _parser().parse_args(arguments)
+    """Run the simulators, or talk to them; return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.folder is None and not options.faults:
+        parser.error("--folder is missing: where certificates, keys and the log are to be")
     try:
-        asyncio.run(_serve(options))
+        if options.faults:
+            print(table())  # noqa: T201 - asked for
+        elif options.tell is not None:
+            _tell(options.folder, options.tell)
+        else:
+            asyncio.run(_serve(options))
     except UnusableError as error:
         sys.stderr.write(f"notifier.simulators: {error}\n")
         return 1
@@ -61,32 +95,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m notifier.simulators",
         description=DESCRIPTION,
-        epilog=EXAMPLE,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="python -m notifier.simulators --folder DIR [options]",
     )
-    parser.add_argument("--folder", type=Path, required=True, help="for certificates and keys; made if missing")
-    parser.add_argument("--apns-port", type=_port, default=0, metavar="N", help="default: a free one")
-    parser.add_argument("--fcm-port", type=_port, default=0, metavar="N", help="default: a free one")
-    parser.add_argument(
-        "--latency-ms",
-        type=_latency,
-        default=0.0,
-        metavar="F",
-        help="wait before each answer, in milliseconds",
+    add = parser.add_argument
+    add("--folder", type=Path, metavar="DIR", help="for certificates, keys, configuration and log; made if missing")
+    add("--faults", action="store_true", help="list the faults by name, and end")
+    add(
+        "--tell",
+        metavar="JSON",
+        help="tell those that run in the folder, print their state, and end; {} changes nothing",
     )
-    parser.add_argument("--scripts", type=Path, metavar="FILE", help="JSON of answers by device token, see below")
-    parser.add_argument(
-        "--wire-log",
-        type=Path,
-        metavar="FILE",
-        help="arrivals as JSON lines; default: wire.jsonl in the folder",
-    )
-    parser.add_argument(
-        "--control",
-        type=Path,
-        metavar="FILE",
-        help="a Unix socket to steer by while they run; notifier/simulators/control.py says how",
-    )
+    add("--with", dest="begin", metavar="JSON", default="{}", help="begin like that")
+    add("--scripts", type=Path, metavar="FILE", help="a file with what would stand under scripts")
+    add("--fail", action="append", default=[], metavar="FAULT=SHARE", help="on every server that can; may be repeated")
+    add("--seed", type=int, default=1, metavar="N", help="of the chances; the same seed fails the same messages")
+    add("--latency-ms", type=_latency, default=0.0, metavar="F", help="wait before each answer, in milliseconds")
+    add("--wire-log", type=Path, metavar="FILE", help="arrivals as JSON lines; default: wire.jsonl in the folder")
+    add("--control", type=Path, metavar="FILE", help="the Unix socket to tell them things by; default: in the folder")
+    for name in ("apns", "fcm"):
+        add(f"--{name}-port", type=_port, default=0, metavar="N", help="default: a free one")
     return parser
 
 
@@ -104,11 +133,24 @@ def _latency(text: str) -> float:
     return latency_ms
 
 
+def _tell(folder: Path, text: str) -> None:
+    path = folder / ANNOUNCEMENT
+    try:
+        control = Path(json.loads(path.read_text(encoding="utf-8"))["control"])
+    except (OSError, ValueError, KeyError):
+        raise UnusableError(f"{path} is missing or unreadable: no simulators run in this folder") from None
+    print(json.dumps(tell(control, _json("--tell", text)), indent=2))  # noqa: T201 - asked for
+
+
 async def _serve(options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    scripts = _scripts(options.scripts)
+    orders = {
+        "--with": _json("--with", options.begin),
+        f"--scripts {options.scripts}": _scripts(options.scripts),
+        "--fail": _failures(options.fail),
+    }
     folder = options.folder.resolve()
     wire_log = (options.wire_log or folder / "wire.jsonl").resolve()
     try:
@@ -121,22 +163,24 @@ async def _serve(options: argparse.Namespace) -> None:
     shared: dict[str, Any] = {
         "certificates": certificates,
         "log": log,
-        "scripts": scripts,
         "latency_ms": options.latency_ms,
+        "seed": options.seed,
     }
     apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared)
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
-    steered: dict[str, Steered] = {"apns": apns, "fcm": fcm}
-    control = None if options.control is None else Control(options.control, log, steered)
+    socket = (options.control or folder / "control").resolve()
+    control = Control(socket, log, [apns, fcm])
+    ca_file = str(certificates.ca_file)
     try:
         await _start(apns, "--apns-port", options.apns_port)
         await _start(fcm, "--fcm-port", options.fcm_port)
+        await _start(control, "--control", socket)
+        for option, order in orders.items():
+            await _begin(control, option, order)
         account = make_service_account(folder, f"{fcm.url}/token", PROJECT_ID)
         fcm.trust(account)
-        if control is not None:
-            await _start(control, "--control", options.control)
-        ca_file = str(certificates.ca_file)
         _announce(
+            folder,
             {
                 "apns": {
                     "endpoint": apns.url,
@@ -148,36 +192,72 @@ async def _serve(options: argparse.Namespace) -> None:
                 },
                 "fcm": {"endpoint": fcm.url, "ca_file": ca_file, "service_account": str(account)},
                 "wire_log": str(wire_log),
-            }
+                "control": str(socket),
+            },
         )
         await stop.wait()
     finally:
-        if control is not None:
-            await control.close()
+        await control.close()
         await apns.close()
         await fcm.close()
         log.close()
 
 
-def _scripts(path: Path | None) -> Scripts:
+def _scripts(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return load_scripts(path)
-    except OSError as error:
-        raise UnusableError(f"--scripts: cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UnusableError(f"--scripts: {path} is not of the form that --help shows: {error}") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UnusableError(f"--scripts: cannot read {path}: {error}") from None
+    return {"scripts": _json(f"--scripts {path}", text)}
 
 
-async def _start(server: ApnsSimulator | FcmSimulator | Control, option: str, where: int | Path) -> None:
+def _failures(given: Sequence[str]) -> dict[str, Any]:
+    fail: dict[str, dict[str, float]] = {}
+    for text in given:
+        name, _, share = text.partition("=")
+        try:
+            platforms = FAULTS[name].replies.keys() & {"apns", "fcm"}
+            for platform in platforms:
+                fail.setdefault(platform, {})[name] = float(share)
+        except (KeyError, ValueError):
+            raise UnusableError(
+                f"--fail {text}: give a fault that --faults lists and a share, as in cut=0.05"
+            ) from None
+    return {platform: {"fail": shares} for platform, shares in fail.items()}
+
+
+def _json(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnusableError(f"{where} is no JSON: {error}") from None
+
+
+async def _begin(control: Control, option: str, order: object) -> None:
+    try:
+        await control.tell(order)
+    except UnusableError as error:
+        raise UnusableError(f"{option}: {error}") from None
+
+
+async def _start(server: Simulator | Control, option: str, where: int | Path) -> None:
     try:
         await server.start()
     except OSError as error:
-        raise UnusableError(f"{option} {where}: cannot listen there: {error.strerror}") from None
+        raise UnusableError(f"{option} {where}: cannot listen there: {error.strerror or error}") from None
 
 
-def _announce(what: dict[str, Any]) -> None:
+def _announce(folder: Path, what: dict[str, Any]) -> None:
+    providers = {"apns": {"client": "h2", **what["apns"]}, "fcm": {"client": "pyfcm", **what["fcm"]}}
+    config = {"categories": {"default": {"lane": "default"}}, "providers": providers}
+    (folder / CONFIG).write_text(
+        "# Sends to the simulators of this folder; written anew at each start: copy it to change it.\n"
+        + yaml.safe_dump(config, sort_keys=False),
+        encoding="utf-8",
+    )
+    (folder / ANNOUNCEMENT).write_text(json.dumps(what, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -50,7 +50,8 @@ class Refusal(Exception):  # noqa: N818 - inside this module a way out, not an e
 class Checks:
     """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970.
 
-    token_update_s: a new provider token of a key sooner than this after its last is refused; Apple: 20 minutes.
+    token_update_s: a new provider token of a key sooner than this after its last is refused; Apple: 20 minutes;
+    0 refuses none.
     """
 
     def __init__(
@@ -64,9 +65,13 @@ class Checks:
         self._topics = topics
         self._team_keys = team_keys
         self._clock = clock
-        self._token_update_s = token_update_s
+        self.token_update_s = token_update_s
         self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
         self._updated: dict[str, float] = {}  # by key id: when a new one was seen
+
+    def expire_tokens(self) -> None:
+        """From now on refuse, as expired, every provider token that was ever accepted."""
+        self._issued_at = dict.fromkeys(self._issued_at, 0)
 
     def judge(self, headers: Mapping[str, str], body: bytes) -> Verdict:
         """Return what a strict APNs answers to this request."""
@@ -117,7 +122,7 @@ class Checks:
 
     def _check_update(self, token: str) -> None:
         key_id, now = jwt.get_unverified_header(token)["kid"], self._clock()
-        if now - self._updated.get(key_id, -math.inf) < self._token_update_s:
+        if now - self._updated.get(key_id, -math.inf) < self.token_update_s:
             raise Refusal(429, "TooManyProviderTokenUpdates")
         self._updated[key_id] = now
 

@@ -21,6 +21,7 @@ NAMES: Final = (
     x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     x509.IPAddress(ipaddress.ip_address("::1")),
 )
+OTHER_NAMES: Final = (x509.DNSName("somebody-else.invalid"),)
 VALID_FOR: Final = dt.timedelta(days=30)
 # Machines that talk over loopback share a clock, but a clock may be set back while a certificate is in use.
 VALID_BEFORE: Final = dt.timedelta(days=1)
@@ -28,15 +29,19 @@ VALID_BEFORE: Final = dt.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The files of one authority and of the server certificate it signed, all PEM."""
+    """The files of one authority and of the server certificates it signed for one key, all PEM.
+
+    wrong_name_file: a certificate for another host than the one that shows it.
+    """
 
     ca_file: Path
     cert_file: Path
     key_file: Path
+    wrong_name_file: Path
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Write a new authority and its certificate for localhost, 127.0.0.1 and ::1 into `folder`."""
+    """Write a new authority and its certificates for localhost, 127.0.0.1 and ::1, and for a wrong name."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = _name("push-throttle simulator authority")
     ca = (
@@ -46,17 +51,18 @@ def make_certificates(folder: Path) -> Certificates:
         .sign(ca_key, hashes.SHA256())
     )
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = (
-        _builder(_name("localhost"), ca_name, key.public_key(), ca_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(NAMES), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "wrong-name.pem")
     files.ca_file.write_bytes(ca.public_bytes(Encoding.PEM))
-    files.cert_file.write_bytes(cert.public_bytes(Encoding.PEM))
+    for path, names in ((files.cert_file, NAMES), (files.wrong_name_file, OTHER_NAMES)):
+        cert = (
+            _builder(_name("localhost"), ca_name, key.public_key(), ca_key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(ca_key, hashes.SHA256())
+        )
+        path.write_bytes(cert.public_bytes(Encoding.PEM))
     _write_key(files.key_file, key)
     return files
 

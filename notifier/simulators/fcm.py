@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import ssl
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -21,10 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.fcm_checks import DURATION, is_valid
-from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
+from notifier.simulators.simulator import HOST, Simulator
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from notifier.simulators.certificates import Certificates
@@ -33,7 +35,6 @@ SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 # What Google's libraries put into an assertion whatever the endpoint's address.
 AUDIENCE: Final = "https://oauth2.googleapis.com/token"
-TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path; also the name under which it is scripted
 ASSERTION_LIFE_S: Final = 3600
 FAKE_MESSAGE: Final = "fake_message_id"  # what FCM calls every message that it only validated
 
@@ -49,14 +50,16 @@ ERROR_CODES: Final = {
 }
 
 
-class FcmSimulator:
+class FcmSimulator(Simulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
     Whom to trust: `public_key` (PEM) and `client_email`, or later `trust(service account file)`.
     scripts: by device token; those under ``/token`` are for the token endpoint.
-    latency_ms: before each answer of FCM, in milliseconds.
     token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
     """
+
+    platform = "fcm"
+    settings = (*Simulator.settings, "token_lifetime_s")
 
     def __init__(
         self,
@@ -69,43 +72,40 @@ class FcmSimulator:
         scripts: Scripts | None = None,
         latency_ms: float = 0,
         port: int = 0,
+        seed: int = 1,
         token_lifetime_s: int = 3600,
     ) -> None:
+        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
         self.token_lifetime_s = token_lifetime_s
         self.token_fetches = 0
         self.connections: set[object] = set()  # the peers that ever sent a message
-        self._certificates = certificates
         self._log = log
         self._project_id = project_id
         self._public_key = public_key
         self._client_email = client_email
-        self.playback = Playback({} if scripts is None else scripts)
-        self._latency_s = latency_ms / 1000
-        self._port = port
         self._access: dict[str, float] = {}  # access token -> its end on the monotonic clock
         self._runner: web.AppRunner | None = None
 
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._runner is not None
+
     async def start(self) -> None:
-        """Listen; raises OSError if the port is taken."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._certificates.cert_file, self._certificates.key_file)
+        """Listen, again on the same port; raises OSError if it is taken."""
         app = web.Application()
         app.router.add_post(TOKEN_ENDPOINT, self._serve_token)
         app.router.add_post("/v1/projects/{project}/messages:send", self._serve_send)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        # A request that is to stay without an answer ends with its connection.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=context, backlog=1024).start()
+            await web.TCPSite(runner, HOST, self._port, ssl_context=self._tls, backlog=1024).start()
         except OSError:
             await runner.cleanup()
             raise
         self._runner = runner
         self._port = runner.addresses[0][1]
-
-    @property
-    def url(self) -> str:
-        """The endpoint to configure; the token endpoint is this and ``/token``."""
-        return f"https://127.0.0.1:{self._port}"
 
     async def close(self) -> None:
         """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
@@ -115,10 +115,14 @@ class FcmSimulator:
 
     def cut(self) -> None:
         """Cut all connections without a word, as a broken network does."""
-        if self._runner is not None and self._runner.server is not None:
-            for connection in self._runner.server.connections:
-                if connection.transport is not None:
-                    connection.transport.abort()
+        for transport in list(self.open_connections()):
+            transport.abort()
+
+    def open_connections(self) -> Iterable[asyncio.Transport]:
+        """The connections that are open."""
+        server = self._runner.server if self._runner is not None else None
+        handlers = server.connections if server is not None else ()
+        return [handler.transport for handler in handlers if handler.transport is not None]
 
     def trust(self, service_account: Path) -> None:
         """Accept the assertions that this service account signs, and no others."""
@@ -131,18 +135,17 @@ class FcmSimulator:
         self._access.clear()
 
     async def _serve_token(self, request: web.Request) -> web.StreamResponse:
+        await self._silence_if_dead(request)
         form = await request.post()
         self.token_fetches += 1
-        reply = self.playback.next(TOKEN_ENDPOINT)
-        if reply is not None and (reply.drop or reply.status != HTTPStatus.OK or reply.delay_ms):
-            await asyncio.sleep(reply.delay_ms / 1000)
-            if reply.drop:
-                return _cut(request)
-            if reply.status != HTTPStatus.OK:
-                return _oauth_error(reply.status, reply.reason)
+        reply = self.playback.next(TOKEN_ENDPOINT) or Reply()
+        if not await self._may_answer(request, reply, reply.delay_ms):
+            return _cut(request)
+        if reply.status != HTTPStatus.OK:
+            return _oauth_error(reply)
         error = self._assertion_error(str(form.get("grant_type", "")), str(form.get("assertion", "")))
         if error:
-            return _oauth_error(400, error)
+            return _oauth_error(Reply(400, error))
         token = "ya29." + secrets.token_urlsafe(48)
         self._access[token] = time.monotonic() + self.token_lifetime_s
         answer = {"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"}
@@ -167,6 +170,7 @@ class FcmSimulator:
         return "" if SCOPE in str(claims["scope"]).split() else "invalid_scope"
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
+        await self._silence_if_dead(request)
         body = await request.read()
         at_us = time.time_ns() // 1000
         if request.transport is not None:
@@ -175,15 +179,25 @@ class FcmSimulator:
         scripted = None
         token = message.get("token")
         token = token if isinstance(token, str) else ""
-        if reply.status == HTTPStatus.OK and (scripted := self.playback.next(token)):
+        if reply.status == HTTPStatus.OK and (scripted := self.scripted(token)):
             reply = scripted
         name = FAKE_MESSAGE if validate_only else f"0:{at_us}%{secrets.token_hex(8)}"
         name = f"projects/{self._project_id}/messages/{name}"
-        status = 0 if reply.drop else reply.status
-        self._log.record(_arrival(at_us, message, status, reply.reason, name, dry_run=validate_only))
-        if self._latency_s or reply.delay_ms:
-            await asyncio.sleep(self._latency_s + reply.delay_ms / 1000)
-        return _cut(request) if reply.drop else _response(reply, name)
+        self._log.record(_arrival(at_us, message, reply, name, dry_run=validate_only))
+        may_answer = await self._may_answer(request, reply, self.latency_ms + reply.delay_ms)
+        return _response(reply, name) if may_answer else _cut(request)
+
+    async def _silence_if_dead(self, request: web.Request) -> None:
+        if self.is_dead(request.transport):
+            await asyncio.get_running_loop().create_future()  # until the client hangs up
+
+    async def _may_answer(self, request: web.Request, reply: Reply, delay_ms: float) -> bool:
+        """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+        if reply.silent or self.is_silenced(request.transport):
+            await asyncio.get_running_loop().create_future()
+        return not reply.drop
 
     def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], bool, Reply]:
         """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
@@ -207,7 +221,7 @@ class FcmSimulator:
         return message, validate_only is True, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
 
 
-def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name: str, *, dry_run: bool) -> Arrival:
+def _arrival(at_us: int, message: dict[str, Any], reply: Reply, name: str, *, dry_run: bool) -> Arrival:
     def part(*path: str, kind: type) -> Any:
         value: Any = message
         for key in path:
@@ -218,9 +232,9 @@ def _arrival(at_us: int, message: dict[str, Any], status: int, reason: str, name
         at_us=at_us,
         platform="fcm",
         token=part("token", kind=str) or "",
-        status=status,
-        reason=reason,
-        message_id=name if status == HTTPStatus.OK else "",
+        status=reply.logged_status,
+        reason=reply.reason,
+        message_id=name if reply.logged_status == HTTPStatus.OK else "",
         collapse_id=part("android", "collapse_key", kind=str),
         data=part("data", kind=dict) or {},
         title=part("notification", "title", kind=str),
@@ -235,11 +249,11 @@ def _microseconds(ttl: str | None) -> int | None:
 
 
 def _response(reply: Reply, name: str) -> web.Response:
+    headers = reply.all_headers()
     if reply.reason.startswith("<"):
-        headers = {**reply.headers, "Content-Type": "text/html"}
-        return web.Response(status=reply.status, text=reply.reason, headers=headers)
+        return web.Response(status=reply.status, text=reply.reason, headers={**headers, "Content-Type": "text/html"})
     if reply.status == HTTPStatus.OK:
-        return web.json_response({"name": name}, headers=reply.headers)
+        return web.json_response({"name": name}, headers=headers)
     try:
         phrase = HTTPStatus(reply.status).phrase
     except ValueError:
@@ -253,13 +267,14 @@ def _response(reply: Reply, name: str) -> web.Response:
     elif reply.status == HTTPStatus.UNAUTHORIZED:
         kind = "type.googleapis.com/google.rpc.ErrorInfo"
         error["details"] = [{"@type": kind, "reason": "ACCESS_TOKEN_EXPIRED", "domain": "googleapis.com"}]
-    return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+    return web.json_response({"error": error}, status=reply.status, headers=headers)
 
 
-def _oauth_error(status: int, reason: str) -> web.Response:
-    if reason.startswith("<"):
-        return web.Response(status=status, text=reason, content_type="text/html")
-    return web.json_response({"error": reason or "invalid_grant"}, status=status)
+def _oauth_error(reply: Reply) -> web.Response:
+    headers = reply.all_headers()
+    if reply.reason.startswith("<"):
+        return web.Response(status=reply.status, text=reply.reason, headers={**headers, "Content-Type": "text/html"})
+    return web.json_response({"error": reply.reason or "invalid_grant"}, status=reply.status, headers=headers)
 
 
 def _cut(request: web.Request) -> web.Response:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
+from email.utils import formatdate
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ class Arrival:
 
     at_us: wall clock in microseconds since 1970, taken when the last byte of the request was there and
         before any latency of the answer: what the laws are measured with.
-    status: the HTTP status decided for it; 0 if the script dropped the connection instead.
+    status: the HTTP status decided for it; 0 if it was to get no answer.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
     dry_run: it was only to be validated, so that no device gets it.
     ttl_us: how long it asked to be kept from then on, in microseconds; None if it did not say.
@@ -85,14 +87,37 @@ class Reply:
     status: the HTTP status; 200 accepts. reason: the provider's own word, put into the provider's own form
         of an error body; a reason that starts with ``<`` is sent as it is, as an HTML page of a proxy.
     delay_ms: waited before the answer, in milliseconds, on top of the simulator's latency.
-    drop: answer nothing and cut the connection.
+    drop: answer nothing and cut the connection. silent: answer nothing and leave the connection as it is.
+    retry_at_s: Retry-After as a date, so many seconds after the answer (in seconds it is one of `headers`).
+    go_away: APNs alone: before the answer GOAWAY with this reason, this request being the last one processed.
+    reset: APNs alone: no answer but RST_STREAM with this HTTP/2 error code, such as ``REFUSED_STREAM``.
     """
 
-    status: int
+    status: int = 200
     reason: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_ms: int = 0
     drop: bool = False
+    silent: bool = False
+    retry_at_s: int | None = None
+    go_away: str = ""
+    reset: str = ""
+
+    @property
+    def logged_status(self) -> int:
+        """The status as it stands in the wire log: 0 if there is no answer."""
+        return 0 if self.drop or self.silent or self.reset else self.status
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers, with the date to come back at if one was asked for."""
+        if self.retry_at_s is None:
+            return dict(self.headers)
+        now_s = time.time()
+        dates = {
+            "Date": formatdate(now_s, usegmt=True),
+            "Retry-After": formatdate(now_s + self.retry_at_s, usegmt=True),
+        }
+        return {**dates, **self.headers}
 
 
 Scripts: TypeAlias = MutableMapping[str, Sequence[Reply]]
@@ -102,12 +127,12 @@ class Playback:
     """Scripts being played: the n-th request for a token takes its n-th reply, the last one repeats."""
 
     def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+        self.scripts = scripts
         self._played: Counter[str] = Counter()
 
     def next(self, token: str) -> Reply | None:
         """Return the reply for this request; None if nothing is scripted for the token."""
-        replies = self._scripts.get(token)
+        replies = self.scripts.get(token)
         if not replies:
             return None
         index = min(self._played[token], len(replies) - 1)
@@ -115,16 +140,14 @@ class Playback:
         return replies[index]
 
     def rewrite(self, token: str, replies: Sequence[Reply]) -> None:
-        """Script a token anew, from its first reply on."""
-        self._scripts[token] = replies
+        """Script a token anew, from its first reply on; no replies: as if it never had been scripted."""
         self._played.pop(token, None)
+        if replies:
+            self.scripts[token] = replies
+        else:
+            self.scripts.pop(token, None)
 
-
-def load_scripts(path: Path) -> Scripts:
-    """Scripts from a JSON file ``{token: [{"status": 410, "reason": "Unregistered"}, …]}``."""
-    return read_scripts(json.loads(path.read_text(encoding="utf-8")))
-
-
-def read_scripts(loaded: Mapping[str, Sequence[Mapping[str, Any]]]) -> Scripts:
-    """Scripts from their JSON form, once parsed."""
-    return {token: [Reply(**reply) for reply in replies] for token, replies in loaded.items()}
+    def clear(self) -> None:
+        """Take all scripts back."""
+        self._played.clear()
+        self.scripts.clear()

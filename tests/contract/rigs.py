@@ -74,11 +74,11 @@ class Line:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def ask(self, command: str, what: object) -> None:
-        """Have a command carried out; all that arrived before is in `arrivals` then."""
-        self._writer.write(json.dumps({command: what}).encode() + b"\n")
+    async def ask(self, whom: str, what: object) -> None:
+        """Tell the simulators something, see their control; all that arrived before is in `arrivals` then."""
+        self._writer.write(json.dumps({whom: what}).encode() + b"\n")
         async with asyncio.timeout(PATIENCE_S):
-            assert await self._done.get() == {"done": command}
+            assert await self._done.get() == {"done": [whom]}
 
     async def reach(self, enough: Callable[[list[Arrival]], bool]) -> None:
         """Wait until what has arrived is enough."""
@@ -107,7 +107,7 @@ class Stage:
         device = self.rig.device(next(_numbers), self.endpoint)
         self.devices.append(device)
         if replies:
-            await self._ask("script", {self.rig.scripted_as(device): [asdict(reply) for reply in replies]})
+            await self._ask("scripts", {self.rig.scripted_as(device): [asdict(reply) for reply in replies]})
         return device
 
     async def send(self, device: Device | None = None, *, within_s: float = 10.0, **options: Any) -> Answer:
@@ -139,7 +139,7 @@ class Stage:
         """What has arrived so far at this test's devices, or at one, in order."""
         if self.line is None:
             return self.rig.read_printed(self.printed.getvalue())
-        await self._ask("script", {})
+        await self._ask("scripts", {})
         wanted = {self.rig.scripted_as(d) for d in ([device] if device else self.devices)}
         return [arrival for arrival in self.line.arrivals if arrival.token in wanted]
 
@@ -151,19 +151,19 @@ class Stage:
 
     async def cut(self) -> None:
         """Cut every connection to the server, as a broken network does."""
-        await self._ask("cut", self.rig.platform)
+        await self._ask(self.rig.platform, {"cut": True})
 
     async def stop(self) -> None:
         """Have the server gone."""
-        await self._ask("stop", self.rig.platform)
+        await self._ask(self.rig.platform, {"listening": False})
 
     async def start(self) -> None:
         """Have it back, at the same address."""
-        await self._ask("start", self.rig.platform)
+        await self._ask(self.rig.platform, {"listening": True})
 
-    async def _ask(self, command: str, what: object) -> None:
-        assert self.line is not None, f"{self.rig.name} has no server to {command}"
-        await self.line.ask(command, what)
+    async def _ask(self, whom: str, what: object) -> None:
+        assert self.line is not None, f"{self.rig.name} has no server to be told {what}"
+        await self.line.ask(whom, what)
 
 
 class Rig(ABC):
@@ -210,7 +210,7 @@ class Rig(ABC):
         told = simulators.told[self.platform]
         endpoint = endpoint or told["endpoint"]
         line = Line(*await asyncio.open_unix_connection(simulators.control, limit=2**20))
-        await line.ask("script", {})
+        await line.ask("scripts", {})
         provider = self.provider(told, endpoint, timeout_us)
         try:
             yield Stage(self, provider, endpoint, line)

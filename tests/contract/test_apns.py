@@ -25,7 +25,7 @@ from notifier.providers.http2_headers import literal
 from notifier.providers.token_store import LocalTokenStore
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
-from notifier.simulators.wire import Arrival, Reply, WireLog, load_scripts
+from notifier.simulators.wire import Arrival, Reply, WireLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -585,11 +585,8 @@ def test_malformed_header(identity, bad):
     asyncio.run(run())
 
 
-def test_scripts(tmp_path):
-    """Scripts are read from a file; a log is read while it is written, but for an unfinished line."""
-    scripts = tmp_path / "scripts.json"
-    scripts.write_text('{"t": [{"status": 410, "reason": "Unregistered"}]}')
-    assert load_scripts(scripts) == {"t": [Reply(410, "Unregistered")]}
+def test_wire_log(tmp_path):
+    """A log is read while it is written, but for an unfinished line."""
     path = tmp_path / "wire.jsonl"
     log = WireLog(path)
     arrival = Arrival(1, "apns", TOKEN, 200, "", "id", None, {"n": 1}, "Grüße")

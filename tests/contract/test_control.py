@@ -10,56 +10,106 @@ from pathlib import Path
 import pytest
 
 from notifier.simulators.__main__ import main as simulators_main
+from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.control import Control
+from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, Playback, Reply, WireLog
 
 ARRIVAL = Arrival(1, "apns", "t", 200, "", "id")
 
 
-class Recorded:
+class Recorded(Simulator):
     """A simulator that notes what is asked of it."""
 
-    def __init__(self) -> None:
+    platform = "fcm"
+
+    def __init__(self, certificates: Certificates) -> None:
+        super().__init__(certificates=certificates, scripts=None, latency_ms=0, port=0, seed=1)
         self.done: list[str] = []
-        self.playback = Playback({})
+        self.listens = True
+
+    @property
+    def listening(self) -> bool:
+        return self.listens
 
     async def start(self) -> None:
         raise OSError(98, "Address already in use")
 
     async def close(self) -> None:
+        self.listens = False
         self.done.append("close")
 
     def cut(self) -> None:
         self.done.append("cut")
 
+    def expire_tokens(self) -> None:
+        self.done.append("expire")
 
-def test_commands_and_arrivals(tmp_path: Path) -> None:
-    """A command is carried out and answered, a senseless one is told; arrivals are told where they fall between."""
-    asked: list[tuple[bytes, dict[str, str] | str]] = [
-        (b'{"script": {"t": [{"status": 410, "reason": "Unregistered"}]}}', {"done": "script"}),
-        (b'{"cut": "apns"}', {"done": "cut"}),
-        (b'{"stop": "apns"}', {"done": "stop"}),
-        (b'{"start": "apns"}', {"error": "start apns: Address already in use"}),
-        (b'{"cut": "apple"}', "not understood: KeyError"),
-        (b'{"hide": "apns"}', {"error": "no such command: hide"}),
-        (b'{"script": {"t": [{"state": 1}]}}', "not understood: TypeError"),
-        (b"{}", "not understood"),
-        (b"cut apns", "not understood"),
-    ]
+    def open_connections(self) -> list[object]:
+        return []
+
+
+DONE = [
+    b'{"scripts": {"t": "unregistered", "u": [{"status": 410}, "cut"]}}',
+    b'{"fcm": {"cut": true, "latency_ms": 2.5, "silent": true, "fail": {"internal": 0.5, "cut": 0.5}}}',
+    b'{"fcm": {"listening": false}, "scripts": {"u": null, "v": {"fault": "throttled", "delay_ms": 7}}}',
+    b'{"fcm": {"expire_tokens": true}}',
+]
+WRONG = [
+    (b'{"fcm": {"listening": true}}', "cannot listen: Address already in use"),
+    (b'{"apple": {"cut": true}}', "'apple' is none of: fcm, scripts"),
+    (b'{"fcm": {"hide": true}}', "fcm.hide: there is no such thing"),
+    (b'{"fcm": {"go_away": true}}', "fcm.go_away: there is no such thing"),
+    (b'{"fcm": {"cut": 1}}', "fcm.cut: give true"),
+    (b'{"fcm": {"silent": 1}}', "fcm.silent: 1 is not of the type bool"),
+    (b'{"fcm": {"latency_ms": -1}}', "fcm.latency_ms: -1 is not a number from 0"),
+    (b'{"fcm": {"latency_ms": true}}', "fcm.latency_ms: True is not a number"),
+    (b'{"fcm": {"fail": {"go_away": 0.1}}}', "fcm.fail: 'go_away' is no fault of this platform"),
+    (b'{"fcm": {"fail": {"nothing": 0.1}}}', "fcm.fail: 'nothing' is no fault"),
+    (b'{"fcm": {"fail": {"cut": 0.6, "slow": 0.6}}}', "fcm.fail: the shares are more than 1 in all"),
+    (b'{"fcm": {"fail": {"cut": "often"}}}', "fcm.fail.cut: 'often' is not a number"),
+    (b'{"fcm": [1]}', "fcm: give an object"),
+    (b'{"fcm": {"latency_ms": 99, "cut": 0}}', "fcm.cut: give true"),
+    (b'{"scripts": {"t": [{"state": 1}]}}', "t: 'state' is nothing that a reply has"),
+    (b'{"scripts": {"t": {"status": "410"}}}', "t: status: '410' is not of the type int"),
+    (b'{"scripts": {"t": {"status": 999}}}', "t: status: 999 is no HTTP status"),
+    (b'{"scripts": {"t": {"headers": {"a": 1}}}}', "t: headers: "),
+    (b'{"scripts": {"t": "unregistred"}}', "t: 'unregistred' is no fault; --faults lists them"),
+    (b'{"scripts": {"t": "go_away"}}', "t: there is no platform on which"),
+    (b'{"scripts": {"t": {"reset": "CANCEL"}}}', "t: there is no platform on which"),
+    (b'{"scripts": {"t": {"reset": "BANG"}}}', "t: reset: 'BANG' is no error code of HTTP/2"),
+    (b'{"scripts": {"t": 7}}', "t: 7 is no reply"),
+    (b'{"scripts": [7]}', "give an object"),
+    (b"[]", "give an object with any of: fcm, scripts"),
+    (b"cut fcm", "this is no JSON"),
+]
+
+
+def test_what_is_told_is_done_or_refused(tmp_path: Path) -> None:
+    """All of a line is done and answered, or its mistake is named and nothing is done; arrivals fall in between."""
 
     async def run() -> None:
-        apns, log = Recorded(), WireLog()
-        control = Control(tmp_path / "control", log, {"apns": apns})
+        fcm, log = Recorded(make_certificates(tmp_path)), WireLog()
+        control = Control(tmp_path / "control", log, [fcm])
         await control.start()
         reader, writer = await asyncio.open_unix_connection(tmp_path / "control")
-        for line, expected in asked:
+        for line, error in [*((line, None) for line in DONE), *WRONG]:
             writer.write(line + b"\n")
             said = json.loads(await reader.readline())
-            assert said == expected if isinstance(expected, dict) else said["error"].startswith(expected)
+            assert said["error"].startswith(error) if error else said == {"done": list(json.loads(line))}
             log.record(ARRIVAL)
             assert json.loads(await reader.readline()) == {"arrival": asdict(ARRIVAL)}
-        assert apns.done == ["cut", "close"]
-        assert apns.playback.next("t") == Reply(410, "Unregistered")
+        assert fcm.done == ["cut", "close", "expire"]
+        assert fcm.playback.next("t") == Reply(404, "UNREGISTERED")
+        assert fcm.playback.next("v") == Reply(429, "QUOTA_EXCEEDED", delay_ms=7)
+        assert fcm.playback.next("u") is None
+        writer.write(b"{}\n")
+        state = json.loads(await reader.readline())["state"]
+        assert state["fcm"].items() >= {"latency_ms": 2.5, "silent": True, "listening": False}.items()
+        assert state["scripts"] == {"t": "unregistered", "v": {"fault": "throttled", "delay_ms": 7}}
+        writer.write(b'{"scripts": null}\n')
+        await reader.readline()
+        assert fcm.playback.next("t") is None
         writer.close()
         await control.close()
         assert not (tmp_path / "control").exists()

@@ -1,0 +1,260 @@
+"""One connection to the APNs simulator: HTTP/2 as a strict server speaks it, and the faults on that level."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    RequestReceived,
+    SettingsAcknowledged,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+
+from notifier.providers.http2_headers import HeaderEncoder, literal, repeated
+from notifier.simulators.wire import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from notifier.simulators.apns import ApnsSimulator
+
+BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
+SWEEP_EVERY: Final = 128
+TOKEN_REFUSED: Final = frozenset({"MissingProviderToken", "InvalidProviderToken", "ExpiredProviderToken"})
+
+
+class _H2(H2Connection):
+    """h2, but it does not count the streams at each request: `_Connection` does."""
+
+    def __init__(self) -> None:
+        # h2's own checks take a quarter of the time: `_malformed` makes those that matter here.
+        super().__init__(
+            H2Configuration(
+                client_side=False,
+                header_encoding="utf-8",
+                validate_inbound_headers=False,
+                normalize_inbound_headers=False,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
+        self.encoder = HeaderEncoder()
+        self.local_settings = Settings(client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: 1})
+        self._until_sweep = SWEEP_EVERY
+
+    @property
+    def open_inbound_streams(self) -> int:
+        self._until_sweep -= 1
+        if not self._until_sweep:
+            self._until_sweep = SWEEP_EVERY
+            super().open_inbound_streams  # noqa: B018 - drops the closed streams
+        return 0
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection; `streams` are those that are not answered yet."""
+
+    def __init__(self, simulator: ApnsSimulator) -> None:
+        self._simulator = simulator
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._h2 = _H2()
+        self._trusted = False
+        self._allowed = self._acknowledged = 1
+        self._last_stream_id = 2**31 - 1
+        self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # until they are answered
+        self._unsent: dict[int, bytes] = {}  # answers that wait for a window
+        self._flush_due = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._simulator.connections.add(self)
+        self._simulator.connections_opened += 1
+        if self._simulator.is_dead(self):
+            return
+        self._h2.initiate_connection()
+        # Not among the first settings: a client may use the default window until it has read ours.
+        self._h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: self._simulator.window_bytes})
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Forget its streams."""
+        self._simulator.connections.discard(self)
+        self._streams.clear()
+        self.ended.set_result(None)
+
+    def abort(self) -> None:
+        """Cut the connection without a word."""
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, and answer."""
+        if self._simulator.is_dead(self) or self._h2.state_machine.state is ConnectionState.CLOSED:
+            return
+        try:
+            for event in self._h2.receive_data(data):
+                self._handle(event)
+            self._send_bodies()
+        except (H2Error, UnicodeDecodeError) as error:
+            # Whatever a client sends, it ends this connection and no other.
+            structlog.get_logger(__name__).info("bad_client", error=type(error).__name__)
+            self._flush()
+            self._transport.close()
+            return
+        self._flush()
+
+    def _handle(self, event: Any) -> None:
+        match event:
+            case RequestReceived():
+                self._begin(event)
+            case DataReceived():
+                if self._simulator.window_updates:
+                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                stream = self._streams.get(event.stream_id)
+                if stream and len(stream[1]) < BODY_BYTES:
+                    stream[1].extend(event.data)
+            case StreamEnded():
+                self._complete(event.stream_id)
+            case StreamReset():
+                self._streams.pop(event.stream_id, None)
+                self._unsent.pop(event.stream_id, None)
+            case SettingsAcknowledged():
+                self._acknowledged = self._h2.local_settings.max_concurrent_streams
+            case ConnectionTerminated():
+                self._transport.close()
+
+    def _begin(self, event: RequestReceived) -> None:
+        stream_id = event.stream_id
+        if stream_id > self._last_stream_id:
+            return
+        # A client may use the old limit until it has read a lower one.
+        if len(self._streams) >= max(self._allowed, self._acknowledged):
+            self._simulator.streams_refused += 1
+            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        headers = cast("dict[str, str]", dict(event.headers))
+        if len(headers) < len(event.headers) or _malformed(headers):
+            self._h2.reset_stream(stream_id, ErrorCodes.PROTOCOL_ERROR)
+            return
+        self._streams[stream_id] = (headers, bytearray())
+        self._simulator.most_streams = max(self._simulator.most_streams, len(self._streams))
+
+    def _complete(self, stream_id: int) -> None:
+        if stream_id not in self._streams:
+            return
+        headers, body = self._streams[stream_id]
+        reply, verdict = self._simulator.receive(headers, bytes(body))
+        if reply.reason in TOKEN_REFUSED:
+            self._trusted = False
+        elif verdict.trusted:
+            self._trusted = True
+        self.announce_limit()
+        if reply.go_away:
+            self.go_away(reply.go_away, stream_id)
+        delay_s = (self._simulator.latency_ms + reply.delay_ms) / 1000
+        if reply.silent:
+            return
+        if delay_s:
+            self._loop.call_later(delay_s, self._answer_late, stream_id, reply, verdict.message_id)
+        else:
+            self._answer(stream_id, reply, verdict.message_id)
+
+    def announce_limit(self) -> None:
+        """Tell the client how many streams it may open, if that has changed."""
+        allowed = self._simulator.max_streams if self._trusted else 1
+        if allowed != self._allowed and self._h2.state_machine.state is not ConnectionState.CLOSED:
+            self._allowed = allowed
+            self._h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: allowed})
+            self._flush_soon()
+
+    def _answer_late(self, stream_id: int, reply: Reply, message_id: str) -> None:
+        if stream_id not in self._streams:
+            return
+        self._answer(stream_id, reply, message_id)
+        self._send_bodies()
+        self._flush_soon()
+
+    def _answer(self, stream_id: int, reply: Reply, message_id: str) -> None:
+        if reply.drop:
+            self.abort()
+            return
+        if reply.reset:
+            del self._streams[stream_id]
+            self._h2.reset_stream(stream_id, ErrorCodes[reply.reset])
+            return
+        headers = [repeated(b":status", b"%d" % reply.status), literal(b"apns-id", message_id.encode())]
+        headers += [literal(name.lower().encode(), value.encode()) for name, value in reply.all_headers().items()]
+        body = _body(reply)
+        del self._streams[stream_id]
+        self._h2.send_headers(stream_id, headers, end_stream=not body)
+        if body:
+            self._unsent[stream_id] = body
+
+    def _send_bodies(self) -> None:
+        for stream_id, body in list(self._unsent.items()):
+            room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+            if room > 0:
+                self._h2.send_data(stream_id, body[:room], end_stream=len(body) <= room)
+                del self._unsent[stream_id]
+                if len(body) > room:
+                    self._unsent[stream_id] = body[room:]
+
+    def oldest(self, share: float) -> int:
+        """The last stream that is among this share of the open ones; with all of them, whatever has begun."""
+        open_ids = sorted(self._streams)
+        kept = round(share * len(open_ids))
+        if kept == len(open_ids):
+            return self._h2.highest_inbound_stream_id
+        return open_ids[kept] - 2
+
+    def go_away(self, reason: str, last_stream_id: int) -> None:
+        """Send GOAWAY: what is above this stream is not processed, nor answered."""
+        self._last_stream_id = min(last_stream_id, self._last_stream_id)  # it may not be raised again
+        for stream_id in [i for i in self._streams if i > self._last_stream_id]:
+            del self._streams[stream_id]
+        self._h2.close_connection(
+            additional_data=json.dumps({"reason": reason}).encode(), last_stream_id=self._last_stream_id
+        )
+        # h2 would let nobody answer any more.
+        self._h2.state_machine.state = ConnectionState.SERVER_OPEN
+        self._flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:  # what falls due in one turn of the loop shares one write
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if (data := self._h2.data_to_send()) and not self._simulator.is_silenced(self):
+            self._transport.write(data)
+
+
+def _malformed(headers: Mapping[str, str]) -> bool:
+    """Whether RFC 9113, 8.2.1 calls these headers malformed: a name in capitals, a line break in a value."""
+    values = "".join(headers.values())
+    return not "".join(headers).islower() or "\r" in values or "\n" in values or "\0" in values
+
+
+def _body(reply: Reply) -> bytes:
+    if reply.reason.startswith("<"):
+        return reply.reason.encode()
+    if not reply.reason:
+        return b""
+    content: dict[str, Any] = {"reason": reply.reason}
+    if reply.status == 410:  # noqa: PLR2004
+        content["timestamp"] = time.time_ns() // 1_000_000
+    return json.dumps(content).encode()

@@ -1,0 +1,246 @@
+"""What can go wrong, by name and in each provider's own form, and the scripts that people write with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from h2.errors import ErrorCodes
+
+from notifier.simulators.wire import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# Google's token endpoint is scripted under its path, among the device tokens; its answers are OAuth's.
+TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path
+OAUTH: Final = "oauth"
+RESETS: Final = frozenset(code.name for code in ErrorCodes)
+
+PAGE: Final = "<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
+SOON_S: Final = 5
+AFTER: Final = {"Retry-After": str(SOON_S)}
+SLOW_MS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong: in words, and as each platform says it (a platform without it has no entry)."""
+
+    says: str
+    replies: Mapping[str, Reply] = field(default_factory=dict)
+
+
+def _everywhere(says: str, **options: Any) -> Fault:
+    return Fault(says, dict.fromkeys(("apns", "fcm", "webpush", OAUTH), Reply(**options)))
+
+
+def _refusal(says: str, **words: tuple[int, str]) -> Fault:
+    return Fault(says, {platform: Reply(*word) for platform, word in words.items()})
+
+
+def _later(says: str, fault: Fault, **options: Any) -> Fault:
+    return Fault(says, {platform: replace(reply, **options) for platform, reply in fault.replies.items()})
+
+
+_THROTTLED: Final = _refusal(
+    "too many messages, come back later; without Retry-After",
+    apns=(429, "TooManyRequests"),
+    fcm=(429, "QUOTA_EXCEEDED"),
+    webpush=(429, ""),
+    oauth=(429, "rate_limit_exceeded"),
+)
+_INTERNAL: Final = _refusal(
+    "the server failed; the message may have been delivered all the same",
+    apns=(500, "InternalServerError"),
+    fcm=(500, "INTERNAL"),
+    webpush=(500, ""),
+    oauth=(500, "internal_failure"),
+)
+_UNAVAILABLE: Final = _refusal(
+    "the server is overloaded or down; without Retry-After",
+    apns=(503, "ServiceUnavailable"),
+    fcm=(503, "UNAVAILABLE"),
+    webpush=(503, ""),
+    oauth=(503, "internal_failure"),
+)
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    # The device.
+    "unregistered": _refusal(
+        "the app is gone from the device: the token is dead",
+        apns=(410, "Unregistered"),
+        fcm=(404, "UNREGISTERED"),
+        webpush=(410, ""),
+    ),
+    "expired_token": _refusal("the device token has expired: it is dead", apns=(410, "ExpiredToken")),
+    "bad_token": _refusal(
+        "no such device token, or one of the other environment; not a proof that it is dead",
+        apns=(400, "BadDeviceToken"),
+        fcm=(400, "INVALID_ARGUMENT"),
+    ),
+    "wrong_app": _refusal(
+        "the token belongs to another app or sender",
+        apns=(400, "DeviceTokenNotForTopic"),
+        fcm=(403, "SENDER_ID_MISMATCH"),
+    ),
+    # The message.
+    "payload_too_large": _refusal(
+        "the message is too large", apns=(413, "PayloadTooLarge"), fcm=(400, "INVALID_ARGUMENT"), webpush=(413, "")
+    ),
+    "unknown_reason": _refusal(
+        "a refusal with a word that no list has", apns=(400, "ReasonOfTomorrow"), fcm=(400, "STATUS_OF_TOMORROW")
+    ),
+    # Our credentials.
+    "wrong_topic": _refusal("the key may not send to this topic", apns=(400, "TopicDisallowed")),
+    "bad_credentials": _refusal(
+        "the provider token is wrong; APNs goes back to one stream",
+        apns=(403, "InvalidProviderToken"),
+        fcm=(401, "UNAUTHENTICATED"),
+        webpush=(401, ""),
+        oauth=(400, "invalid_grant"),
+    ),
+    "expired_credentials": _refusal(
+        "the provider token is too old; APNs goes back to one stream",
+        apns=(403, "ExpiredProviderToken"),
+        fcm=(401, "UNAUTHENTICATED"),
+    ),
+    "too_many_token_updates": _refusal(
+        "a new provider token within 20 minutes of the last", apns=(429, "TooManyProviderTokenUpdates")
+    ),
+    "forbidden": _refusal(
+        "the key or the service account may not do this; FCM without an errorCode",
+        apns=(403, "Forbidden"),
+        fcm=(403, "PERMISSION_DENIED"),
+        webpush=(403, ""),
+    ),
+    "third_party_auth": _refusal(
+        "FCM may not reach Apple or the browser with the credentials it was given", fcm=(401, "THIRD_PARTY_AUTH_ERROR")
+    ),
+    "not_found": _refusal(
+        "no such project or path; a 404 without an errorCode says nothing of the token",
+        apns=(404, "BadPath"),
+        fcm=(404, "NOT_FOUND"),
+        webpush=(404, ""),
+    ),
+    # The server.
+    "throttled": _THROTTLED,
+    "throttled_seconds": _later(f"the same, with Retry-After: {SOON_S}", _THROTTLED, headers=AFTER),
+    "throttled_date": _later(f"the same, Retry-After as a date in {SOON_S} s", _THROTTLED, retry_at_s=SOON_S),
+    "internal": _INTERNAL,
+    "internal_seconds": _later(f"the same, with Retry-After: {SOON_S}", _INTERNAL, headers=AFTER),
+    "unavailable": _UNAVAILABLE,
+    "unavailable_seconds": _later(f"the same, with Retry-After: {SOON_S}", _UNAVAILABLE, headers=AFTER),
+    "unavailable_date": _later(f"the same, Retry-After as a date in {SOON_S} s", _UNAVAILABLE, retry_at_s=SOON_S),
+    "shutdown": _refusal("this server of Apple's is being shut down", apns=(503, "Shutdown")),
+    "bad_gateway": _everywhere("the HTML page of a proxy in between", status=502, reason=PAGE),
+    # The connection.
+    "slow": _everywhere(f"taken, but the answer comes {SLOW_MS / 1000:g} s late", delay_ms=SLOW_MS),
+    "silent": _everywhere("taken, and never answered; the connection stays open", silent=True),
+    "cut": _everywhere("taken, and the connection is cut before the answer", drop=True),
+    "go_away": Fault(
+        "taken, and GOAWAY: this request is the last of its connection", {"apns": Reply(go_away="Shutdown")}
+    ),
+    "refused_stream": Fault(
+        "not processed: RST_STREAM with REFUSED_STREAM", {"apns": Reply(reset=ErrorCodes.REFUSED_STREAM.name)}
+    ),
+    "reset_stream": Fault(
+        "taken, and RST_STREAM with INTERNAL_ERROR", {"apns": Reply(reset=ErrorCodes.INTERNAL_ERROR.name)}
+    ),
+}
+
+
+class UnusableError(Exception):
+    """What was asked for cannot be had; the text is for the person who asked."""
+
+
+def read_reply(platform: str, entry: object) -> Reply | None:
+    """Return one reply as a person writes it: a fault's name, or `Reply`'s fields with or without ``fault``.
+
+    None if the fault exists, but not on this platform. Raises UnusableError.
+    """
+    if isinstance(entry, str):
+        entry = {"fault": entry}
+    if not isinstance(entry, dict):
+        raise UnusableError(f"{entry!r} is no reply: give a fault's name or an object")
+    given = dict(entry)
+    name = given.pop("fault", None)
+    reply: Reply | None = Reply()
+    if name is not None:
+        if not isinstance(name, str) or name not in FAULTS:
+            raise UnusableError(f"{name!r} is no fault; --faults lists them")
+        reply = FAULTS[name].replies.get(platform)
+    for key, value in given.items():
+        _check(key, value)
+    if platform != "apns" and (given.get("go_away") or given.get("reset")):
+        return None
+    return replace(reply, **given) if reply is not None else None
+
+
+def read_scripts(platforms: Iterable[str], document: object) -> dict[str, dict[str, list[Reply]]]:
+    """Return the scripts of each platform, out of ``{token: reply or [reply, …]}``, as in `read_reply`.
+
+    A token of which not all replies exist on a platform has no script there. None takes a script back: an
+    empty list, on each platform. Raises UnusableError, naming the token, if that is so on every platform.
+    """
+    if not isinstance(document, dict):
+        raise UnusableError("give an object: by device token, what to answer")
+    scripts: dict[str, dict[str, list[Reply]]] = {platform: {} for platform in platforms}
+    for token, written in document.items():
+        entries = written if isinstance(written, list) else [] if written is None else [written]
+        known = False
+        for platform, of_platform in scripts.items():
+            speaks = OAUTH if token == TOKEN_ENDPOINT else platform
+            try:
+                replies = [read_reply(speaks, entry) for entry in entries]
+            except UnusableError as error:
+                raise UnusableError(f"{token}: {error}") from None
+            known = known or None not in replies
+            of_platform[token] = [] if None in replies else [reply for reply in replies if reply is not None]
+        if not known:
+            raise UnusableError(f"{token}: there is no platform on which all of this can be answered")
+    return scripts
+
+
+def table() -> str:
+    """All faults for people: the name, what it is, and how each platform says it."""
+    lines = []
+    for name, fault in FAULTS.items():
+        lines.append(f"{name:24}{fault.says}")
+        forms = [f"{platform} {_form(reply)}" for platform, reply in fault.replies.items()]
+        if any(reply.status != 200 for reply in fault.replies.values()):  # noqa: PLR2004
+            lines.append(f"{'':24}  {', '.join(forms)}")
+        elif len(fault.replies) == 1:
+            lines.append(f"{'':24}  {', '.join(fault.replies)} alone")
+    return "\n".join(lines)
+
+
+def _form(reply: Reply) -> str:
+    return f"{reply.status} {'(HTML)' if reply.reason.startswith('<') else reply.reason}".rstrip()
+
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "status": (int,),
+    "reason": (str,),
+    "headers": (dict,),
+    "delay_ms": (int,),
+    "drop": (bool,),
+    "silent": (bool,),
+    "retry_at_s": (int, type(None)),
+    "go_away": (str,),
+    "reset": (str,),
+}
+
+
+def _check(key: str, value: object) -> None:
+    if key not in _KINDS:
+        names = ", ".join(["fault", *(each.name for each in fields(Reply))])
+        raise UnusableError(f"{key!r} is nothing that a reply has: {names}")
+    if type(value) not in _KINDS[key]:  # True is no 1
+        raise UnusableError(f"{key}: {value!r} is not of the type {_KINDS[key][0].__name__}")
+    if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):
+        raise UnusableError(f"{key}: {value!r}: the values of headers are texts")
+    if key == "reset" and value and value not in RESETS:
+        raise UnusableError(f"reset: {value!r} is no error code of HTTP/2: {', '.join(sorted(RESETS))}")
+    if key == "status" and value != 0 and value not in range(100, 600):
+        raise UnusableError(f"status: {value!r} is no HTTP status")

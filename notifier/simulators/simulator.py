@@ -1,0 +1,126 @@
+"""What the simulators have in common: where they listen, what they are told to do wrong, which peers they ignore."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from notifier.simulators.faults import FAULTS
+from notifier.simulators.wire import Playback, Reply, Scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from notifier.simulators.certificates import Certificates
+
+HOST: Final = "127.0.0.1"
+
+
+class Simulator(ABC):
+    """One server. Its attributes named in `settings` may be changed at any time, also from another process.
+
+    latency_ms: waited before each answer, in milliseconds. fail: by a fault's name, the share of the requests
+        (0 to 1) that meets it; what is scripted for a device token goes before it. seed: of the chances.
+    silent: whoever is connected, or connects from now on, never gets another byte; no connection is closed.
+    idle_s: a connection on which nothing came for so long is silent from then on, as after a NAT forgot it;
+        0 is never. wrong_name: handshakes from now on show a certificate for another host.
+    """
+
+    platform: ClassVar[str]
+    settings: ClassVar[tuple[str, ...]] = ("latency_ms", "fail", "silent", "idle_s", "wrong_name")
+
+    def __init__(
+        self, *, certificates: Certificates, scripts: Scripts | None, latency_ms: float, port: int, seed: int
+    ) -> None:
+        self.latency_ms = latency_ms
+        self.fail: Mapping[str, float] = {}
+        self.idle_s: float = 0
+        self.playback = Playback({} if scripts is None else scripts)
+        self._certificates = certificates
+        self._port = port
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._silent = False
+        self._dead: WeakSet[Any] = WeakSet()
+        self._heard: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.wrong_name = False
+
+    @property
+    def url(self) -> str:
+        """``https://127.0.0.1:port``, once started."""
+        return f"https://{HOST}:{self._port}"
+
+    @property
+    @abstractmethod
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Listen, again on the same port; raises OSError if it is taken."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop listening and cut all connections; may be called twice, and `start` may be called after it."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Cut all connections without a word, as a broken network does."""
+
+    @abstractmethod
+    def expire_tokens(self) -> None:
+        """From now on refuse, as expired, every credential that was ever accepted."""
+
+    @abstractmethod
+    def open_connections(self) -> Iterable[Any]:
+        """The connections that are open, as `is_dead` knows them."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether nobody gets another byte."""
+        return self._silent
+
+    @silent.setter
+    def silent(self, value: bool) -> None:
+        self._silent = value
+        if value:
+            self._dead.update(self.open_connections())
+
+    @property
+    def wrong_name(self) -> bool:
+        """Whether the certificate that is shown is another host's."""
+        return self._wrong_name
+
+    @wrong_name.setter
+    def wrong_name(self, value: bool) -> None:
+        self._wrong_name = value
+        files = self._certificates
+        self._tls.load_cert_chain(files.wrong_name_file if value else files.cert_file, files.key_file)
+
+    def is_dead(self, connection: Any) -> bool:
+        """Whether this connection is never to get another byte; to be asked whenever something came on it."""
+        now = time.monotonic()
+        idle_s = now - self._heard.get(connection, now)
+        self._heard[connection] = now
+        if self._silent or 0 < self.idle_s < idle_s:
+            self._dead.add(connection)
+        return self.is_silenced(connection)
+
+    def is_silenced(self, connection: Any) -> bool:
+        """Whether this connection is never to get another byte, as far as `is_dead` has noticed."""
+        return connection in self._dead
+
+    def scripted(self, token: str) -> Reply | None:
+        """Return what to answer to a request that could be accepted; None to accept it."""
+        reply = self.playback.next(token)
+        if reply is None and self.fail:
+            drawn = self._random.random()
+            for name, share in self.fail.items():
+                drawn -= share
+                if drawn < 0:
+                    return FAULTS[name].replies[self.platform]
+        return reply

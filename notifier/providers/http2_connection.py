@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
 RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
+SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 
 
 class Connection(Wire):
@@ -43,10 +44,12 @@ class Connection(Wire):
     # What the channel calls.
 
     def wake(self) -> None:
-        """Look at `waiting` once all callbacks that are ready have run, so that they share one write."""
+        """Look at `waiting` once all callbacks that are ready have run or queued enough, so that they share a write."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self.on_ready)
+        elif len(self._waiting) >= SHARE_A_WRITE:
+            self.on_ready()
 
     def give_up(self, request: Request, reason: str) -> None:
         """Reset the stream of a request that nobody waits for any longer."""

@@ -29,8 +29,9 @@ class HeaderEncoder(Encoder):
     def encode(self, headers: Iterable[HeaderTuple], huffman: bool = True) -> bytes:  # type: ignore[override]  # noqa: ARG002 - h2 leaves it at its default
         """Return the header block of `headers`."""
         block = []
-        if self.header_table.resized:
+        if self.table_size_changes:
             self._indexed.clear()
+            self.header_table.resized = True  # hpack forgets it when the server names the same size again
             block.append(super().encode([]))  # the new size has to stand first
         for header in headers:
             if not header.indexable:

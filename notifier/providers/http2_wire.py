@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
-from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
+from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
@@ -22,51 +21,13 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from notifier.providers.http2_headers import HeaderEncoder
+from notifier.providers.http2_lean import LeanH2
 
 if TYPE_CHECKING:
     from hpack import HeaderTuple
-    from hyperframe.frame import GoAwayFrame
 
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
-SWEEP_EVERY: Final = 128
-
-
-class _H2(H2Connection):
-    """h2, but it may finish its streams after a GOAWAY, and opens a stream in constant time."""
-
-    def __init__(self) -> None:
-        # Headers are built and checked by the provider; h2's own checks would take a third of the time.
-        super().__init__(
-            H2Configuration(
-                client_side=True,
-                header_encoding=None,
-                validate_outbound_headers=False,
-                normalize_outbound_headers=False,
-                validate_inbound_headers=False,
-                normalize_inbound_headers=False,
-            )
-        )
-        self.encoder = HeaderEncoder()
-        self._until_sweep = SWEEP_EVERY
-
-    @property
-    def open_outbound_streams(self) -> int:
-        # h2 asks at each new stream and counts them all. The limit is held by Connection, so what is left to
-        # do here is the side effect of the count: closed streams are dropped, now and then.
-        self._until_sweep -= 1
-        if self._until_sweep:
-            return 0
-        self._until_sweep = SWEEP_EVERY
-        super().open_outbound_streams  # noqa: B018 - for its side effect
-        return 0
-
-    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
-        # h2 takes every frame after a GOAWAY for an error, though the streams up to the last one go on.
-        result = super()._receive_goaway_frame(frame)
-        self.state_machine.state = ConnectionState.CLIENT_OPEN
-        return result
 
 
 class Wire(asyncio.Protocol):
@@ -79,7 +40,7 @@ class Wire(asyncio.Protocol):
         self.heard_at = self.loop.time()
         self.may_write = True
         self._ping_timeout_s = ping_timeout_s
-        self._h2 = _H2()
+        self._h2 = LeanH2()
         self._transport: asyncio.Transport | None = None
         self._next_id = 1
         self._pinged = False
@@ -139,19 +100,19 @@ class Wire(asyncio.Protocol):
         """Open a stream with these headers; its id."""
         stream_id = self._next_id
         self._next_id += 2
-        self._h2.send_headers(stream_id, headers)
+        self._h2.open_request(stream_id, headers)
         return stream_id
 
     def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
         """Send what the windows admit of body[sent:]; how much of the body has been sent in all."""
         size = len(body)
         while sent < size:
-            room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+            room = self._h2.room(stream_id)
             if room <= 0:
                 break
             part = body[sent : sent + room] if sent or size > room else body
             sent += len(part)
-            self._h2.send_data(stream_id, part, end_stream=sent == size)
+            self._h2.send_part(stream_id, part, last=sent == size)
         return sent
 
     def reset_stream(self, stream_id: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import time
@@ -22,11 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.fcm_checks import DURATION, is_valid
-from notifier.simulators.simulator import HOST, Simulator
+from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from notifier.simulators.certificates import Certificates
@@ -50,7 +48,7 @@ ERROR_CODES: Final = {
 }
 
 
-class FcmSimulator(Simulator):
+class FcmSimulator(HttpsSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
     Whom to trust: `public_key` (PEM) and `client_email`, or later `trust(service account file)`.
@@ -59,7 +57,7 @@ class FcmSimulator(Simulator):
     """
 
     platform = "fcm"
-    settings = (*Simulator.settings, "token_lifetime_s")
+    settings = (*HttpsSimulator.settings, "token_lifetime_s")
 
     def __init__(
         self,
@@ -78,51 +76,18 @@ class FcmSimulator(Simulator):
         super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
         self.token_lifetime_s = token_lifetime_s
         self.token_fetches = 0
-        self.connections: set[object] = set()  # the peers that ever sent a message
         self._log = log
         self._project_id = project_id
         self._public_key = public_key
         self._client_email = client_email
         self._access: dict[str, float] = {}  # access token -> its end on the monotonic clock
-        self._runner: web.AppRunner | None = None
 
-    @property
-    def listening(self) -> bool:
-        """Whether connections are accepted."""
-        return self._runner is not None
-
-    async def start(self) -> None:
-        """Listen, again on the same port; raises OSError if it is taken."""
-        app = web.Application()
-        app.router.add_post(TOKEN_ENDPOINT, self._serve_token)
-        app.router.add_post("/v1/projects/{project}/messages:send", self._serve_send)
-        # A request that is to stay without an answer ends with its connection.
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, HOST, self._port, ssl_context=self._tls, backlog=1024).start()
-        except OSError:
-            await runner.cleanup()
-            raise
-        self._runner = runner
-        self._port = runner.addresses[0][1]
-
-    async def close(self) -> None:
-        """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-    def cut(self) -> None:
-        """Cut all connections without a word, as a broken network does."""
-        for transport in list(self.open_connections()):
-            transport.abort()
-
-    def open_connections(self) -> Iterable[asyncio.Transport]:
-        """The connections that are open."""
-        server = self._runner.server if self._runner is not None else None
-        handlers = server.connections if server is not None else ()
-        return [handler.transport for handler in handlers if handler.transport is not None]
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+        return [
+            web.post(TOKEN_ENDPOINT, self._serve_token),
+            web.post("/v1/projects/{project}/messages:send", self._serve_send),
+        ]
 
     def trust(self, service_account: Path) -> None:
         """Accept the assertions that this service account signs, and no others."""
@@ -140,7 +105,7 @@ class FcmSimulator(Simulator):
         self.token_fetches += 1
         reply = self.playback.next(TOKEN_ENDPOINT) or Reply()
         if not await self._may_answer(request, reply, reply.delay_ms):
-            return _cut(request)
+            return cut(request)
         if reply.status != HTTPStatus.OK:
             return _oauth_error(reply)
         error = self._assertion_error(str(form.get("grant_type", "")), str(form.get("assertion", "")))
@@ -170,11 +135,8 @@ class FcmSimulator(Simulator):
         return "" if SCOPE in str(claims["scope"]).split() else "invalid_scope"
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
-        await self._silence_if_dead(request)
-        body = await request.read()
+        body = await self._read(request)
         at_us = time.time_ns() // 1000
-        if request.transport is not None:
-            self.connections.add(request.transport.get_extra_info("peername"))
         message, validate_only, reply = self._judge(request, body)
         scripted = None
         token = message.get("token")
@@ -185,19 +147,7 @@ class FcmSimulator(Simulator):
         name = f"projects/{self._project_id}/messages/{name}"
         self._log.record(_arrival(at_us, message, reply, name, dry_run=validate_only))
         may_answer = await self._may_answer(request, reply, self.latency_ms + reply.delay_ms)
-        return _response(reply, name) if may_answer else _cut(request)
-
-    async def _silence_if_dead(self, request: web.Request) -> None:
-        if self.is_dead(request.transport):
-            await asyncio.get_running_loop().create_future()  # until the client hangs up
-
-    async def _may_answer(self, request: web.Request, reply: Reply, delay_ms: float) -> bool:
-        """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""
-        if delay_ms:
-            await asyncio.sleep(delay_ms / 1000)
-        if reply.silent or self.is_silenced(request.transport):
-            await asyncio.get_running_loop().create_future()
-        return not reply.drop
+        return _response(reply, name) if may_answer else cut(request)
 
     def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], bool, Reply]:
         """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
@@ -249,9 +199,9 @@ def _microseconds(ttl: str | None) -> int | None:
 
 
 def _response(reply: Reply, name: str) -> web.Response:
+    if html := page(reply):
+        return html
     headers = reply.all_headers()
-    if reply.reason.startswith("<"):
-        return web.Response(status=reply.status, text=reply.reason, headers={**headers, "Content-Type": "text/html"})
     if reply.status == HTTPStatus.OK:
         return web.json_response({"name": name}, headers=headers)
     try:
@@ -271,16 +221,8 @@ def _response(reply: Reply, name: str) -> web.Response:
 
 
 def _oauth_error(reply: Reply) -> web.Response:
-    headers = reply.all_headers()
-    if reply.reason.startswith("<"):
-        return web.Response(status=reply.status, text=reply.reason, headers={**headers, "Content-Type": "text/html"})
-    return web.json_response({"error": reply.reason or "invalid_grant"}, status=reply.status, headers=headers)
-
-
-def _cut(request: web.Request) -> web.Response:
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response()
+    error = {"error": reply.reason or "invalid_grant"}
+    return page(reply) or web.json_response(error, status=reply.status, headers=reply.all_headers())
 
 
 def public_key_of(private_key: str) -> str:

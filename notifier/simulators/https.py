@@ -1,0 +1,101 @@
+"""What the simulators that speak HTTP/1.1 have in common: how they listen, fall silent and are cut."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from notifier.simulators.simulator import HOST, Simulator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from notifier.simulators.wire import Reply
+
+
+class HttpsSimulator(Simulator):
+    """A server over HTTPS. connections: the peers that ever sent a message."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.connections: set[object] = set()
+        self._runner: web.AppRunner | None = None
+
+    @abstractmethod
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._runner is not None
+
+    async def start(self) -> None:
+        """Listen, again on the same port; raises OSError if it is taken."""
+        app = web.Application()
+        app.router.add_routes(self.routes())
+        # A request that is to stay without an answer ends with its connection.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, HOST, self._port, ssl_context=self._tls, backlog=1024).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def cut(self) -> None:
+        """Cut all connections without a word, as a broken network does."""
+        for transport in list(self.open_connections()):
+            transport.abort()
+
+    def open_connections(self) -> Iterable[asyncio.Transport]:
+        """The connections that are open."""
+        server = self._runner.server if self._runner is not None else None
+        handlers = server.connections if server is not None else ()
+        return [handler.transport for handler in handlers if handler.transport is not None]
+
+    async def _silence_if_dead(self, request: web.Request) -> None:
+        if self.is_dead(request.transport):
+            await asyncio.get_running_loop().create_future()  # until the client hangs up
+
+    async def _read(self, request: web.Request) -> bytes:
+        """The body of a message."""
+        await self._silence_if_dead(request)
+        body = await request.read()
+        if request.transport is not None:
+            self.connections.add(request.transport.get_extra_info("peername"))
+        return body
+
+    async def _may_answer(self, request: web.Request, reply: Reply, delay_ms: float) -> bool:
+        """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+        if reply.silent or self.is_silenced(request.transport):
+            await asyncio.get_running_loop().create_future()
+        return not reply.drop
+
+
+def page(reply: Reply) -> web.Response | None:
+    """The HTML page of a proxy, if that is what is to be answered."""
+    if not reply.reason.startswith("<"):
+        return None
+    headers = {**reply.all_headers(), "Content-Type": "text/html"}
+    return web.Response(status=reply.status, text=reply.reason, headers=headers)
+
+
+def cut(request: web.Request) -> web.Response:
+    """Cut the connection of a request; what is returned goes nowhere."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()

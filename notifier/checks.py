@@ -32,6 +32,10 @@ _APPLE: Final = {
     "key_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, part of the .p8 file's name"),
     "topic": (re.compile(r"[A-Za-z0-9.-]{1,255}"), "the app's bundle id, such as com.example.app"),
 }
+APPLE_ENDPOINTS: Final = {
+    "production": "https://api.push.apple.com",
+    "sandbox": "https://api.sandbox.push.apple.com",
+}
 _PORTS: Final = range(1, 65_536)
 
 # What editors are told of a value; the parsers in `units` say more.
@@ -110,6 +114,15 @@ def _https(value: object) -> str:
     return match[0].rstrip("/")
 
 
+def _apple_endpoint(value: object) -> str:
+    if isinstance(value, str) and value in APPLE_ENDPOINTS:
+        return APPLE_ENDPOINTS[value]
+    try:
+        return _https(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {' or '.join(APPLE_ENDPOINTS)}") from None
+
+
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
     wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0 or unix:///path/to/socket"
@@ -155,6 +168,7 @@ def _tier(value: str, info: ValidationInfo) -> str:
 WINDOW: Final = PlainValidator(_window, json_schema_input_type=WINDOW_TEXT)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
+APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)
 HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
 NAME: Final = AfterValidator(_name)

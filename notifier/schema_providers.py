@@ -11,11 +11,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from notifier import checks
 from notifier.checks import wrong_at
 from notifier.errors import SettingsError
-from notifier.schema_types import File, HttpsEndpoint, Name, Positive, Section
+from notifier.schema_types import AppleEndpoint, File, HttpsEndpoint, Name, Positive, Section
 from notifier.units import UNITS
 
 TIMEOUT_US: Final = 5 * UNITS["s"]
 APPLE_IDS: Final = ("team_id", "key_id", "topic")
+BY_TOKEN: Final = ("team_id", "key_id", "key_file")
 
 App = TypeVar("App", bound=Section)
 
@@ -90,7 +91,9 @@ class ApnsApp(Section):
     key_id: str = ""
     topic: str = ""
     key_file: File | None = None
-    endpoint: HttpsEndpoint = "https://api.push.apple.com"
+    cert_file: File | None = None
+    cert_key_file: File | None = None
+    endpoint: AppleEndpoint = checks.APPLE_ENDPOINTS["production"]
     ca_file: File | None = None
 
     @field_validator(*APPLE_IDS)
@@ -99,6 +102,14 @@ class ApnsApp(Section):
         if value:
             checks.check_apple_id(str(info.field_name), value)
         return value
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if self.cert_file and (also := self.model_fields_set.intersection(BY_TOKEN)):
+            raise wrong_at("cert_file", f"and {min(also)} are two ways to sign in; give one of them")
+        if self.cert_key_file and not self.cert_file:
+            raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
+        return self
 
 
 class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
@@ -116,14 +127,27 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         missing = [
             key if name is None else f"apps.{name}.{key}"
             for name in self.app_names
-            for key in APPLE_IDS
+            for key in (("topic",) if self.app(name).cert_file else APPLE_IDS)
             if not getattr(self.app(name), key)
         ]
         if missing:
             raise wrong_at(
-                missing, "is missing; client h2 needs team_id, key_id and topic, client console none of them"
+                missing,
+                "is missing; client h2 needs team_id, key_id and topic, or cert_file and topic; console none of them",
             )
         return self
+
+    def app(self, name: str | None) -> Self:
+        """See `PlatformSettings.app`. An app with a sign-in of its own has nothing of the section's."""
+        mine = super().app(name)
+        if name is None:
+            return mine
+        given = self.apps[name]
+        if given.cert_file:
+            return mine.model_copy(update={"team_id": "", "key_id": "", "key_file": None})
+        if given.model_fields_set.intersection(BY_TOKEN):
+            return mine.model_copy(update={"cert_file": None, "cert_key_file": None})
+        return mine
 
     def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
         """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.

@@ -16,6 +16,7 @@ Duration = Annotated[int, duration(least_us=0)]
 Positive = Annotated[int, duration(least_us=UNITS["ms"])]
 Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS]
 File = Annotated[Path, checks.FILE]
+AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
 HttpsEndpoint = Annotated[str, checks.HTTPS]
 Name = Annotated[str, checks.NAME]
 

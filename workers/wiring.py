@@ -44,7 +44,9 @@ def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str], t
     return ApnsProvider(
         team_id=mine.team_id,
         key_id=mine.key_id,
-        key=settings.read_key(environ, app),
+        key="" if mine.cert_file else settings.read_key(environ, app),
+        cert_file=mine.cert_file,
+        cert_key_file=mine.cert_key_file,
         topic=mine.topic,
         endpoint=mine.endpoint,
         ca_file=mine.ca_file,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import ssl
+import time
 import uuid
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import structlog
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import mask
-from notifier.providers import apns_answers
+from notifier.providers import apns_answers, apns_tls
 from notifier.providers.apns_payload import PAYLOAD_BYTES, is_alert, payload
 from notifier.providers.apns_token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from notifier.providers.token_store import TokenStore
 
-HTTPS_PORT: Final = 443
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
 ALERT: Final = (repeated(b"apns-push-type", b"alert"), repeated(b"apns-priority", b"10"))
 BACKGROUND: Final = (repeated(b"apns-push-type", b"background"), repeated(b"apns-priority", b"5"))
@@ -34,11 +32,12 @@ APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle")
 
 
 class ApnsProvider:
-    """Sends to iPhones and the like. key: the PEM text of the .p8; topic: the app's bundle id.
+    """Sends to iPhones and the like. topic: the app's bundle id; endpoint: ``https://host[:port]``.
 
-    endpoint: ``https://host[:port]``. ca_file: trust these authorities and no others. timeout_us: the time
-    from `send` to an answer, in microseconds. tokens: where all workers of the team share their provider token;
-    without one, this process has its own. Raises SettingsError for what cannot be used.
+    It shows Apple who it is by a provider token (team_id, key_id, key: the PEM text of the .p8) or by a certificate
+    (cert_file in PEM; cert_key_file if its key stands apart). tokens: where all workers of the team share their
+    provider token; without one, this process has its own. ca_file: trust these authorities and no others.
+    timeout_us: the time from `send` to an answer, in microseconds. Raises SettingsError for what cannot be used.
     """
 
     platform = "apns"
@@ -46,18 +45,23 @@ class ApnsProvider:
     def __init__(
         self,
         *,
-        team_id: str,
-        key_id: str,
-        key: str,
         topic: str,
+        team_id: str = "",
+        key_id: str = "",
+        key: str = "",
+        cert_file: Path | None = None,
+        cert_key_file: Path | None = None,
         endpoint: str = "https://api.push.apple.com",
         ca_file: Path | None = None,
         timeout_us: int = 5_000_000,
         tokens: TokenStore | None = None,
     ) -> None:
-        host, port, authority = _split(endpoint)
-        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens)
-        self._channel = Channel(host=host, port=port, tls=_tls(ca_file), timeout_s=timeout_us / 1_000_000)
+        if bool(key) == bool(cert_file):
+            raise SettingsError("providers.apns: give either a provider token's key or cert_file, not both")
+        host, port, authority = apns_tls.split(endpoint)
+        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
+        tls = apns_tls.context(ca_file, cert_file, cert_key_file)
+        self._channel = Channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
         self._same_on_all = (
             repeated(b":method", b"POST"),
@@ -75,14 +79,16 @@ class ApnsProvider:
             return Answer(Outcome.REJECTED, reason="InvalidNotification")
         if len(body) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        authorization = self._token.current() or await self._token.fetch()
-        if not authorization:
-            return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
+        authorization = b""
+        if self._token is not None:
+            authorization = self._token.current() or await self._token.fetch()
+            if not authorization:
+                return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
         result = await self._channel.request(self._headers(dispatch, authorization), body, send_by=dispatch.send_by)
         if isinstance(result, Answer):
             return result
         answer = apns_answers.read(result.status, result.headers, result.body)
-        if answer.reason == "ExpiredProviderToken" and await self._token.renew(authorization):
+        if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
             return Answer(Outcome.RETRY, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
             self._log.error(
@@ -96,7 +102,8 @@ class ApnsProvider:
 
     async def close(self) -> None:
         """Close the connection; sends under way answer UNKNOWN."""
-        await self._token.close()
+        if self._token is not None:
+            await self._token.close()
         await self._channel.close()
 
     def _headers(self, dispatch: Dispatch, authorization: bytes) -> list[HeaderTuple]:
@@ -108,37 +115,13 @@ class ApnsProvider:
             literal(b":path", b"/3/device/" + token.encode()),
             *self._same_on_all,
             *(ALERT if is_alert(notification) else BACKGROUND),
-            literal(b"authorization", authorization),
             literal(b"apns-id", apns_id.encode()),
         ]
+        if authorization:
+            headers.append(literal(b"authorization", authorization))
         if dispatch.ttl_us is not None:
-            until_s = math.ceil(self._token.wall_s() + dispatch.ttl_us / 1_000_000)
+            until_s = math.ceil((self._token.wall_s() if self._token else time.time()) + dispatch.ttl_us / 1_000_000)
             headers.append(literal(b"apns-expiration", b"%d" % until_s))
         if notification.collapse_id is not None:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
         return headers
-
-
-def _split(endpoint: str) -> tuple[str, int, bytes]:
-    try:
-        parts = urlsplit(endpoint)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    else:
-        if parts.scheme != "https" or parts.path not in {"", "/"} or parts.query or parts.username:
-            host = None
-    if not host or not host.isascii():
-        shown = "" if "@" in endpoint else f"{endpoint!r} "  # it may hold a password
-        raise SettingsError(f"providers.apns.endpoint: {shown}is not of the form https://host[:port]")
-    name = f"[{host}]" if ":" in host else host
-    return host, port or HTTPS_PORT, (f"{name}:{port}" if port else name).encode()
-
-
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"providers.apns.ca_file: cannot use {ca_file}: {error}") from None
-    context.set_alpn_protocols(["h2"])
-    return context

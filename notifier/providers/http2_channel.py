@@ -124,7 +124,7 @@ class Channel:
             self._back_off("ProtocolError", "the server does not speak HTTP/2")
             return
         if connection.retired:
-            self._back_off("ConnectionLost", "ended before it answered anything")
+            self._back_off("ConnectionLost", _unanswered(connection))
             return
         self._living.add(connection)
         self._connection = connection
@@ -147,7 +147,7 @@ class Channel:
         if connection.answered:
             self._failures = 0
         else:
-            self._back_off("ConnectionLost", "ended before it answered anything")
+            self._back_off("ConnectionLost", _unanswered(connection))
         self._replace()
 
     def _on_end(self, connection: Connection) -> None:
@@ -181,3 +181,7 @@ class Channel:
     def _unsent(self, reason: str) -> Answer:
         left_s = max(self._not_before - asyncio.get_running_loop().time(), 0.0)
         return Answer(Outcome.UNSENT, reason=reason, retry_after_us=round(left_s * 1_000_000) or None)
+
+
+def _unanswered(connection: Connection) -> str:
+    return f"ended before it answered anything{f': {connection.why_lost}' if connection.why_lost else ''}"

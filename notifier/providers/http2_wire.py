@@ -37,6 +37,7 @@ class Wire(asyncio.Protocol):
         self.log = structlog.get_logger(__name__)
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.why_lost = ""
         self.heard_at = self.loop.time()
         self.may_write = True
         self._ping_timeout_s = ping_timeout_s
@@ -182,7 +183,8 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the user, then whoever waits for the end."""
         if exc is not None:
-            self.log.info("connection_lost", error=type(exc).__name__)
+            self.why_lost = str(exc)
+            self.log.info("connection_lost", error=type(exc).__name__, why=self.why_lost)
         if self._keep_alive:
             self._keep_alive.cancel()
         self.on_lost()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from notifier.simulators.certificates import Certificates
 
@@ -26,6 +28,7 @@ class ApnsSimulator(Simulator):
     the connection takes 65,535 bytes in all. token_update_s: Apple's rule that a team's provider token may be
     renewed so often and not more often; 0 is no such rule. port: 0 takes a free one.
     clock: seconds since 1970, for the age of provider tokens alone.
+    client_ca_file: every client must show a certificate that this authority signed, and needs no provider token.
     """
 
     platform = "apns"
@@ -46,6 +49,7 @@ class ApnsSimulator(Simulator):
         seed: int = 1,
         clock: Callable[[], float] = time.time,
         token_update_s: float = 0,
+        client_ca_file: Path | None = None,
     ) -> None:
         super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
         self.connections_opened = 0
@@ -56,8 +60,18 @@ class ApnsSimulator(Simulator):
         self.connections: set[Connection] = set()
         self._max_streams = max_streams
         self._log = log
-        self._checks = Checks(topics=topics, team_keys=team_keys, clock=clock, token_update_s=token_update_s)
+        self.by_certificate = client_ca_file is not None
+        self._checks = Checks(
+            topics=topics,
+            team_keys=team_keys,
+            clock=clock,
+            token_update_s=token_update_s,
+            by_certificate=self.by_certificate,
+        )
         self._tls.set_alpn_protocols(["h2"])
+        if client_ca_file is not None:
+            self._tls.verify_mode = ssl.CERT_REQUIRED
+            self._tls.load_verify_locations(client_ca_file)
         self._server: asyncio.Server | None = None
 
     @property

@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._h2 = _H2()
-        self._trusted = False
+        self._trusted = simulator.by_certificate
         self._allowed = self._acknowledged = 1
         self._last_stream_id = 2**31 - 1
         self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # until they are answered
@@ -88,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._h2.initiate_connection()
         # Not among the first settings: a client may use the default window until it has read ours.
         self._h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: self._simulator.window_bytes})
+        self.announce_limit()
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

@@ -1,152 +1,22 @@
-"""The APNs provider against the APNs simulator: real sockets, real TLS, real HTTP/2, real signatures."""
+"""The APNs provider against the APNs simulator: what arrives, what is answered, what is refused here."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import socket
-import ssl
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
 import pytest
-import structlog.testing
+from apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provider, rig
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
-from notifier.providers import http2_wire
-from notifier.providers.apns import ApnsProvider
-from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
+from notifier.providers.apns_payload import payload
 from notifier.providers.apns_token import ProviderToken
-from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.http2_headers import literal
+from notifier.providers.contract import Answer, Outcome
 from notifier.providers.token_store import LocalTokenStore
-from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
-from notifier.simulators.wire import Arrival, Reply, WireLog
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-TEAM, KEY_ID, TOPIC = "TEAM123456", "KEY1234567", "com.example.app"
-TOKEN = "ab" * 32
-MINUTE_US = 60_000_000
-
-
-class Log(WireLog):
-    """A wire log that can be awaited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiting: list[tuple[int, asyncio.Event]] = []
-
-    def record(self, arrival: Arrival) -> None:
-        super().record(arrival)
-        for count, event in self._waiting:
-            if len(self.arrivals) >= count:
-                event.set()
-
-    async def reach(self, count: int) -> None:
-        event = asyncio.Event()
-        self._waiting.append((count, event))
-        if len(self.arrivals) >= count:
-            event.set()
-        await asyncio.wait_for(event.wait(), 10)
-
-
-class Spy(ApnsSimulator):
-    """A simulator that keeps the headers it saw."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.seen: list[dict[str, str]] = []
-
-    def receive(self, headers, body):
-        self.seen.append(dict(headers))
-        return super().receive(headers, body)
-
-
-@dataclass
-class Identity:
-    certificates: Certificates
-    key: str = field(repr=False)
-    public: str
-
-
-@dataclass
-class Rig:
-    provider: ApnsProvider
-    simulator: Spy
-    log: Log
-    sent: int = field(default=0)
-
-    async def send(self, token: str = TOKEN, **options: Any) -> Answer:
-        self.sent += 1
-        return await self.provider.send(dispatch(token, **{"job_id": f"job-{self.sent}", **options}))
-
-    async def insist(self, **options: Any) -> Answer:
-        """Send as a worker does: what was not sent, again once the provider's time is over."""
-        answer = await self.send(**options)
-        if answer.outcome is not Outcome.UNSENT:
-            return answer
-        assert answer.retry_after_us
-        await asyncio.sleep(answer.retry_after_us / 1_000_000)
-        return await self.send(**options)
-
-
-def dispatch(
-    token: str = TOKEN,
-    *,
-    job_id: str = "job-1",
-    ttl_us: int | None = None,
-    within_s: float = 10.0,
-    **fields: Any,
-) -> Dispatch:
-    content = fields or {"title": "Hello"}
-    notification = Notification(user="u", devices=[Device("apns", token)], **content)
-    send_by = asyncio.get_running_loop().time() + within_s
-    return Dispatch(job_id, notification.devices[0], notification, ttl_us, send_by)
-
-
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory) -> Identity:
-    folder = tmp_path_factory.mktemp("identity")
-    key_file, public = make_apns_key(folder)
-    return Identity(make_certificates(folder), key_file.read_text(), public)
-
-
-def make_provider(identity: Identity, endpoint: str, **options: Any) -> ApnsProvider:
-    settings = {
-        "team_id": TEAM,
-        "key_id": KEY_ID,
-        "key": identity.key,
-        "topic": TOPIC,
-        "ca_file": identity.certificates.ca_file,
-        **options,
-    }
-    return ApnsProvider(endpoint=endpoint, **settings)
-
-
-@contextlib.asynccontextmanager
-async def rig(identity: Identity, *, client: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Rig]:
-    log = Log()
-    simulator = Spy(
-        certificates=identity.certificates,
-        log=log,
-        topics={TOPIC},
-        team_keys={KEY_ID: (TEAM, identity.public)},
-        **options,
-    )
-    await simulator.start()
-    provider = make_provider(identity, simulator.url, **(client or {}))
-    try:
-        yield Rig(provider, simulator, log)
-    finally:
-        await provider.close()
-        await simulator.close()
-
+from notifier.simulators.certificates import make_apns_key
+from notifier.simulators.wire import Reply
 
 # What arrives.
 
@@ -197,7 +67,14 @@ def test_answers(identity, reply, expected):
 
     async def run():
         async with rig(identity, scripts={TOKEN: [reply]}) as r:
-            assert await r.send() == expected
+            before_us = time.time_ns() // 1000
+            answer = await r.send()
+            assert replace(answer, gone_at_us=None) == expected
+            if expected.outcome is Outcome.DEAD_TOKEN:  # since when, by Apple's clock, which counts in milliseconds
+                assert answer.gone_at_us % 1000 == 0
+                assert before_us - 1000 <= answer.gone_at_us <= time.time_ns() // 1000
+            else:
+                assert answer.gone_at_us is None
             assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
 
     asyncio.run(run())
@@ -255,225 +132,6 @@ def test_expired_token_is_renewed(identity):
             assert Outcome.FAULT not in {a.outcome for a in answers}
             assert (await r.send()).outcome is Outcome.DELIVERED
             assert len({headers["authorization"] for headers in r.simulator.seen}) == 2
-
-    asyncio.run(run())
-
-
-# Many at once.
-
-
-def test_many_large_bodies(identity):
-    """500 bodies of 4,096 bytes at once, far over the connection's window, all arrive."""
-    room = PAYLOAD_BYTES - len(payload(Notification(user="u", devices=[], title="t", body="")))
-    body = "x" * (room - len(',"body":""'))
-
-    async def run():
-        async with rig(identity) as r:
-            async with asyncio.timeout(20):
-                answers = await asyncio.gather(*(r.send(title="t", body=body) for _ in range(500)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert len({a.message_id for a in r.log.arrivals}) == 500
-            assert r.simulator.connections_opened == 1
-
-    asyncio.run(run())
-
-
-def test_narrow_streams(identity):
-    """A body wider than its stream's window goes out in parts as the server takes them, and arrives whole."""
-
-    async def run():
-        async with rig(identity, window_bytes=1000) as r:
-            await r.send(data={"x": "y" * 4000})
-            async with asyncio.timeout(20):
-                answers = await asyncio.gather(*(r.send(data={"x": "y" * 4000}) for _ in range(30)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert {len(a.data["x"]) for a in r.log.arrivals} == {4000}
-
-    asyncio.run(run())
-
-
-def test_unfinished_body(identity):
-    """A request of which a part never left is UNSENT at its timeout: nobody can act on half a message."""
-
-    async def run():
-        async with rig(identity, window_bytes=0, client={"timeout_us": 200_000}) as r:
-            await r.send()  # before the client has read how narrow the window is
-            answer = await r.send()
-            assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Timeout")
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
-
-
-def test_many_errors(identity):
-    """Error bodies in their thousands do not use up the window they arrive through."""
-    page = "<html>" + "x" * 3000
-
-    async def run():
-        async with rig(identity, scripts={TOKEN: [Reply(502, page)]}) as r:
-            async with asyncio.timeout(20):
-                for _ in range(5):
-                    answers = await asyncio.gather(*(r.send() for _ in range(100)))
-                    assert {a.status for a in answers} == {502}
-            assert r.simulator.connections_opened == 1
-
-    asyncio.run(run())
-
-
-def test_stream_limit(identity):
-    """Never more streams than the server admits: one until a token was accepted, then what it says."""
-
-    async def run():
-        async with rig(identity, max_streams=7, latency_ms=5) as r:
-            answers = await asyncio.gather(*(r.send() for _ in range(60)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert r.simulator.streams_refused == 0
-            assert r.simulator.most_streams == 7
-
-    asyncio.run(run())
-
-
-def test_send_by(identity):
-    """What got no stream before its send_by is UNSENT in time, and is never sent after it."""
-
-    async def run():
-        async with rig(identity, max_streams=1, latency_ms=300) as r:
-            first = asyncio.create_task(r.send())
-            await r.log.reach(1)
-            began = time.monotonic()
-            late = await r.send(within_s=0.05)
-            assert time.monotonic() - began < 0.25
-            assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
-            assert (await r.send(within_s=-1)).outcome is Outcome.UNSENT
-            assert (await first).outcome is Outcome.DELIVERED
-            assert (await r.send()).outcome is Outcome.DELIVERED
-            assert len(r.log.arrivals) == 2
-
-    asyncio.run(run())
-
-
-# What breaks.
-
-
-def test_timeout(identity):
-    """A request that left and has no answer in time is UNKNOWN; its neighbours are not disturbed."""
-    scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
-
-    async def run():
-        async with rig(identity, scripts=scripts, latency_ms=10, client={"timeout_us": 300_000}) as r:
-            await r.send("cd" * 32)
-            slow = asyncio.create_task(r.send())
-            await r.log.reach(2)
-            while not slow.done():
-                assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
-            answer = await slow
-            assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "Timeout")
-            assert r.simulator.connections_opened == 1
-
-    asyncio.run(run())
-
-
-def test_silent_connection_is_left(identity):
-    """A connection that said nothing for a whole timeout gets no further request; the next is answered."""
-    scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
-
-    async def run():
-        async with rig(identity, scripts=scripts, client={"timeout_us": 300_000}) as r:
-            await r.send("cd" * 32)
-            assert (await r.send()).outcome is Outcome.UNKNOWN
-            assert (await r.insist(token="cd" * 32)).outcome is Outcome.DELIVERED
-            assert r.simulator.connections_opened == 2
-
-    asyncio.run(run())
-
-
-def test_goaway(identity):
-    """After a GOAWAY: above the last stream UNSENT, the rest is answered, the next goes elsewhere."""
-
-    async def run():
-        async with rig(identity, latency_ms=150) as r:
-            await r.send()  # stream 1
-            sends = [asyncio.create_task(r.send()) for _ in range(4)]  # streams 3, 5, 7 and 9
-            await r.log.reach(5)
-            r.simulator.go_away(last_stream_id=5)
-            answers = await asyncio.gather(*sends)
-            assert [a.outcome for a in answers] == [Outcome.DELIVERED] * 2 + [Outcome.UNSENT] * 2
-            assert (await r.insist()).outcome is Outcome.DELIVERED
-            assert r.simulator.connections_opened == 2
-            assert len(r.simulator.connections) == 1
-
-    asyncio.run(run())
-
-
-def test_backoff_grows(identity):
-    """Each connection that cannot be opened doubles the time to the next, and all are answered meanwhile."""
-    with socket.socket() as taken:  # bound but not listening: refuses
-        taken.bind(("127.0.0.1", 0))
-
-        async def run():
-            provider = make_provider(identity, f"https://127.0.0.1:{taken.getsockname()[1]}")
-            waits_us = []
-            for _ in range(6):
-                waits_us.append((await provider.send(dispatch())).retry_after_us)
-                provider._channel._not_before = 0.0
-            assert 190_000 <= waits_us[0] <= 200_000
-            assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_us))
-            assert 3_000_000 <= waits_us[-1] <= 6_400_000
-            await provider.close()
-
-        asyncio.run(run())
-
-
-def test_wrong_authority(identity, tmp_path):
-    """A server that our authority did not sign for gets nothing, and that is said once."""
-    strange = make_certificates(tmp_path).ca_file
-
-    async def run():
-        with structlog.testing.capture_logs() as logs:
-            async with rig(identity, client={"ca_file": strange}) as r:
-                for _ in range(3):
-                    answer = await r.send()
-                    assert answer.outcome is Outcome.UNSENT
-                    assert answer.retry_after_us
-                    r.provider._channel._not_before = 0.0
-                assert r.log.arrivals == []
-        warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
-        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
-        assert "CERTIFICATE_VERIFY_FAILED" in warnings[0]["why"]
-
-    asyncio.run(run())
-
-
-def test_cancelled_send(identity):
-    """A send that its caller cancels gives its stream back."""
-
-    async def run():
-        async with rig(identity, max_streams=1, scripts={TOKEN: [Reply(200, delay_ms=5000)]}) as r:
-            send = asyncio.create_task(r.send())
-            await r.log.reach(1)
-            send.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await send
-            assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
-
-
-def test_keep_alive(identity, monkeypatch):
-    """An idle connection that still answers is kept, one that does not is left for a new one."""
-    monkeypatch.setattr(http2_wire, "IDLE_S", 0.05)
-
-    async def run():
-        async with rig(identity, client={"timeout_us": 200_000}) as r:
-            await r.send()
-            connection = r.provider._channel._connection
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(connection.ended), 0.5)
-            (server_side,) = r.simulator.connections
-            server_side._transport.pause_reading()
-            await asyncio.wait_for(connection.ended, 5)
-            assert (await r.insist()).outcome is Outcome.DELIVERED
-            server_side.abort()
 
     asyncio.run(run())
 
@@ -542,56 +200,3 @@ def test_missing_authority(identity, tmp_path):
     """A file of authorities that is not there is an error of the settings."""
     with pytest.raises(SettingsError, match="ca_file"):
         make_provider(identity, "https://127.0.0.1:1", ca_file=tmp_path / "none.pem")
-
-
-# The simulator itself.
-
-
-def test_garbage_closes_one_connection(identity):
-    """A client that speaks nonsense loses its own connection and disturbs no other."""
-
-    async def run():
-        async with rig(identity) as r:
-            await r.send()
-            tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
-            tls.set_alpn_protocols(["h2"])
-            port = int(r.simulator.url.rpartition(":")[2])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-            writer.write(b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n" * 10)
-            await asyncio.wait_for(reader.read(), 5)
-            writer.close()
-            await writer.wait_closed()
-            assert (await r.send()).outcome is Outcome.DELIVERED
-            assert r.simulator.connections_opened == 2
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("bad", [literal(b"x-note", b"a\r\nb"), literal(b"X-Note", b"a")])
-def test_malformed_header(identity, bad):
-    """A request with a malformed header is cut off and never arrives; its connection goes on."""
-
-    async def run():
-        async with rig(identity) as r:
-            await r.send()
-            one = dispatch(job_id="bad")
-            headers = [*r.provider._headers(one, r.provider._token.current()), bad]
-            answer = await r.provider._channel.request(headers, b"{}", send_by=one.send_by)
-            assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "StreamReset")
-            assert (await r.send()).outcome is Outcome.DELIVERED
-            assert len(r.log.arrivals) == 2
-            assert r.simulator.connections_opened == 1
-
-    asyncio.run(run())
-
-
-def test_wire_log(tmp_path):
-    """A log is read while it is written, but for an unfinished line."""
-    path = tmp_path / "wire.jsonl"
-    log = WireLog(path)
-    arrival = Arrival(1, "apns", TOKEN, 200, "", "id", None, {"n": 1}, "Grüße")
-    log.record(arrival)
-    with path.open("a") as file:
-        file.write('{"at_us": 2')
-    assert WireLog.read(path) == [arrival]
-    log.close()

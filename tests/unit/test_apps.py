@@ -46,6 +46,33 @@ def account(project: str) -> str:
     return json.dumps({"project_id": project, "client_email": "e", "private_key": "k", "token_uri": "https://t"})
 
 
+def test_an_app_signs_in_by_token_or_by_certificate(tmp_path: Path) -> None:
+    """What an app gives to sign in with replaces the section's way whole; both ways in one place are refused."""
+    section = apns(
+        f"{APPLE}, topic: com.rider, apps: {{driver: {{topic: com.driver, cert_file: d.pem}}}}", folder=tmp_path
+    )
+    driver = section.app("driver")
+    assert (driver.cert_file, driver.key_id, driver.key_file) == (tmp_path / "d.pem", "", None)
+    assert section.app(None).cert_file is None
+    section = apns(f"cert_file: c.pem, cert_key_file: c.key, topic: com.rider, apps: {{driver: {{{APPLE}}}}}")
+    assert (section.app("driver").cert_file, section.app("driver").key_id) == (None, "KEY0000001")
+    (both,) = refused(f"providers: {{apns: {{{APPLE}, topic: a.b, cert_file: c.pem}}}}")
+    assert both.endswith("providers.apns.cert_file: and key_id are two ways to sign in; give one of them")
+    assert "needs cert_file" in refused("providers: {apns: {topic: a.b, cert_key_file: c.key}}")[0]
+    assert "topic: is missing" in refused("providers: {apns: {cert_file: c.pem}}")[0]
+
+
+def test_endpoints_by_name() -> None:
+    """Apple's two servers have names; a URL is taken as it is; anything else is refused with both."""
+    assert apns(f"{APPLE}, topic: a.b").endpoint == "https://api.push.apple.com"
+    assert apns(f"{APPLE}, topic: a.b, endpoint: production").endpoint == "https://api.push.apple.com"
+    assert apns(f"{APPLE}, topic: a.b, endpoint: sandbox").endpoint == "https://api.sandbox.push.apple.com"
+    assert apns(f"{APPLE}, topic: a.b, endpoint: 'https://localhost:2197'").endpoint == "https://localhost:2197"
+    section = apns(f"{APPLE}, topic: a.b, apps: {{dev: {{endpoint: sandbox}}}}")
+    assert section.app("dev").endpoint == "https://api.sandbox.push.apple.com"
+    assert "production or sandbox" in refused("providers: {apns: {endpoint: development}}")[0]
+
+
 def test_an_app_inherits_what_it_does_not_give() -> None:
     """Team and key once and a topic for each app, or everything of its own; the timeout is everyone's."""
     section = apns(

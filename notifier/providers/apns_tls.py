@@ -1,0 +1,97 @@
+"""Where Apple's server is and how it is spoken to: the address, whom to trust, the provider's own certificate."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import ssl
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from notifier.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+HTTPS_PORT: Final = 443
+
+
+def split(endpoint: str) -> tuple[str, int, bytes]:
+    """Return host, port and `:authority` of ``https://host[:port]``. Raises SettingsError for anything else."""
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    else:
+        if parts.scheme != "https" or parts.path not in {"", "/"} or parts.query or parts.username:
+            host = None
+    if not host or not host.isascii():
+        shown = "" if "@" in endpoint else f"{endpoint!r} "  # it may hold a password
+        raise SettingsError(f"providers.apns.endpoint: {shown}is not of the form https://host[:port]")
+    name = f"[{host}]" if ":" in host else host
+    return host, port or HTTPS_PORT, (f"{name}:{port}" if port else name).encode()
+
+
+def context(ca_file: Path | None, cert_file: Path | None = None, cert_key_file: Path | None = None) -> ssl.SSLContext:
+    """Return what TLS is spoken with. Raises SettingsError for a file that cannot be used.
+
+    ca_file: trust these authorities and no others. cert_file: our own certificate in PEM, with its key in the same
+    file or in cert_key_file.
+    """
+    try:
+        tls = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"providers.apns.ca_file: cannot use {ca_file}: {error}") from None
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.set_alpn_protocols(["h2"])
+    if cert_file is not None:
+        _check_certificate(cert_file, cert_key_file)
+        try:
+            tls.load_cert_chain(cert_file, cert_key_file)
+        except (OSError, ValueError) as error:  # what OpenSSL refuses, such as a key that is too short
+            _refuse("cert_file", f"cannot use {cert_file}: {getattr(error, 'reason', None) or type(error).__name__}")
+    return tls
+
+
+def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
+    """Say in a person's words what OpenSSL would say in its own. The key never shows."""
+    try:
+        certificate = x509.load_pem_x509_certificate(_read(cert_file, "cert_file"))
+    except ValueError:
+        how = "openssl pkcs12 -in certificate.p12 -out certificate.pem -nodes"
+        _refuse("cert_file", f"{cert_file} holds no certificate in PEM; of a .p12 make one by: {how}")
+    if certificate.not_valid_after_utc <= dt.datetime.now(dt.UTC):
+        _refuse("cert_file", f"{cert_file} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; have Apple renew it")
+    key_name, key_file = ("cert_file", cert_file) if cert_key_file is None else ("cert_key_file", cert_key_file)
+    try:
+        key = load_pem_private_key(_read(key_file, key_name), password=None)
+    except TypeError:
+        _refuse(key_name, f"the key in {key_file} has a password; take it off by: openssl pkey -in … -out …")
+    except (ValueError, UnsupportedAlgorithm):
+        hint = "" if cert_key_file else "; name its file as cert_key_file"
+        _refuse(key_name, f"{key_file} holds no private key in PEM{hint}")
+    if _public(key.public_key()) != _public(certificate.public_key()):
+        _refuse(key_name, f"the key in {key_file} is not that of the certificate in {cert_file}")
+
+
+def _read(path: Path, key: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        _refuse(key, f"cannot read {path}: {os.strerror(error.errno or 0)}")
+
+
+def _public(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _refuse(key: str, why: str) -> NoReturn:
+    # From None: a parser's own words may quote what it could not read.
+    raise SettingsError(f"providers.apns.{key}: {why}") from None

@@ -1,0 +1,245 @@
+"""Who is at the other end, and who we are: TLS in both directions, and the errors a person gets for a wrong file."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+from apns_rig import Identity, make_provider, rig
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from notifier.errors import SettingsError
+from notifier.providers.contract import Outcome
+from notifier.simulators.certificates import Certificates
+
+DAY = dt.timedelta(days=1)
+LOCAL = "127.0.0.1"
+
+
+@dataclass
+class Authority:
+    """An authority that signs what a test asks for."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
+        self.file = self.folder / "ca.pem"
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        made = self._build(self._name, self._key, 30 * DAY).add_extension(constraints, critical=True)
+        self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    def certificate(self, purpose: Any, *, name: str = "localhost", valid_for: dt.timedelta = DAY) -> tuple[Path, Path]:
+        """The files of a certificate and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        addresses = [x509.IPAddress(ipaddress.ip_address(LOCAL))] if name == "localhost" else []
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Apple Push Services: com.example.app")])
+        made = (
+            self._build(subject, key, valid_for)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *addresses]), critical=False)
+        )
+        cert_file, key_file = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        cert_file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return cert_file, key_file
+
+    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_for: dt.timedelta) -> Any:
+        now = dt.datetime.now(dt.UTC)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 30 * DAY)
+            .not_valid_after(now + valid_for)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(issuer, critical=False)
+        )
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> tuple[Authority, Path, Path]:
+    """An authority, and a provider's certificate with its key that it signed."""
+    authority = Authority(tmp_path / "ours")
+    return authority, *authority.certificate(ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def by_certificate(cert_file: Path, key_file: Path | None = None) -> dict[str, Any]:
+    return {"team_id": "", "key_id": "", "key": "", "cert_file": cert_file, "cert_key_file": key_file}
+
+
+# Who we are.
+
+
+def test_certificate_in_place_of_a_token(identity, ours):
+    """With a certificate there is no authorization header, and many streams may be opened from the start."""
+    authority, cert_file, key_file = ours
+
+    async def run():
+        client = by_certificate(cert_file, key_file)
+        async with rig(identity, client=client, client_ca_file=authority.file, latency_ms=50) as r:
+            answers = await asyncio.gather(*(r.send() for _ in range(20)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert not any("authorization" in headers for headers in r.simulator.seen)
+            assert r.simulator.most_streams == 20
+            assert r.simulator.streams_refused == 0
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_certificate_and_key_in_one_file(identity, ours):
+    """The certificate's file may contain its key, as `openssl pkcs12` writes it."""
+    authority, cert_file, key_file = ours
+    both = cert_file.with_name("both.pem")
+    both.write_bytes(cert_file.read_bytes() + key_file.read_bytes())
+
+    async def run():
+        async with rig(identity, client=by_certificate(both), client_ca_file=authority.file) as r:
+            assert (await r.send()).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("who", ["nobody", "stranger"])
+def test_refused_by_the_server(identity, ours, tmp_path, who):
+    """A server that does not take our certificate, or gets none, is said so in the log, once; nothing is lost."""
+    authority, *_ = ours
+    stranger = Authority(tmp_path / "stranger").certificate(ExtendedKeyUsageOID.CLIENT_AUTH)
+    client = by_certificate(*stranger) if who == "stranger" else {}
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, client=client, client_ca_file=authority.file) as r:
+                for _ in range(3):
+                    answer = await r.send()
+                    # TLS 1.3 tells a client of this only after the client may have sent.
+                    assert answer.outcome in {Outcome.UNSENT, Outcome.UNKNOWN}
+                    r.provider._channel._not_before = 0.0
+                assert r.log.arrivals == []
+        warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+        # The alert itself is lost where the reset overtakes it.
+        assert warnings[0]["why"].startswith("ended before it answered anything: "), warnings
+
+    asyncio.run(run())
+
+
+def refused_settings(identity: Identity, **options: Any) -> str:
+    with pytest.raises(SettingsError) as caught:
+        make_provider(identity, "https://127.0.0.1:1", **options)
+    assert "PRIVATE KEY" not in str(caught.value)
+    assert "MIG" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_both_or_neither(identity, ours):
+    """A provider signs in by a token or by a certificate: not by both, not by neither."""
+    _, cert_file, key_file = ours
+    for options in ({"cert_file": cert_file, "cert_key_file": key_file}, {"key": ""}):
+        assert "either" in refused_settings(identity, **options)
+
+
+def test_wrong_files(identity, ours, tmp_path):
+    """Each file that cannot be used is refused at the start, with its key, its path and what would be right."""
+    authority, cert_file, key_file = ours
+    other = Authority(tmp_path / "other").certificate(ExtendedKeyUsageOID.CLIENT_AUTH)[1]
+    expired, expired_key = authority.certificate(ExtendedKeyUsageOID.CLIENT_AUTH, name="old", valid_for=-DAY)
+    locked = tmp_path / "locked.key"
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2")))
+    p12 = tmp_path / "cert.p12"
+    p12.write_bytes(b"0\x82\x0b\xad")
+    cases = [
+        ((tmp_path / "none.pem", None), ["providers.apns.cert_file: cannot read", "none.pem", "No such file"]),
+        ((p12, None), ["providers.apns.cert_file:", "no certificate in PEM", "openssl pkcs12"]),
+        ((cert_file, None), ["providers.apns.cert_file:", "no private key in PEM", "cert_key_file"]),
+        ((cert_file, tmp_path / "none.key"), ["providers.apns.cert_key_file: cannot read", "No such file"]),
+        ((cert_file, cert_file), ["providers.apns.cert_key_file:", "no private key in PEM"]),
+        ((cert_file, other), ["providers.apns.cert_key_file:", "is not that of the certificate in"]),
+        ((cert_file, locked), ["providers.apns.cert_key_file:", "has a password"]),
+        ((expired, expired_key), ["providers.apns.cert_file:", "expired on"]),
+    ]
+    for files, words in cases:
+        text = refused_settings(identity, **by_certificate(*files))
+        assert all(word in text for word in words), text
+    make_provider(identity, "https://127.0.0.1:1", **by_certificate(cert_file, key_file))
+
+
+# Who is at the other end.
+
+
+def served(identity: Identity, files: tuple[Path, Path], authority: Authority) -> Identity:
+    """An identity whose server shows another certificate."""
+    return Identity(Certificates(authority.file, *files, files[0]), identity.key, identity.public)
+
+
+def test_untrusted(identity, tmp_path):
+    """A server that an authority of ours did not sign for gets nothing, and that is said once."""
+    strange = Authority(tmp_path / "strange").file
+    assert refused_server(identity, {"ca_file": strange}) == "CERTIFICATE_VERIFY_FAILED"
+
+
+def test_wrong_name(identity, tmp_path):
+    """A certificate for another host than the one that was asked for is refused."""
+    authority = Authority(tmp_path / "ca")
+    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, name="api.push.example")
+    assert refused_server(served(identity, files, authority), {}, "IP address mismatch")
+
+
+def test_expired(identity, tmp_path):
+    """A server's certificate that has expired is refused."""
+    authority = Authority(tmp_path / "ca")
+    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, valid_for=-DAY)
+    assert refused_server(served(identity, files, authority), {}, "certificate has expired")
+
+
+def refused_server(identity: Identity, client: dict[str, Any], word: str = "CERTIFICATE_VERIFY_FAILED") -> str:
+    """Send thrice to a server that must not be trusted; the word found in the one warning."""
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, client=client) as r:
+                for _ in range(3):
+                    answer = await r.send()
+                    assert answer.outcome is Outcome.UNSENT
+                    assert answer.retry_after_us
+                    r.provider._channel._not_before = 0.0
+                assert r.log.arrivals == []
+                assert r.simulator.seen == []
+        warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
+        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+        assert word in warnings[0]["why"], warnings[0]
+        assert warnings[0]["host"] == LOCAL
+        return word
+
+    return asyncio.run(run())
+
+
+def test_old_tls(identity):
+    """TLS before 1.2 is not spoken, as Apple does not."""
+
+    async def run():
+        provider = make_provider(identity, "https://127.0.0.1:1")
+        assert provider._channel._tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+        assert provider._channel._tls.check_hostname
+        assert provider._channel._tls.verify_mode is ssl.CERT_REQUIRED
+        await provider.close()
+
+    asyncio.run(run())

@@ -1,0 +1,237 @@
+"""The connection to Apple: many at once, what breaks, and what is made of it. Real sockets, real TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+
+import pytest
+import structlog.testing
+from apns_rig import TOKEN, dispatch, make_provider, rig
+
+from notifier.notification import Notification
+from notifier.providers import http2_wire
+from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
+from notifier.providers.contract import Outcome
+from notifier.simulators.certificates import make_certificates
+from notifier.simulators.wire import Reply
+
+# Many at once.
+
+
+def test_many_large_bodies(identity):
+    """500 bodies of 4,096 bytes at once, far over the connection's window, all arrive."""
+    room = PAYLOAD_BYTES - len(payload(Notification(user="u", devices=[], title="t", body="")))
+    body = "x" * (room - len(',"body":""'))
+
+    async def run():
+        async with rig(identity) as r:
+            async with asyncio.timeout(20):
+                answers = await asyncio.gather(*(r.send(title="t", body=body) for _ in range(500)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert len({a.message_id for a in r.log.arrivals}) == 500
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_narrow_streams(identity):
+    """A body wider than its stream's window goes out in parts as the server takes them, and arrives whole."""
+
+    async def run():
+        async with rig(identity, window_bytes=1000) as r:
+            await r.send(data={"x": "y" * 4000})
+            async with asyncio.timeout(20):
+                answers = await asyncio.gather(*(r.send(data={"x": "y" * 4000}) for _ in range(30)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert {len(a.data["x"]) for a in r.log.arrivals} == {4000}
+
+    asyncio.run(run())
+
+
+def test_unfinished_body(identity):
+    """A request of which a part never left is UNSENT at its timeout: nobody can act on half a message."""
+
+    async def run():
+        async with rig(identity, window_bytes=0, client={"timeout_us": 200_000}) as r:
+            await r.send()  # before the client has read how narrow the window is
+            answer = await r.send()
+            assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Timeout")
+            assert len(r.log.arrivals) == 1
+
+    asyncio.run(run())
+
+
+def test_many_errors(identity):
+    """Error bodies in their thousands do not use up the window they arrive through."""
+    page = "<html>" + "x" * 3000
+
+    async def run():
+        async with rig(identity, scripts={TOKEN: [Reply(502, page)]}) as r:
+            async with asyncio.timeout(20):
+                for _ in range(5):
+                    answers = await asyncio.gather(*(r.send() for _ in range(100)))
+                    assert {a.status for a in answers} == {502}
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_stream_limit(identity):
+    """Never more streams than the server admits: one until a token was accepted, then what it says."""
+
+    async def run():
+        async with rig(identity, max_streams=7, latency_ms=5) as r:
+            answers = await asyncio.gather(*(r.send() for _ in range(60)))
+            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+            assert r.simulator.streams_refused == 0
+            assert r.simulator.most_streams == 7
+
+    asyncio.run(run())
+
+
+def test_send_by(identity):
+    """What got no stream before its send_by is UNSENT in time, and is never sent after it."""
+
+    async def run():
+        async with rig(identity, max_streams=1, latency_ms=300) as r:
+            first = asyncio.create_task(r.send())
+            await r.log.reach(1)
+            began = time.monotonic()
+            late = await r.send(within_s=0.05)
+            assert time.monotonic() - began < 0.25
+            assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
+            assert (await r.send(within_s=-1)).outcome is Outcome.UNSENT
+            assert (await first).outcome is Outcome.DELIVERED
+            assert (await r.send()).outcome is Outcome.DELIVERED
+            assert len(r.log.arrivals) == 2
+
+    asyncio.run(run())
+
+
+# What breaks.
+
+
+def test_timeout(identity):
+    """A request that left and has no answer in time is UNKNOWN; its neighbours are not disturbed."""
+    scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
+
+    async def run():
+        async with rig(identity, scripts=scripts, latency_ms=10, client={"timeout_us": 300_000}) as r:
+            await r.send("cd" * 32)
+            slow = asyncio.create_task(r.send())
+            await r.log.reach(2)
+            while not slow.done():
+                assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
+            answer = await slow
+            assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "Timeout")
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_silent_connection_is_left(identity):
+    """A connection that said nothing for a whole timeout gets no further request; the next is answered."""
+    scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
+
+    async def run():
+        async with rig(identity, scripts=scripts, client={"timeout_us": 300_000}) as r:
+            await r.send("cd" * 32)
+            assert (await r.send()).outcome is Outcome.UNKNOWN
+            assert (await r.insist(token="cd" * 32)).outcome is Outcome.DELIVERED
+            assert r.simulator.connections_opened == 2
+
+    asyncio.run(run())
+
+
+def test_goaway(identity):
+    """After a GOAWAY: above the last stream UNSENT, the rest is answered, the next goes elsewhere."""
+
+    async def run():
+        async with rig(identity, latency_ms=150) as r:
+            await r.send()  # stream 1
+            sends = [asyncio.create_task(r.send()) for _ in range(4)]  # streams 3, 5, 7 and 9
+            await r.log.reach(5)
+            r.simulator.go_away(last_stream_id=5)
+            answers = await asyncio.gather(*sends)
+            assert [a.outcome for a in answers] == [Outcome.DELIVERED] * 2 + [Outcome.UNSENT] * 2
+            assert (await r.insist()).outcome is Outcome.DELIVERED
+            assert r.simulator.connections_opened == 2
+            assert len(r.simulator.connections) == 1
+
+    asyncio.run(run())
+
+
+def test_backoff_grows(identity):
+    """Each connection that cannot be opened doubles the time to the next, and all are answered meanwhile."""
+    with socket.socket() as taken:  # bound but not listening: refuses
+        taken.bind(("127.0.0.1", 0))
+
+        async def run():
+            provider = make_provider(identity, f"https://127.0.0.1:{taken.getsockname()[1]}")
+            waits_us = []
+            for _ in range(6):
+                waits_us.append((await provider.send(dispatch())).retry_after_us)
+                provider._channel._not_before = 0.0
+            assert 190_000 <= waits_us[0] <= 200_000
+            assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_us))
+            assert 3_000_000 <= waits_us[-1] <= 6_400_000
+            await provider.close()
+
+        asyncio.run(run())
+
+
+def test_wrong_authority(identity, tmp_path):
+    """A server that our authority did not sign for gets nothing, and that is said once."""
+    strange = make_certificates(tmp_path).ca_file
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, client={"ca_file": strange}) as r:
+                for _ in range(3):
+                    answer = await r.send()
+                    assert answer.outcome is Outcome.UNSENT
+                    assert answer.retry_after_us
+                    r.provider._channel._not_before = 0.0
+                assert r.log.arrivals == []
+        warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
+        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+        assert "CERTIFICATE_VERIFY_FAILED" in warnings[0]["why"]
+
+    asyncio.run(run())
+
+
+def test_cancelled_send(identity):
+    """A send that its caller cancels gives its stream back."""
+
+    async def run():
+        async with rig(identity, max_streams=1, scripts={TOKEN: [Reply(200, delay_ms=5000)]}) as r:
+            send = asyncio.create_task(r.send())
+            await r.log.reach(1)
+            send.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await send
+            assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_keep_alive(identity, monkeypatch):
+    """An idle connection that still answers is kept, one that does not is left for a new one."""
+    monkeypatch.setattr(http2_wire, "IDLE_S", 0.05)
+
+    async def run():
+        async with rig(identity, client={"timeout_us": 200_000}) as r:
+            await r.send()
+            connection = r.provider._channel._connection
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(connection.ended), 0.5)
+            (server_side,) = r.simulator.connections
+            server_side._transport.pause_reading()
+            await asyncio.wait_for(connection.ended, 5)
+            assert (await r.insist()).outcome is Outcome.DELIVERED
+            server_side.abort()
+
+    asyncio.run(run())

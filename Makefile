@@ -5,10 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test bench lint format schema lock clean
+.PHONY: help setup demo demo-json test bench bench-providers lint format schema lock clean
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 
@@ -35,6 +35,9 @@ test: setup  ## all tests
 bench: setup  ## what it is measured by, each figure beside its bar
 	@$(BIN)/python -m benchmarks
 
+bench-providers: setup  ## the providers' clients, each beside its ceiling and its peers; about 3 minutes
+	@$(BIN)/python -m benchmarks.providers
+
 lint: setup  ## style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -53,4 +56,4 @@ lock: setup  ## renew requirements.lock: the newest versions that pyproject.toml
 	  --no-emit-package push-throttle --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

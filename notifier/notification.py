@@ -58,6 +58,7 @@ class Notification:
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
+    fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     """
 
     user: str
@@ -74,6 +75,7 @@ class Notification:
     badge: int | None = None
     sound: str | None = None
     app: str | None = None
+    fcm: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -106,9 +108,8 @@ class Notification:
                 raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
         if self.badge is not None and (type(self.badge) is not int or self.badge < 0):
             raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
-        if not isinstance(self.data, Mapping):
-            raise InvalidNotificationError("data", f"must be a mapping, is {type(self.data).__name__}")
-        _check_json("data", dict(self.data))
+        _check_mapping("data", self.data)
+        _check_mapping("fcm", self.fcm)
         if not (self.title or self.body or self.data):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
@@ -151,8 +152,9 @@ class Notification:
             value = getattr(self, name)
             if value is not None:
                 kwargs[name] = value
-        if self.data:
-            kwargs["data"] = dict(self.data)
+        for name in ("data", "fcm"):
+            if value := getattr(self, name):
+                kwargs[name] = dict(value)
         return kwargs
 
     @classmethod
@@ -213,9 +215,15 @@ def _check_devices(devices: object) -> None:
             raise InvalidNotificationError(f"devices[{index}].token", f"is not a well-formed {device.platform} token")
 
 
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
+    _check_json(name, dict(value))
+
+
 def _check_json(path: str, value: object, depth: int = 0) -> None:
     if depth > DATA_DEPTH:
-        raise InvalidNotificationError("data", f"is nested more than {DATA_DEPTH} deep")
+        raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")
     match value:
         case None | bool() | int() | str():
             return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
-from notifier.providers import apns_payload, fcm_payload
+from notifier.providers import apns_payload, fcm_options, fcm_payload
 
 
 def check_payload(notification: Notification) -> None:
     """Raise InvalidNotificationError unless the payload fits every platform it goes to, in bytes on the wire."""
+    if notification.fcm:
+        fcm_options.check_options(notification.fcm)
     platforms = {device.platform for device in notification.devices}
     if "apns" in platforms:
         _check_size("apns", len(apns_payload.payload(notification)), apns_payload.PAYLOAD_BYTES)

@@ -14,7 +14,7 @@ from notifier.notification import mask
 from notifier.providers import fcm_answers
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.fcm_payload import PAYLOAD_BYTES, message_arguments, payload_size
+from notifier.providers.fcm_payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
 from notifier.providers.fcm_tokens import AccessTokens, check_https, read_account
 from notifier.providers.http1 import Pool, tls_context
 
@@ -27,7 +27,7 @@ class FcmProvider:
     service_account: the parsed JSON file of a Google service account. endpoint: scheme, host and port.
     ca_file: PEM to trust in place of the system's authorities, for FCM and the token endpoint alike.
     timeout_us: for a connection, for an answer, and for the token endpoint, each.
-    max_connections: open at once; sends beyond them wait.
+    max_connections: open at once; sends beyond them wait. dry_run: FCM checks each message and delivers none.
     Raises SettingsError, which never shows the key, for an account or a CA file that cannot be used.
     """
 
@@ -41,11 +41,12 @@ class FcmProvider:
         ca_file: Path | None = None,
         timeout_us: int = 5 * SECOND_US,
         max_connections: int = 100,
+        dry_run: bool = False,
     ) -> None:
         credentials = read_account(service_account)
         check_https("endpoint", endpoint)
         timeout_s = timeout_us / SECOND_US
-        self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint)
+        self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
         self._origin = endpoint.rstrip("/")
         self._url: str = self._messages.fcm_end_point
         self._tokens = AccessTokens(credentials, ca_file, timeout_s)
@@ -100,18 +101,25 @@ class FcmProvider:
 class _Messages(FCMNotification):
     """pyfcm for the form of a message and its address alone: what it sends with sleeps and retries."""
 
-    def __init__(self, credentials: Any, project_id: str, endpoint: str) -> None:
+    def __init__(self, credentials: Any, project_id: str, endpoint: str, *, dry_run: bool) -> None:
         super().__init__(credentials=credentials, project_id=project_id)
         self.FCM_END_POINT_BASE = f"{endpoint.rstrip('/')}/v1/projects"
+        self._dry_run = dry_run
 
     def build(self, dispatch: Dispatch) -> bytes:
         """Build the request's body; raises InvalidNotificationError for what FCM does not carry."""
         arguments = message_arguments(dispatch.notification, dispatch.ttl_us)
-        body: bytes = self.parse_payload(fcm_token=dispatch.device.token, **arguments)  # type: ignore[no-untyped-call]
+        body: bytes = self.parse_payload(  # type: ignore[no-untyped-call]
+            fcm_token=dispatch.device.token, dry_run=self._dry_run, **arguments
+        )
         # What is counted is a part of the body: a short one needs no count.
         if len(body) > PAYLOAD_BYTES and (size := payload_size(dispatch.notification)) > PAYLOAD_BYTES:
             raise InvalidNotificationError("body", f"{size} bytes on the wire; at most {PAYLOAD_BYTES} are allowed")
         return body
+
+    def json_dumps(self, data: Any) -> bytes:
+        """Write as pyfcm does, without making an encoder for each message."""
+        return to_json(data).encode()
 
     @property
     def requests_session(self) -> NoReturn:

@@ -31,7 +31,7 @@ from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_siz
 from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
-from notifier.simulators.fcm_checks import is_valid
+from notifier.simulators.fcm_checks import counted_bytes, is_valid
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -456,6 +456,35 @@ def test_ttl_is_whole_seconds_rounded_down(rig: Callable[..., Any], ttl_us: int 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("ttl_us", "ttl_s"), [(0, 0), (90 * SECOND + 1, 90), (90 * 86_400 * SECOND, MAX_TTL_S)])
+def test_nothing_outlives_its_expiry_on_any_device(rig: Callable[..., Any], ttl_us: int, ttl_s: int) -> None:
+    """A device of FCM's may be one of Apple's or a browser: each is told the time left, 0 being now or never."""
+
+    async def run() -> None:
+        async with rig() as r:
+            asked, now_s = dispatch(ttl_us=ttl_us), int(time.time())
+            message = message_of(r.provider, asked)
+            assert message["webpush"]["headers"] == {"TTL": str(ttl_s)}
+            until_s = int(message["apns"]["headers"]["apns-expiration"])
+            assert until_s == 0 if not ttl_s else 0 <= until_s - now_s - ttl_s <= 2
+            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_a_dry_run_reaches_no_phone(rig: Callable[..., Any]) -> None:
+    """With dry_run FCM is asked to validate only: its answer is the real one, and no message comes to a device."""
+
+    async def run() -> None:
+        async with rig({TOKEN: [Reply(200), Reply(404, "UNREGISTERED")]}, dry_run=True) as r:
+            answers = [await r.provider.send(dispatch()) for _ in range(2)]
+            assert [a.outcome for a in answers] == [Outcome.DELIVERED, Outcome.DEAD_TOKEN]
+            assert r.log.arrivals == []
+            assert [a.status for a in r.log.dry_runs] == [200, 404]
+
+    asyncio.run(run())
+
+
 def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
     """Every field of a notification reaches FCM in FCM's form; data that is not text travels as its JSON."""
     fields: dict[str, Any] = {"collapse_id": "score", "sound": "ping", "badge": 3}
@@ -475,6 +504,11 @@ def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
                     "collapse_key": "score",
                     "notification": {"sound": "ping", "notification_count": 3, "tag": "score"},
                 },
+                "apns": {
+                    "headers": {"apns-collapse-id": "score"},
+                    "payload": {"aps": {"sound": "ping", "badge": 3}},
+                },
+                "webpush": {"headers": {"Topic": "score"}},
             }
             (arrival,) = r.log.arrivals
             assert (arrival.title, arrival.collapse_id, arrival.data) == ("Hello", "score", data)
@@ -512,19 +546,13 @@ TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30
     data=st.dictionaries(st.sampled_from(["a", "ö", '"']), TEXT | st.integers() | st.lists(st.booleans())),
 )
 def test_the_size_counted_at_enqueue_is_the_size_on_the_wire(offline: FcmProvider, **fields: Any) -> None:
-    """`payload_size`, which knows no driver, counts exactly what pyfcm writes, less what routes it."""
+    """`payload_size`, which knows no driver, counts what FCM will count in what pyfcm writes."""
     assume(fields["title"] or fields["body"] or fields["data"])
     device = Device("fcm", TOKEN)
     notification = Notification(user="7", devices=[device], **fields)
     written = offline._messages.build(Dispatch("j", device, notification, 5 * SECOND, 0.0))
     message = json.loads(written)["message"]
-    for name in ("priority", "ttl", "collapse_key"):
-        message["android"].pop(name, None)
-    if not message["android"]:
-        del message["android"]
-    del message["token"]
-    counted = offline._messages.json_dumps(message)
-    assert payload_size(notification) == len(counted)
+    assert payload_size(notification) == counted_bytes(message)
     for part in ("data", "notification"):
         assert part not in message or offline._messages.json_dumps(message[part]) in written
 

@@ -168,6 +168,7 @@ class FcmApp(Section):
     service_account: File | None = None
     endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
     ca_file: File | None = None
+    dry_run: bool = False
 
 
 class FcmSettings(PlatformSettings[FcmApp], FcmApp):

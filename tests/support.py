@@ -125,6 +125,10 @@ class Simulators:
         """What arrived under a title, in order, accepted or not."""
         return [arrival for arrival in list(self._log.arrivals) if arrival.title == title]
 
+    def dry_runs(self) -> list[Arrival]:
+        """What was only validated, in order."""
+        return list(self._log.dry_runs)
+
     def titles(self, prefix: str) -> list[str]:
         """The titles of what was accepted and begins so, in the order of arrival."""
         arrivals = list(self._log.arrivals)

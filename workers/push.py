@@ -28,7 +28,7 @@ from workers.engine import Engine
 from workers.reload import Reload
 from workers.stock import StockPath
 from workers.watch import LISTEN_S, Watch
-from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning
+from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning, dry_runs
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
@@ -125,6 +125,8 @@ class PushWorker(Worker):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         lanes = self.queue_names()
+        for by in dry_runs(settings):
+            self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none of them")
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         sender = build_sender(settings, providers)

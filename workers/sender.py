@@ -34,15 +34,19 @@ class NotOursError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, with full jitter: from `first_us` doubled each attempt up to `most_us`, in microseconds."""
+    """Exponential, with jitter: from `first_us` doubled each attempt up to `most_us`, in microseconds."""
 
     first_us: int
     most_us: int
 
-    def wait_us(self, attempt: int) -> int:
-        """How long to wait after the attempt of this number, from 1."""
-        ceiling = min(self.most_us, self.first_us * 2 ** min(attempt - 1, 32))
-        return random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
+    def wait_us(self, attempt: int, asked_us: int = 0) -> int:
+        """How long to wait after the attempt of this number, from 1: never less than the provider asked for.
+
+        What it asked for is spread by its own size: a thousand that were told "a minute" must not come back together.
+        """
+        first_us = max(self.first_us, asked_us // 4)
+        ceiling = min(self.most_us, first_us * 2 ** min(attempt - 1, 32))
+        return asked_us + random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
 
 
 class Sender:
@@ -140,7 +144,7 @@ class Sender:
             return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
 
         asked = max((answer.retry_after_us or 0 for answer in again), default=0)
-        wait_us = max(asked, self._backoff.wait_us(attempt)) if spends or not asked else asked
+        wait_us = self._backoff.wait_us(attempt, asked) if spends or not asked else asked
         log().info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
         state: State = "later" if spends else "wait"
         word = "retried" if spends else "returned"

@@ -66,7 +66,16 @@ def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str]) -> 
         endpoint=mine.endpoint,
         ca_file=mine.ca_file,
         timeout_us=mine.timeout_us,
+        dry_run=mine.dry_run,
     )
+
+
+def dry_runs(settings: Settings) -> list[str]:
+    """The routes by which nothing reaches a device, because their provider is only asked to check it."""
+    fcm = settings.providers.fcm
+    if fcm is None or fcm.client == "console":
+        return []
+    return [route("fcm", app) for app in fcm.app_names if fcm.app(app).dry_run]
 
 
 def build_sender(settings: Settings, providers: Mapping[str, Provider]) -> Sender:

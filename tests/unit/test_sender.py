@@ -146,12 +146,29 @@ def test_a_poisonous_one_is_not_tried() -> None:
 
 
 def test_the_longest_wait_asked_for_is_kept() -> None:
-    """Of several Retry-After the longest holds, and never less than the backoff where an attempt was spent."""
+    """Of several Retry-After the longest holds, and the backoff comes on top where an attempt was spent."""
     answers = (Answer(Outcome.RETRY, retry_after_us=90_000_000), Answer(Outcome.RETRY, retry_after_us=5))
     settled, _ = settle(leased(2), *answers)
-    assert settled.detail == 90_000_000
+    assert 90_000_000 + 11_250_000 <= int(settled.detail) <= 90_000_000 + 22_500_000
     settled, _ = settle(leased(), Answer(Outcome.RETRY, retry_after_us=5))
-    assert 1_000_000 <= int(settled.detail) <= 2_000_000
+    assert 1_000_005 <= int(settled.detail) <= 2_000_005
+    settled, _ = settle(leased(), Answer(Outcome.FAULT, retry_after_us=60_000_000))
+    assert settled.detail == 60_000_000
+
+
+@pytest.mark.parametrize("asked_s", [1, 60, 900])
+def test_what_was_told_to_come_back_does_not_come_back_at_once(asked_s: int) -> None:
+    """A wait that a provider asks for is a least one, spread by its own size, and more with each attempt."""
+    backoff = Backoff(2_000_000, 600_000_000)
+    spreads = []
+    for attempt in (1, 2, 3):
+        waits = [backoff.wait_us(attempt, asked_s * 1_000_000) for _ in range(200)]
+        assert min(waits) >= asked_s * 1_000_000
+        assert len(set(waits)) > 150
+        spreads.append(max(waits) - asked_s * 1_000_000)
+    assert spreads == sorted(spreads)
+    assert spreads[0] >= asked_s * 1_000_000 // 8
+    assert spreads[-1] <= 600_000_000
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 5, 9, 40, 10_000])

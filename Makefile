@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test bench bench-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test bench bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: setup  ## what it is measured by, each figure beside its bar
 
 bench-providers: setup  ## the providers' clients, each beside its ceiling and its peers; about 3 minutes
 	@$(BIN)/python -m benchmarks.providers
+
+soak-providers: setup  ## connections over ten minutes of idle times, GOAWAYs, cuts and a restart
+	@$(BIN)/python -m benchmarks.providers.soak
 
 lint: setup  ## style and types
 	@$(BIN)/ruff check .

@@ -1,0 +1,33 @@
+"""Connections are opened when something forces one, and not more than once more: the soak in short."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.providers import soak
+from notifier.providers import http1, http2_wire
+from notifier.providers.contract import Outcome
+
+
+def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:
+    """Idle times, GOAWAYs, cuts, a half-dead connection, a restart: as many connections as forced, all pushes end."""
+    monkeypatch.setattr(http2_wire, "IDLE_S", 0.5)
+    monkeypatch.setattr(http1, "KEEPALIVE_S", 0.5)
+    (tmp_path / "apns").mkdir()
+    (tmp_path / "fcm").mkdir()
+    times = {"idle_s": 1.2, "timeout_us": 500_000}
+
+    async def run() -> tuple[soak.Soak, soak.Soak]:
+        async with (
+            soak.apns(tmp_path / "apns", steady_s=1.2, **times) as apns,
+            soak.fcm(tmp_path / "fcm", steady_s=2.0, **times) as fcm,
+        ):
+            await asyncio.wait_for(asyncio.gather(apns.run(soak.APNS), fcm.run(soak.FCM)), 60)
+            return apns, fcm
+
+    for found in asyncio.run(run()):
+        assert found.forced <= found.opened() <= found.allowed, found.notes
+        assert found.ended.total() == found.given > 100
+        assert set(found.ended) <= {Outcome.DELIVERED, Outcome.UNKNOWN}
+        # Unknown is what was on its way when its connection broke, a burst each time at most.
+        assert found.ended[Outcome.UNKNOWN] <= found.at_once * found.forced

@@ -8,6 +8,7 @@ from notifier.errors import (
     RedisUnusableError,
     SettingsError,
 )
+from notifier.feedback import Gone
 from notifier.job import deliver
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
 from notifier.notification import Device, Notification
@@ -16,6 +17,7 @@ from notifier.policy import Category, Policies, Policy, Rules, Window
 __all__ = [
     "Category",
     "Device",
+    "Gone",
     "Hold",
     "InvalidNotificationError",
     "Limiter",

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from pathlib import Path
 from typing import Final, Literal, Self, TypeVar
 
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.connection import connect
+from notifier.connection import ask, connect
 from notifier.errors import InvalidNotificationError, RedisUnusableError
+from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta
 from notifier.limiter import RedisLimiter, lines
 from notifier.limiter.scripts import Call, run
@@ -144,6 +143,26 @@ class Notifier:
         """
         return self._run(lines.cancel(job_id, keep_failed_us=self._settings.keep_failed_us))
 
+    def feedback(
+        self,
+        group: str = "default",
+        consumer: str | None = None,
+        *,
+        follow: bool = False,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Iterator[Gone]:
+        """Iterate over the tokens that a provider called dead: ``for gone in notifier.feedback(): …``.
+
+        Each is acknowledged when the loop comes back for the next one. One over which the loop broke, or was left,
+        is given again: to whoever asks once `lease` has passed, and to a consumer of the same name at once. So let
+        the loop's body take less than `lease`, and do no harm when done twice.
+        group: every group is given each token once, from the oldest that is kept; its consumers share them.
+        consumer: a name that no other process uses at the same time; None is for any number of processes.
+        follow: wait for more, for ever; else end when nothing is left.
+        Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
+        """
+        return read_feedback(self._redis, group, consumer, lease, follow=follow)
+
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
         try:
@@ -219,15 +238,8 @@ class Notifier:
         return self._run(call)
 
     def _run(self, call: Call[T]) -> T:
-        try:
-            try:
-                return run(self._redis, call)
-            except (RedisConnectionError, RedisTimeoutError):
-                # A kept connection may have been closed by the server. Again is safe: every call here names its
-                # jobs, and the script does for them once what it is asked twice.
-                return run(self._redis, call)
-        except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+        # Safe to repeat: every call here names its jobs, and the script does for them once what it is asked twice.
+        return ask(lambda: run(self._redis, call))
 
 
 def _checked(job_id: str | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
@@ -11,6 +12,8 @@ from redis.retry import Retry
 
 from notifier.errors import RedisUnusableError
 from notifier.settings import RedisSettings, Settings
+
+T = TypeVar("T")
 
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
@@ -66,6 +69,20 @@ def address(client: redis.Redis) -> str:
         return str(kwargs["path"])
     host = str(kwargs.get("host", "localhost"))
     return f"{f'[{host}]' if ':' in host else host}:{kwargs.get('port', 6379)}"
+
+
+def ask(do: Callable[[], T]) -> T:
+    """Return what `do` asks of Redis; asked once more where a kept connection turns out to be closed.
+
+    `do` must be safe to repeat. Raise RedisUnusableError if Redis does not answer.
+    """
+    try:
+        try:
+            return do()
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+            return do()
+    except redis.exceptions.RedisError as error:
+        raise RedisUnusableError(f"Redis does not answer: {error}") from error
 
 
 def check(client: redis.Redis) -> None:

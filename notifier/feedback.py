@@ -117,15 +117,15 @@ class _Reader:
 
     def _ask(self, do: Callable[[], Any]) -> Any:
         def in_the_group() -> Any:
-            try:
-                return do()
-            except ResponseError as error:
-                # Nobody has read for this group yet; or the stream has gone, and its groups with it: it lives as
-                # long as its youngest entry is kept.
-                if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
-                    raise
+            while True:
+                try:
+                    return do()
+                except ResponseError as error:
+                    # Nobody has read for this group yet; or the stream has gone, and its groups with it: it lives
+                    # as long as its youngest entry is kept.
+                    if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
+                        raise
                 self._join()
-                return do()
 
         # What an answer that was lost had given out is given again after the lease.
         return ask(in_the_group)

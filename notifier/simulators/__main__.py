@@ -29,6 +29,7 @@ KEY_ID: Final = "SIMULATED1"
 TOPIC: Final = "com.example.app"
 PROJECT_ID: Final = "simulated-project"
 LAST_PORT: Final = 65535
+PLATFORMS: Final = ("apns", "fcm")
 ANNOUNCEMENT: Final = "simulators.json"
 CONFIG: Final = "notifier.yaml"
 
@@ -218,8 +219,7 @@ def _failures(given: Sequence[str]) -> dict[str, Any]:
     for text in given:
         name, _, share = text.partition("=")
         try:
-            platforms = FAULTS[name].replies.keys() & {"apns", "fcm"}
-            for platform in platforms:
+            for platform in [each for each in PLATFORMS if each in FAULTS[name].replies]:
                 fail.setdefault(platform, {})[name] = float(share)
         except (KeyError, ValueError):
             raise UnusableError(

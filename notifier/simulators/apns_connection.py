@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
@@ -73,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._h2 = _H2()
         self._trusted = simulator.by_certificate
         self._allowed = self._acknowledged = 1
+        self._announced: deque[int] = deque()  # the stream limit in each SETTINGS frame not yet acknowledged
         self._last_stream_id = 2**31 - 1
         self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # until they are answered
         self._unsent: dict[int, bytes] = {}  # answers that wait for a window
@@ -88,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._h2.initiate_connection()
         # Not among the first settings: a client may use the default window until it has read ours.
         self._h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: self._simulator.window_bytes})
+        self._announced.extend((1, 1))
         self.announce_limit()
         self._flush()
 
@@ -132,8 +135,8 @@ class Connection(asyncio.Protocol):
             case StreamReset():
                 self._streams.pop(event.stream_id, None)
                 self._unsent.pop(event.stream_id, None)
-            case SettingsAcknowledged():
-                self._acknowledged = self._h2.local_settings.max_concurrent_streams
+            case SettingsAcknowledged() if self._announced:
+                self._acknowledged = self._announced.popleft()
             case ConnectionTerminated():
                 self._transport.close()
 
@@ -179,6 +182,7 @@ class Connection(asyncio.Protocol):
         if allowed != self._allowed and self._h2.state_machine.state is not ConnectionState.CLOSED:
             self._allowed = allowed
             self._h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: allowed})
+            self._announced.append(allowed)
             self._flush_soon()
 
     def _answer_late(self, stream_id: int, reply: Reply, message_id: str) -> None:

@@ -16,6 +16,7 @@ PRIORITIES: Final = frozenset({"normal", "high"})
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
+MAPPINGS: Final = ("data", "apns", "fcm")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
@@ -58,6 +59,7 @@ class Notification:
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
+    apns: Apple's own options, such as push_type and thread_id; docs/providers.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     """
 
@@ -75,6 +77,7 @@ class Notification:
     badge: int | None = None
     sound: str | None = None
     app: str | None = None
+    apns: Mapping[str, Any] = field(default_factory=dict)
     fcm: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -108,9 +111,11 @@ class Notification:
                 raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
         if self.badge is not None and (type(self.badge) is not int or self.badge < 0):
             raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
-        _check_mapping("data", self.data)
-        _check_mapping("fcm", self.fcm)
-        if not (self.title or self.body or self.data):
+        for name in MAPPINGS:
+            _check_mapping(name, getattr(self, name))
+        # Apple's own options alone may make up a message, for Apple's devices.
+        own = self.apns and all(device.platform == "apns" for device in self.devices)
+        if not (self.title or self.body or self.data or own):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
             _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
@@ -152,7 +157,7 @@ class Notification:
             value = getattr(self, name)
             if value is not None:
                 kwargs[name] = value
-        for name in ("data", "fcm"):
+        for name in MAPPINGS:
             if value := getattr(self, name):
                 kwargs[name] = dict(value)
         return kwargs

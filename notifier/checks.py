@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from notifier.errors import SettingsError
 from notifier.notification import NAME_FORM, USER_BYTES
+from notifier.subscription import HOST_PATTERN
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ APPLE_ENDPOINTS: Final = {
     "sandbox": "https://api.sandbox.push.apple.com",
 }
 _PORTS: Final = range(1, 65_536)
+# Apple answers 403 to a contact at localhost, whatever the key.
+_CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
 
 # What editors are told of a value; the parsers in `units` say more.
 _NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
@@ -123,6 +126,23 @@ def _apple_endpoint(value: object) -> str:
         raise ValueError(f"{error}, or {' or '.join(APPLE_ENDPOINTS)}") from None
 
 
+def _hosts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"must be a list such as [fcm.googleapis.com, '*.push.apple.com'], is {kind(value)}")
+    for host in value:
+        match = HOST_PATTERN.fullmatch(host) if isinstance(host, str) else None
+        if match is None or (match[1] and int(match[1]) not in _PORTS):
+            said = shown(host) if isinstance(host, str) else kind(host)
+            raise ValueError(f"{said} is not a host; write push.example.com, push.example.com:8443 or '*.example.com'")
+    return tuple(value)
+
+
+def _contact(value: str) -> str:
+    if value and not _CONTACT.fullmatch(value):
+        raise ValueError("is not whom a push service can turn to; write mailto:you@example.com or https://example.com")
+    return value
+
+
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
     wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0 or unix:///path/to/socket"
@@ -170,6 +190,8 @@ WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)
 HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
+HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
+CONTACT: Final = AfterValidator(_contact)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
 NAME: Final = AfterValidator(_name)
 USER: Final = AfterValidator(_user)
@@ -204,3 +226,12 @@ def from_environment_or_file(environ: Mapping[str, str], variable: str, path: Pa
     if path is None:
         raise SettingsError(f"{key} is missing; name the file there, or set {variable}")
     return read_secret(path, key), f"{key}: {path}"
+
+
+def private_pem(text: str, where: str) -> str:
+    """Return a private key's PEM text, put right; raise SettingsError, naming where it came from, if it is none."""
+    # Many hosts can only keep one line in a variable, with \n written out.
+    pem = text.replace("\\n", "\n").strip() + "\n"
+    if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
+        raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
+    return pem

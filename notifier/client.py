@@ -231,6 +231,8 @@ class Notifier:
             if why_not := platform.why_not(app):
                 whose = "" if notification.app or app is None else f"category {category.name}, "
                 raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
+            if why_not := platform.why_not_to(device.token, app):
+                raise InvalidNotificationError(f"devices[{index}].token", why_not)
 
     def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

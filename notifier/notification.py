@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -10,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Self
 
 from notifier.errors import InvalidNotificationError
+from notifier.subscription import read_subscription
 
-PLATFORMS: Final = frozenset({"apns", "fcm"})
+PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
 PRIORITIES: Final = frozenset({"normal", "high"})
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
-MAPPINGS: Final = ("data", "apns", "fcm")  # the fields that are JSON objects
+MAPPINGS: Final = ("data", "fcm", "webpush")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
@@ -31,6 +33,8 @@ TOKENS: Final = {
 
 def mask(token: str) -> str:
     """A token as it may appear in a log or an error: enough to tell two apart, never the whole."""
+    if token.startswith("{"):  # a web push subscription: all begin and end alike, and what is between is secret
+        return "…" + hashlib.sha256(token.encode(errors="replace")).hexdigest()[:8]
     return f"{token[:6]}…{token[-2:]}" if len(token) > 12 else "…"  # noqa: PLR2004 - shorter ones would be given away
 
 
@@ -41,7 +45,10 @@ def route(platform: str, app: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One installation of an app: a platform (``apns`` or ``fcm``) and the token the provider gave it."""
+    """One installation of an app: a platform (``apns``, ``fcm`` or ``webpush``) and the token the provider gave it.
+
+    The token of ``webpush`` is the browser's subscription as text, ``JSON.stringify(subscription)`` in the page.
+    """
 
     platform: str
     token: str
@@ -59,8 +66,8 @@ class Notification:
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
-    apns: Apple's own options, such as push_type and thread_id; docs/providers.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
+    webpush: what browsers show besides, such as icon, actions and the url to open; docs/webpush.md lists all.
     """
 
     user: str
@@ -77,8 +84,8 @@ class Notification:
     badge: int | None = None
     sound: str | None = None
     app: str | None = None
-    apns: Mapping[str, Any] = field(default_factory=dict)
     fcm: Mapping[str, Any] = field(default_factory=dict)
+    webpush: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -113,9 +120,7 @@ class Notification:
             raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
         for name in MAPPINGS:
             _check_mapping(name, getattr(self, name))
-        # Apple's own options alone may make up a message, for Apple's devices.
-        own = self.apns and all(device.platform == "apns" for device in self.devices)
-        if not (self.title or self.body or self.data or own):
+        if not (self.title or self.body or self.data):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
             _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
@@ -216,8 +221,19 @@ def _check_devices(devices: object) -> None:
             raise InvalidNotificationError(
                 f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
             )
-        if not isinstance(device.token, str) or not TOKENS[device.platform].fullmatch(device.token):
-            raise InvalidNotificationError(f"devices[{index}].token", f"is not a well-formed {device.platform} token")
+        if why := _what_is_wrong(device.platform, device.token):
+            raise InvalidNotificationError(f"devices[{index}].token", why)
+
+
+def _what_is_wrong(platform: str, token: object) -> str:
+    if platform == "webpush" and isinstance(token, str):
+        try:
+            read_subscription(token)
+        except ValueError as error:
+            return str(error)
+        return ""
+    good = isinstance(token, str) and platform in TOKENS and TOKENS[platform].fullmatch(token)
+    return "" if good else f"is not a well-formed {platform} token"
 
 
 def _check_mapping(name: str, value: object) -> None:

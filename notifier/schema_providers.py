@@ -11,7 +11,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from notifier import checks
 from notifier.checks import wrong_at
 from notifier.errors import SettingsError
-from notifier.schema_types import AppleEndpoint, File, HttpsEndpoint, Name, Positive, Section
+from notifier.schema_types import AppleEndpoint, Contact, File, Hosts, HttpsEndpoint, Name, Positive, Section
+from notifier.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
 from notifier.units import UNITS
 
 TIMEOUT_US: Final = 5 * UNITS["s"]
@@ -63,6 +64,10 @@ class PlatformSettings(Section, Generic[App]):
         if name is None:
             return f"{where} has named apps only: give one of {known}"
         return f"{name!r} is not among {where}.apps; {f'known are {known}' if known else 'there are none'}"
+
+    def why_not_to(self, token: str, app: str | None) -> str | None:  # noqa: ARG002 - most platforms have one server
+        """Say why a device with a well-formed token cannot be sent to by this app, or None if it can."""
+        return None
 
     def _read_secret(
         self, environ: Mapping[str, str], variable: str, key: str, app: str | None, with_it: Sequence[str] = ()
@@ -155,11 +160,7 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
         """
         text, where = self._read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id",))
-        # Many hosts can only keep one line in a variable, with \n written out.
-        pem = text.replace("\\n", "\n").strip() + "\n"
-        if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
-            raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
-        return pem
+        return checks.private_pem(text, where)
 
 
 class FcmApp(Section):
@@ -197,11 +198,56 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
         return account
 
 
+class WebPushApp(Section):
+    """What tells one web push sender from another."""
+
+    key_file: File | None = None
+    subject: Contact = ""
+    hosts: Hosts = KNOWN_HOSTS
+    ca_file: File | None = None
+
+
+class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
+    """Browsers. `client: console` prints and needs no other key."""
+
+    platform = "webpush"
+    identity = "key_file"
+
+    client: Literal["pywebpush", "console"] = "pywebpush"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        keys = {"subject" if name is None else f"apps.{name}.subject": self.app(name) for name in self.app_names}
+        missing = [key for key, mine in keys.items() if not mine.subject]
+        if missing and self.client == "pywebpush":
+            raise wrong_at(missing, "is missing; say whom a push service may turn to, such as mailto:you@example.com")
+        return self
+
+    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
+        """Return the VAPID private key: NOTIFIER_WEBPUSH_KEY or else `key_file`, the app's own before all.
+
+        It is PEM, or the 43 characters that other web push libraries print. Raise SettingsError if there is neither, or
+        it cannot be read, or it has neither form.
+        """
+        text, where = self._read_secret(environ, "NOTIFIER_WEBPUSH_KEY", "key_file", app)
+        return text.strip() if KEY_NUMBER.fullmatch(text.strip()) else checks.private_pem(text, where)
+
+    def why_not_to(self, token: str, app: str | None) -> str | None:
+        """Say why this device cannot be sent to: its push service must be one of `hosts`."""
+        subscription = read_subscription(token)
+        if subscription.is_at(self.app(app).hosts):
+            return None
+        own = app is not None and "hosts" in self.apps[app].model_fields_set
+        where = f"providers.webpush.apps.{app}.hosts" if own else "providers.webpush.hosts"
+        return f"its push service {subscription.host} is not among {where}"
+
+
 class ProvidersSettings(Section):
     """Whom to send through; a platform that is not named here cannot be sent to."""
 
     apns: ApnsSettings | None = None
     fcm: FcmSettings | None = None
+    webpush: WebPushSettings | None = None
 
     def platforms(self) -> dict[str, PlatformSettings[Any]]:
         """Return the sections that are there, by platform."""

@@ -18,6 +18,8 @@ Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS
 File = Annotated[Path, checks.FILE]
 AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
 HttpsEndpoint = Annotated[str, checks.HTTPS]
+Hosts = Annotated[tuple[str, ...], checks.HOSTS]
+Contact = Annotated[str, checks.CONTACT]
 Name = Annotated[str, checks.NAME]
 
 

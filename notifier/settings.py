@@ -19,7 +19,7 @@ from notifier.schema import (
     UserSettings,
     WorkerSettings,
 )
-from notifier.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings
+from notifier.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
 from notifier.settings_errors import explain, line_of
 from notifier.yaml_source import MAX_BYTES, Mark, YamlError, decode, read_yaml
 
@@ -36,6 +36,7 @@ __all__ = [
     "RedisSettings",
     "Settings",
     "UserSettings",
+    "WebPushSettings",
     "WorkerSettings",
     "load_settings",
     "parse_settings",

@@ -11,11 +11,12 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from rq.connections import get_connection_kwargs
 
+from notifier.errors import SettingsError
 from notifier.notification import route
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.providers.token_store import TokenStore
-from notifier.settings import ApnsSettings, FcmSettings, Settings
+from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
@@ -32,6 +33,8 @@ def build_providers(
         providers |= {route("apns", app): _apns(apns, app, environ, tokens) for app in apns.app_names}
     if (fcm := settings.providers.fcm) is not None:
         providers |= {route("fcm", app): _fcm(fcm, app, environ) for app in fcm.app_names}
+    if (webpush := settings.providers.webpush) is not None:
+        providers |= {route("webpush", app): _webpush(webpush, app, environ) for app in webpush.app_names}
     return providers
 
 
@@ -67,6 +70,27 @@ def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str]) -> 
         ca_file=mine.ca_file,
         timeout_us=mine.timeout_us,
         dry_run=mine.dry_run,
+    )
+
+
+def _webpush(settings: WebPushSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
+    if settings.client == "console":
+        return ConsoleProvider("webpush", app)
+    try:
+        from notifier.providers.webpush import WebPushProvider  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"providers.webpush: client pywebpush needs the package {error.name}, which is not installed:"
+            " pip install 'push-throttle[webpush]'"
+        ) from None
+
+    mine = settings.app(app)
+    return WebPushProvider(
+        key=settings.read_key(environ, app),
+        subject=mine.subject,
+        hosts=mine.hosts,
+        ca_file=mine.ca_file,
+        timeout_us=mine.timeout_us,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
-from notifier.providers import apns_payload, fcm_options, fcm_payload
+from notifier.providers import apns_payload, fcm_options, fcm_payload, webpush_payload
 
 
 def check_payload(notification: Notification) -> None:
@@ -12,10 +12,12 @@ def check_payload(notification: Notification) -> None:
     if notification.fcm:
         fcm_options.check_options(notification.fcm)
     platforms = {device.platform for device in notification.devices}
-    if "apns" in platforms or notification.apns:
-        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.limit(notification))
+    if "apns" in platforms:
+        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.PAYLOAD_BYTES)
     if "fcm" in platforms:
         _check_size("fcm", fcm_payload.payload_size(notification), fcm_payload.PAYLOAD_BYTES)
+    if "webpush" in platforms:
+        _check_size("webpush", len(webpush_payload.payload(notification)), webpush_payload.PAYLOAD_BYTES)
 
 
 def _check_size(platform: str, size: int, limit: int) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import aiohttp
 import structlog
+from yarl import URL
 
 from notifier.errors import SettingsError
 from notifier.providers.backoff import Backoff
@@ -75,7 +76,12 @@ class Pool:
         timeout = aiohttp.ClientTimeout(total=bound_s + self._timeout_s, connect=bound_s, ceil_threshold=math.inf)
         try:
             async with self._open().post(
-                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+                # Encoded as it is: a URL that a stranger made must reach its server with not a byte changed.
+                URL(url, encoded=True),
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
             ) as answer:
                 response = Response(answer.status, answer.headers, await answer.read())
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError

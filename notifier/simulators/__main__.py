@@ -7,16 +7,18 @@ import asyncio
 import json
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
 from notifier.simulators.control import Control, tell
 from notifier.simulators.faults import FAULTS, UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
+from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 
 if TYPE_CHECKING:
@@ -28,14 +30,15 @@ TEAM_ID: Final = "SIMTEAM001"
 KEY_ID: Final = "SIMULATED1"
 TOPIC: Final = "com.example.app"
 PROJECT_ID: Final = "simulated-project"
+SUBJECT: Final = "mailto:simulator@example.com"
 LAST_PORT: Final = 65535
-PLATFORMS: Final = ("apns", "fcm")
+PLATFORMS: Final = ("apns", "fcm", "webpush")
 ANNOUNCEMENT: Final = "simulators.json"
 CONFIG: Final = "notifier.yaml"
 
 DESCRIPTION: Final = """\
-Run an APNs-like and an FCM-like server on 127.0.0.1 until SIGTERM or Ctrl-C. They check what the real ones
-check, log each message as it arrives, and go wrong in the ways that you name.
+Run an APNs-like and an FCM-like server and a web push service on 127.0.0.1 until SIGTERM or Ctrl-C. They check
+what the real ones check, log each message as it arrives, and go wrong in the ways that you name.
 
   python -m notifier.simulators --folder sim &
   NOTIFIER_CONFIG=sim/notifier.yaml python -m workers
@@ -52,8 +55,9 @@ a line back, and a line for each message that arrives
 
   {"scripts": {DEVICE TOKEN: REPLY or [REPLY, ...]}}  its first, second... message; the last repeats; null ends it
       REPLY is a fault's name (--faults lists them), or an object: any of fault, status, reason, headers,
-      delay_ms, drop, silent, retry_at_s, go_away, reset. "/token" is Google's token endpoint.
-  {"apns": {...}, "fcm": {...}} with any of
+      delay_ms, drop, silent, retry_at_s, go_away, reset. "/token" is Google's token endpoint. A browser's
+      token is its name: POST /subscribe/NAME to the web push service returns its subscription.
+  {"apns": {...}, "fcm": {...}, "webpush": {...}} with any of
       fail: {FAULT: SHARE}  that share of the messages (0 to 1) meets that fault; {} ends it
       latency_ms            wait before each answer
       listening, refuse_s   false: refuse connections, until true; or for so many seconds
@@ -115,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--latency-ms", type=_latency, default=0.0, metavar="F", help="wait before each answer, in milliseconds")
     add("--wire-log", type=Path, metavar="FILE", help="arrivals as JSON lines; default: wire.jsonl in the folder")
     add("--control", type=Path, metavar="FILE", help="the Unix socket to tell them things by; default: in the folder")
-    for name in ("apns", "fcm"):
+    for name in PLATFORMS:
         add(f"--{name}-port", type=_port, default=0, metavar="N", help="default: a free one")
     return parser
 
@@ -158,6 +162,7 @@ async def _serve(options: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         certificates = make_certificates(folder)
         apns_key, apns_public = make_apns_key(folder, KEY_ID)
+        webpush_key, webpush_public = make_webpush_key(folder)
         log = WireLog(wire_log)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
@@ -169,12 +174,14 @@ async def _serve(options: argparse.Namespace) -> None:
     }
     apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared)
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
+    webpush = WebPushSimulator(public_key=webpush_public, port=options.webpush_port, **shared)
     socket = (options.control or folder / "control").resolve()
-    control = Control(socket, log, [apns, fcm])
+    control = Control(socket, log, [apns, fcm, webpush])
     ca_file = str(certificates.ca_file)
     try:
         await _start(apns, "--apns-port", options.apns_port)
         await _start(fcm, "--fcm-port", options.fcm_port)
+        await _start(webpush, "--webpush-port", options.webpush_port)
         await _start(control, "--control", socket)
         for option, order in orders.items():
             await _begin(control, option, order)
@@ -192,6 +199,13 @@ async def _serve(options: argparse.Namespace) -> None:
                     "topic": TOPIC,
                 },
                 "fcm": {"endpoint": fcm.url, "ca_file": ca_file, "service_account": str(account)},
+                "webpush": {
+                    "endpoint": webpush.url,
+                    "ca_file": ca_file,
+                    "key_file": str(webpush_key),
+                    "public_key": webpush_public,
+                    "subject": SUBJECT,
+                },
                 "wire_log": str(wire_log),
                 "control": str(socket),
             },
@@ -201,6 +215,7 @@ async def _serve(options: argparse.Namespace) -> None:
         await control.close()
         await apns.close()
         await fcm.close()
+        await webpush.close()
         log.close()
 
 
@@ -251,6 +266,10 @@ async def _start(server: Simulator | Control, option: str, where: int | Path) ->
 
 def _announce(folder: Path, what: dict[str, Any]) -> None:
     providers = {"apns": {"client": "h2", **what["apns"]}, "fcm": {"client": "pyfcm", **what["fcm"]}}
+    if find_spec("pywebpush"):  # an extra: without it no worker would start
+        told = what["webpush"]
+        kept = {key: told[key] for key in ("key_file", "subject", "ca_file")}
+        providers["webpush"] = {"client": "pywebpush", **kept, "hosts": [told["endpoint"].removeprefix("https://")]}
     config = {"categories": {"default": {"lane": "default"}}, "providers": providers}
     (folder / CONFIG).write_text(
         "# Sends to the simulators of this folder; written anew at each start: copy it to change it.\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +75,15 @@ def make_apns_key(folder: Path, key_id: str = "SIMULATED1") -> tuple[Path, str]:
     _write_key(path, key)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return path, public.decode("ascii")
+
+
+def make_webpush_key(folder: Path) -> tuple[Path, str]:
+    """Write a new key of a web push sender; its path and its public half in base64url, as a page wants it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    path = folder / "webpush.pem"
+    _write_key(path, key)
+    public = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    return path, urlsafe_b64encode(public).rstrip(b"=").decode()
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:

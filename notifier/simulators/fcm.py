@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.fcm_checks import DURATION, is_valid
 from notifier.simulators.https import HttpsSimulator, cut, page
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,24 +172,18 @@ class FcmSimulator(HttpsSimulator):
 
 
 def _arrival(at_us: int, message: dict[str, Any], reply: Reply, name: str, *, dry_run: bool) -> Arrival:
-    def part(*path: str, kind: type) -> Any:
-        value: Any = message
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value if isinstance(value, kind) else None
-
     return Arrival(
         at_us=at_us,
         platform="fcm",
-        token=part("token", kind=str) or "",
+        token=part(message, "token", kind=str) or "",
         status=reply.logged_status,
         reason=reply.reason,
         message_id=name if reply.logged_status == HTTPStatus.OK else "",
-        collapse_id=part("android", "collapse_key", kind=str),
-        data=part("data", kind=dict) or {},
-        title=part("notification", "title", kind=str),
+        collapse_id=part(message, "android", "collapse_key", kind=str),
+        data=part(message, "data", kind=dict) or {},
+        title=part(message, "notification", "title", kind=str),
         dry_run=dry_run,
-        ttl_us=_microseconds(part("android", "ttl", kind=str)),
+        ttl_us=_microseconds(part(message, "android", "ttl", kind=str)),
     )
 
 

@@ -39,6 +39,13 @@ class Arrival:
     ttl_us: int | None = None
 
 
+def part(message: object, *path: str, kind: type) -> Any:
+    """What of this kind stands at a path of a message as received; None if nothing does."""
+    for key in path:
+        message = message.get(key) if isinstance(message, dict) else None
+    return message if isinstance(message, kind) else None
+
+
 class WireLog:
     """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
 

@@ -20,13 +20,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
 from notifier.notification import Device, Notification
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
+from notifier.subscription import read_subscription
 
 PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
 _numbers: Final = itertools.count(1)
@@ -171,12 +174,14 @@ class Rig(ABC):
 
     networked: there is a server behind it; the laws of networks hold for these rigs alone.
     own_ids: the message's id is made by us, so that it can be the same at a retry.
+    gone: the statuses that say by themselves, whatever the reason, that the token is dead.
     """
 
     name: str
     platform: str
     networked = True
     own_ids = False
+    gone: frozenset[int] = frozenset()
     rejected: Reply
     dead: Reply
     busy: Reply
@@ -296,6 +301,38 @@ class Fcm(Rig):
         return [*account["private_key"].splitlines()[1:-1], "ya29."]
 
 
+class WebPush(Rig):
+    """Browsers, whose push service is the simulator."""
+
+    name = platform = "webpush"
+    gone = frozenset({404, 410})
+    rejected = Reply(400, "BadUrgency")
+    dead = Reply(410, "Unregistered")
+    busy = Reply(429, "TooManyRequests")
+    # What a service says of the sender may be one subscription's fault: test_webpush.py has those.
+    fault = Reply(405, "MethodNotAllowed")
+
+    def device(self, number: int, endpoint: str) -> Device:
+        return Device("webpush", subscription(endpoint, f"browser-{number}"))
+
+    def scripted_as(self, device: Device) -> str:
+        return read_subscription(device.token).endpoint.rpartition("/")[2]
+
+    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
+        from notifier.providers.webpush import WebPushProvider  # noqa: PLC0415 - an extra
+
+        return WebPushProvider(
+            key=Path(told["key_file"]).read_text(),
+            subject=told["subject"],
+            hosts=[endpoint.removeprefix("https://")],
+            ca_file=Path(told["ca_file"]),
+            timeout_us=timeout_us,
+        )
+
+    def secrets(self, told: Mapping[str, str]) -> list[str]:
+        return [*Path(told["key_file"]).read_text().splitlines()[1:-1], "eyJ", "/push/"]
+
+
 class Console(Rig):
     """The console in Apple's place. It has no server: what it prints has arrived, and of a body only its length."""
 
@@ -332,5 +369,10 @@ def _apns() -> Iterator[Rig]:
         yield ApnsH2()
 
 
-RIGS: Final[Sequence[Rig]] = (*_apns(), Fcm(), Console())
+def _webpush() -> Iterator[Rig]:
+    if find_spec("pywebpush"):
+        yield WebPush()
+
+
+RIGS: Final[Sequence[Rig]] = (*_apns(), Fcm(), *_webpush(), Console())
 NETWORKED: Final = tuple(rig for rig in RIGS if rig.networked)

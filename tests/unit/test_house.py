@@ -21,6 +21,8 @@ DRIVERS = {
     "aiohttp": "notifier/providers/http1",
     "google": "notifier/providers/fcm",
     "jwt": "notifier/providers/apns",
+    "pywebpush": "notifier/providers/webpush_crypto",
+    "py_vapid": "notifier/providers/webpush_crypto",
     "yaml": "notifier/yaml_source",
     "rich": ("workers/demo/", "notifier/cli/"),
     "typer": "notifier/cli/",
@@ -70,7 +72,9 @@ def test_producers_load_no_driver() -> None:
     """`import notifier` brings neither a provider's driver nor RQ: a web process that only enqueues starts fast."""
     code = "import sys, notifier; print(*{module.partition('.')[0] for module in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not {"h2", "pyfcm", "aiohttp", "google", "jwt", "rq", "workers", "rich", "typer"} & set(done.stdout.split())
+    assert not {"h2", "pyfcm", "aiohttp", "google", "jwt", "pywebpush", "rq", "workers", "rich", "typer"} & set(
+        done.stdout.split()
+    )
 
 
 def test_nothing_happens_at_import() -> None:
@@ -85,7 +89,7 @@ def watch(event, arguments):
         isinstance(arguments[1], str) and set(arguments[1]) & set("wa+") or arguments[0].endswith((".yaml", ".lua"))
     ):
         acts.append((event, arguments[0]))
-import aiohttp, redis, rq, rq.worker, pyfcm, google.auth, structlog, pydantic, rich.live
+import aiohttp, redis, rq, rq.worker, pyfcm, pywebpush, google.auth, structlog, pydantic, rich.live
 sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 for module in {sorted(name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in MODULES)!r}:

@@ -1,0 +1,58 @@
+"""What the browsers' push services answer, as a table: status and reason to an Answer. Unknown ones never raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
+from notifier.providers.contract import Answer, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OK: Final = range(200, 300)
+NUMBERS: Final = range(1000)
+
+# A refusal of who sends. Whose fault it is, ours or the subscription's, the status does not say: see `Authorization`.
+CREDENTIAL_STATUSES: Final = frozenset({401, 403})
+CREDENTIAL_REASONS: Final = frozenset({(400, "VapidPkHashMismatch")})  # Apple's, of a subscription for another key
+
+TABLE: Final = Table(
+    by_reason=dict.fromkeys(CREDENTIAL_REASONS, Outcome.FAULT),
+    by_status={
+        # RFC 8030, section 7.3: a push to a subscription that has expired is answered 404. 410 is what the services say
+        # of one that was given up. Both come from the very server that made the endpoint, over TLS, at the address that
+        # is the subscription: no path or project of ours can be wrong, as it can at FCM and APNs.
+        404: Outcome.DEAD_TOKEN,
+        410: Outcome.DEAD_TOKEN,
+        401: Outcome.FAULT,
+        403: Outcome.FAULT,
+        405: Outcome.FAULT,  # whoever does not take a POST is no push service
+        406: Outcome.RETRY,  # Microsoft's word for too many
+        408: Outcome.RETRY,
+        429: Outcome.RETRY,
+    },
+    # 201 is what the RFC asks for, 200, 202 and 204 are seen. A redirect is not followed: it would go where a stranger
+    # may point. A 5xx may have delivered.
+    by_class={2: Outcome.DELIVERED, 3: Outcome.REJECTED, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
+    wait_us={Outcome.RETRY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: 10 * SECOND_US},
+    least_us={429: MINUTE_US},  # one of them is FCM, which asks for a minute
+)
+
+
+def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
+    reason = "" if status in OK else _reason(body)
+    return TABLE.read(status, reason, lambda name: headers.get(name, ""))
+
+
+def is_about_credentials(answer: Answer) -> bool:
+    """Whether the service refused who sends, and not what was sent."""
+    return answer.status in CREDENTIAL_STATUSES or (answer.status, answer.reason) in CREDENTIAL_REASONS
+
+
+def _reason(body: bytes) -> str:
+    """Apple's reason, or Mozilla's number; the others write prose, which is not repeated."""
+    parsed = parse(body)
+    number = parsed.get("errno")
+    return f"errno_{number}" if type(number) is int and number in NUMBERS else word(parsed.get("reason"))

@@ -1,0 +1,111 @@
+"""A push service for invented browsers, over HTTPS: as strict as the strictest of the real ones, and it reads all."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.webpush_browser import PATH, browser, subscription
+from notifier.simulators.webpush_checks import DIGITS, Checks, Verdict, is_key
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from notifier.simulators.certificates import Certificates
+
+NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
+
+
+class WebPushSimulator(HttpsSimulator):
+    """Every name is a browser that has subscribed with `public_key`, unless `subscribe` said otherwise.
+
+    In scripts and in the wire log a browser goes by its name, the last part of its endpoint. What is taken is
+    answered 201 and logged as 200, which is what a `Reply` calls taken.
+    public_key: the sender's, base64url. clock: seconds since 1970, for the senders' tokens alone.
+    """
+
+    platform = "webpush"
+
+    def __init__(
+        self,
+        *,
+        certificates: Certificates,
+        log: WireLog,
+        public_key: str,
+        scripts: Scripts | None = None,
+        latency_ms: float = 0,
+        port: int = 0,
+        seed: int = 1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
+        self._log = log
+        self._public_key = public_key
+        self._senders: dict[str, str] = {}  # by browser, of those that subscribed with a key of their own
+        self._checks = Checks(clock)
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+        return [web.post(PATH + NAME, self._serve_push), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
+
+    def subscribe(self, name: str, public_key: str = "") -> str:
+        """Return a browser's subscription, as text; public_key: in place of the simulator's."""
+        if public_key:
+            self._senders[name] = public_key
+        return subscription(self.url, name)
+
+    def expire_tokens(self) -> None:
+        """From now on refuse, as expired, every sender's token that was ever accepted."""
+        self._checks.expire()
+
+    async def _serve_subscribe(self, request: web.Request) -> web.StreamResponse:
+        key = (await request.text()).strip()
+        if key and not is_key(key):
+            return web.Response(status=400, text="give the applicationServerKey in base64url, or nothing\n")
+        text = self.subscribe(request.match_info["name"], key)
+        return web.Response(status=201, text=text, content_type="application/json")
+
+    async def _serve_push(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read(request)
+        at_us = time.time_ns() // 1000
+        name = request.match_info["name"]
+        sender = self._senders.get(name, self._public_key)
+        verdict = self._checks.judge(self.url, sender, browser(name), request.headers, body)
+        reply = Reply(verdict.status, verdict.reason)
+        if verdict.status == HTTPStatus.OK:
+            reply = self.scripted(name) or reply
+        message_id = secrets.token_urlsafe(16)
+        self._log.record(_arrival(at_us, name, reply, verdict, request.headers, message_id))
+        if not await self._may_answer(request, reply, self.latency_ms + reply.delay_ms):
+            return cut(request)
+        return page(reply) or self._response(reply, message_id)
+
+    def _response(self, reply: Reply, message_id: str) -> web.Response:
+        headers = reply.all_headers()
+        if reply.status == HTTPStatus.OK:
+            return web.Response(status=201, headers={"Location": f"{self.url}/message/{message_id}", **headers})
+        return web.json_response({"reason": reply.reason}, status=reply.status, headers=headers)
+
+
+def _arrival(  # noqa: PLR0917 - all of one message
+    at_us: int, name: str, reply: Reply, verdict: Verdict, headers: Mapping[str, str], message_id: str
+) -> Arrival:
+    ttl = headers.get("TTL", "")
+    return Arrival(
+        at_us=at_us,
+        platform="webpush",
+        token=name,
+        status=reply.logged_status,
+        reason=reply.reason,
+        message_id=message_id if reply.logged_status == HTTPStatus.OK else "",
+        collapse_id=part(verdict.message, "options", "tag", kind=str),
+        data=part(verdict.message, "data", kind=dict) or {},
+        title=part(verdict.message, "title", kind=str),
+        ttl_us=int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
+    )

@@ -1,0 +1,242 @@
+"""Web Push before any wire: subscriptions and options are read strictly, and nothing of a subscription is shown."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Device, Notification, mask
+from notifier.providers import check_payload
+from notifier.providers.webpush_payload import OPTIONS, payload
+from notifier.subscription import KNOWN_HOSTS, read_subscription
+
+P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
+AUTH = "BTBZMqHH6r4Tts7J_aSIgg"
+KEYS = {"p256dh": P256DH, "auth": AUTH}
+GOOD: dict[str, Any] = {
+    "endpoint": "https://fcm.googleapis.com/fcm/send/abc:DEF-1",
+    "expirationTime": None,
+    "keys": KEYS,
+}
+
+
+def written(**change: Any) -> str:
+    return json.dumps(GOOD | change)
+
+
+def note(token: str = "", **fields: Any) -> Notification:
+    return Notification(user="7", devices=[Device("webpush", token or written())], **({"title": "Hello"} | fields))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://updates.push.services.mozilla.com/wpush/v2/gAAAAABl_-x",
+        "https://wns2-par02p.notify.windows.com/w/?token=BQYAAAD%2b%2fx%3d",
+        "https://web.push.apple.com/QF8w7V0M5Z3hbQiw4tIsMBJ",
+        "https://127.0.0.1:8443/push/anna",
+        "https://example.com/",
+    ],
+)
+def test_subscriptions_of_all_browsers_are_read(endpoint: str) -> None:
+    """What browsers hand out is a device, whatever the order of its fields, with or without an expiry."""
+    for change in ({}, {"expirationTime": 1.5e12}):
+        note(written(endpoint=endpoint, **change)).validate()
+    bare = {"keys": KEYS, "endpoint": endpoint}
+    found = read_subscription(json.dumps(bare))
+    assert (found.endpoint, found.p256dh, found.auth) == (endpoint, P256DH, AUTH)
+    assert endpoint.startswith(f"{found.origin}/")
+    assert found.origin == f"https://{found.host}"
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("", "JSON.stringify"),
+        ("null", "JSON.stringify"),
+        ("[" * 100_000, "JSON.stringify"),
+        ('"https://example.com/"', "JSON.stringify"),
+        (json.dumps({"endpoint": "https://example.com/"}), "JSON.stringify"),
+        (written(more=1), "JSON.stringify"),
+        (written(expirationTime="soon"), "expirationTime"),
+        (written(expirationTime=True), "expirationTime"),
+        (written(endpoint=None), "https URL"),
+        (written(endpoint="http://example.com/x"), "https URL"),
+        (written(endpoint="https://example.com"), "https URL"),
+        (written(endpoint="https://user@example.com/x"), "https URL"),
+        (written(endpoint="https://EXAMPLE.com/x"), "https URL"),
+        (written(endpoint="https://example.com/x#y"), "https URL"),
+        (written(endpoint="https://example.com/x y"), "https URL"),
+        (written(endpoint="https://example.com/x\r\nHost: y"), "https URL"),
+        (written(endpoint="https://example.com\\@internal/x"), "https URL"),
+        (written(endpoint="https://[::1]/x"), "https URL"),
+        (written(endpoint="https://example.com:0/x"), "https URL"),
+        (written(endpoint="https://example.com/" + "x" * 2048), "2048 characters"),
+        (written(keys=[]), "keys"),
+        (written(keys={"auth": AUTH}), "keys"),
+        (written(keys={**KEYS, "more": ""}), "keys"),
+        (written(keys={**KEYS, "auth": AUTH + "=="}), "keys.auth"),
+        (written(keys={**KEYS, "auth": AUTH[:-1]}), "keys.auth"),
+        (written(keys={**KEYS, "auth": "A"}), "keys.auth"),
+        (written(keys={**KEYS, "auth": 16}), "keys.auth"),
+        (written(keys={**KEYS, "p256dh": P256DH.replace("_", "/")}), "keys.p256dh"),
+        (written(keys={**KEYS, "p256dh": P256DH[:-4]}), "65 bytes"),
+        (written(keys={**KEYS, "p256dh": "A" + P256DH[1:]}), "65 bytes"),
+        (written(keys={**KEYS, "p256dh": P256DH[:40] + "AA" + P256DH[42:]}), "P-256"),
+        (written(keys={**KEYS, "p256dh": "BP" + "_" * 85}), "P-256"),
+    ],
+)
+def test_anything_else_is_refused_without_being_shown(token: str, why: str) -> None:
+    """Whatever is no subscription is refused at its device, with the reason, and nothing of it is repeated."""
+    with pytest.raises(InvalidNotificationError, match=why) as caught:
+        note(token or " ").validate()
+    assert caught.value.field == "devices[0].token"
+    for secret in (AUTH, P256DH, "example.com"):
+        assert secret not in str(caught.value)
+
+
+@given(st.text() | st.from_regex(r"\{.*\}"))
+def test_any_text_is_a_subscription_or_refused(text: str) -> None:
+    """Whatever a stranger sends as a subscription is read or is a ValueError, nothing else."""
+    with contextlib.suppress(ValueError):
+        assert read_subscription(text).host
+
+
+def test_nothing_of_a_subscription_is_shown() -> None:
+    """Neither a mask nor a repr gives away the endpoint or a key, and two subscriptions can be told apart."""
+    one, two = written(), written(endpoint="https://fcm.googleapis.com/fcm/send/abc:DEF-2")
+    assert mask(one) != mask(two)
+    for shown in (mask(one), repr(Device("webpush", one)), repr(note(one)), repr(read_subscription(one))):
+        assert not any(secret in shown for secret in ("DEF", AUTH[:4], P256DH[:4], "/fcm/send"))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "allowed"),
+    [
+        ("https://fcm.googleapis.com/x", True),
+        ("https://web.push.apple.com/x", True),
+        ("https://par02p.notify.windows.com/x", True),
+        ("https://updates.push.services.mozilla.com/x", True),
+        ("https://notify.windows.com/x", False),
+        ("https://evilnotify.windows.com/x", False),
+        ("https://fcm.googleapis.com:8443/x", False),
+        ("https://x.notify.windows.com:22/x", False),
+        ("https://fcm.googleapis.com.example.com/x", False),
+        ("https://example.com/fcm.googleapis.com/", False),
+        ("https://localhost/x", False),
+        ("https://169.254.169.254/latest/meta-data/", False),
+    ],
+)
+def test_known_services_are_told_from_strangers(endpoint: str, allowed: bool) -> None:
+    """The allow-list names hosts and what is under a domain, at the port for https; nothing that looks alike."""
+    assert read_subscription(written(endpoint=endpoint)).is_at(KNOWN_HOSTS) is allowed
+
+
+def test_a_host_may_have_a_port() -> None:
+    """A service at another port is allowed with that port, and with no other."""
+    there = read_subscription(written(endpoint="https://push.example.com:8443/x"))
+    assert there.is_at(["push.example.com:8443"])
+    assert there.is_at(["*.example.com:8443"])
+    assert not there.is_at(["push.example.com", "*.example.com", "push.example.com:443"])
+
+
+EVERY: dict[str, Any] = {
+    "actions": [{"action": "yes", "title": "Yes", "icon": "/yes.png"}, {"action": "no", "title": "No"}],
+    "badge": "/badge.png",
+    "dir": "rtl",
+    "icon": "https://example.com/icon.png",
+    "image": "/image.png",
+    "lang": "ar",
+    "renotify": True,
+    "requireInteraction": False,
+    "silent": False,
+    "tag": "score",
+    "timestamp": 1_700_000_000_000,
+    "url": "/match?id=7#goal",
+    "vibrate": [200, 100, 200],
+}
+
+
+def test_every_option_is_known() -> None:
+    """All options that can be given are taken together, and handed to the page as they are, the url by itself."""
+    assert EVERY.keys() == OPTIONS.keys()
+    check_payload(note(webpush=EVERY))
+    message = json.loads(payload(note(webpush=EVERY)))
+    url = EVERY["url"]
+    assert message == {"title": "Hello", "url": url, "options": {k: v for k, v in EVERY.items() if k != "url"}}
+
+
+def test_a_collapse_id_is_the_tag_unless_one_is_given() -> None:
+    """What replaces a message at the push service replaces it on the screen too."""
+    assert json.loads(payload(note(collapse_id="a")))["options"] == {"tag": "a"}
+    assert json.loads(payload(note(collapse_id="a", webpush={"tag": "b", "renotify": True})))["options"]["tag"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("title", "x"),
+        ("icon", ""),
+        ("icon", "javascript:alert(1)"),
+        ("icon", "http://example.com/x.png"),
+        ("icon", "//example.com\\x"),
+        ("icon", 7),
+        ("url", "/a b"),
+        ("url", "/" + "a" * 2048),
+        ("dir", "up"),
+        ("dir", []),
+        ("lang", ""),
+        ("silent", "yes"),
+        ("silent", 1),
+        ("timestamp", -1),
+        ("timestamp", True),
+        ("vibrate", [1, -1]),
+        ("vibrate", [1.5]),
+        ("vibrate", [1] * 101),
+        ("actions", {}),
+        ("actions", [{"action": "x"}]),
+        ("actions", [{"action": "x", "title": "X", "url": "/"}]),
+        ("actions", [{"action": "x", "title": 7}]),
+        ("actions", [{"action": "x", "title": "X"}] * 11),
+        ("renotify", True),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(name: str, value: object) -> None:
+    """An option that a browser would not take is found out by the producer, and named."""
+    with pytest.raises(InvalidNotificationError) as caught:
+        check_payload(note(webpush={name: value}))
+    assert caught.value.field == f"webpush.{name}"
+    assert caught.value.why
+
+
+def test_silence_does_not_vibrate() -> None:
+    """What makes showNotification fail in the browser, where nobody sees it, is refused here."""
+    with pytest.raises(InvalidNotificationError, match="vibrate"):
+        check_payload(note(webpush={"silent": True, "vibrate": 200}))
+
+
+@pytest.mark.parametrize("fields", [{"title": "\ud800"}, {"data": {"a": ["\ud800"]}}, {"webpush": {"tag": "\ud800"}}])
+def test_text_that_is_no_unicode_is_refused(fields: Mapping[str, Any]) -> None:
+    """A lone surrogate cannot be written as UTF-8: refused with the name of its field."""
+    with pytest.raises(InvalidNotificationError, match="Unicode") as caught:
+        check_payload(note(**fields))
+    assert caught.value.field == next(iter(fields))
+
+
+@pytest.mark.parametrize("webpush", [[], "x", {"icon": float("nan")}, {"actions": {1}}, {7: "x"}])
+def test_options_are_json(webpush: Any) -> None:
+    """What no job can carry is refused before it is written."""
+    with pytest.raises(InvalidNotificationError, match="webpush"):
+        note(webpush=webpush).validate()
+
+
+def test_options_travel_in_the_job() -> None:
+    """Options survive the job, and leave no trace in it where there are none."""
+    made = note(webpush=EVERY)
+    assert Notification.from_kwargs(made.to_kwargs()).webpush == EVERY
+    assert "webpush" not in note().to_kwargs()

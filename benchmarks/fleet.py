@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import yaml
 
@@ -32,12 +32,20 @@ def notification(user: str, number: int, category: str = "default", **more: Any)
     return Notification(user=user, devices=[device], title="hi", category=category, data={"n": str(number)}, **more)
 
 
+class RedisServer(Protocol):
+    """Anything that a Redis answers at."""
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+
+
 @dataclass
 class Fleet:
     """What runs. server and redis: the Redis, and a client of the test's own; workers: the processes, in order."""
 
     folder: Path
-    server: EmbeddedRedis
+    server: Any
     redis: Any
     config: Path
     settings: Settings
@@ -117,14 +125,16 @@ def start_fleet(
     scripts: Mapping[str, Any] | None = None,
     apns: Mapping[str, Any] | None = None,
     appendonly: bool = False,
+    redis_server: contextlib.AbstractContextManager[RedisServer] | None = None,
 ) -> Iterator[Fleet]:
     """Start everything, workers registered and idle. rates: the YAML but for its providers.
 
-    scripts: what the simulators answer, by token. apns: further keys of `providers.apns`.
+    scripts: what the simulators answer, by token. apns: further keys of `providers.apns`. redis_server: else one of
+    its own.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
-        server = stack.enter_context(EmbeddedRedis(appendonly=appendonly))
+        server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
         listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}))
         config = folder / "notifier.yaml"
         document = {**rates, "providers": {"apns": {**listening["apns"], **(apns or {})}}}

@@ -5,6 +5,7 @@ from notifier.errors import (
     InvalidNotificationError,
     LimiterUnreachableError,
     NotifierError,
+    NotReplicatedError,
     RedisUnusableError,
     SettingsError,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "InvalidNotificationError",
     "Limiter",
     "LimiterUnreachableError",
+    "NotReplicatedError",
     "Notification",
     "Notifier",
     "NotifierError",

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from notifier import sentinel
 from notifier.errors import SettingsError
 from notifier.notification import NAME_FORM, USER_BYTES
 from notifier.subscription import HOST_PATTERN
@@ -145,9 +146,13 @@ def _contact(value: str) -> str:
 
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
-    wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0 or unix:///path/to/socket"
+    wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket "
+    wrong += f"or {sentinel.FORM}"
     if not isinstance(value, str):
         raise ValueError(wrong)  # noqa: TRY004 - pydantic
+    if sentinel.is_sentinel(value):
+        sentinel.parse(value)
+        return value
     try:
         url = urlsplit(value)
         port = url.port

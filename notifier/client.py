@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.connection import ask, connect
-from notifier.errors import InvalidNotificationError, RedisUnusableError
+from notifier.errors import InvalidNotificationError, NotReplicatedError, RedisUnusableError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta
 from notifier.limiter import RedisLimiter, lines
@@ -92,7 +92,8 @@ class Notifier:
 
         job_id: an id of the caller's own, else a random one. As long as a notification is kept, one of its id is
         not accepted again: so a caller that does not know whether a call went through can repeat it.
-        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer.
+        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer, and
+        with `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
         return self._enqueue([self._job(notification, _checked(job_id))])[0]
 
@@ -237,11 +238,30 @@ class Notifier:
     def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         call = lines.enqueue(jobs, dedupe_for_us=self._settings.dedupe_for_us, timeout_s=JOB_TIMEOUT_S, stamp=stamp)
-        return self._run(call)
+        if not self._settings.redis.wait_replicas:
+            return self._run(call)
+        try:
+            # WAIT counts what its own connection wrote.
+            with self._redis.client() as connection:  # type: ignore[no-untyped-call]
+                job_ids = self._run(call, connection)
+                self._wait_for_replicas(connection, job_ids)
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+        return job_ids
 
-    def _run(self, call: Call[T]) -> T:
+    def _wait_for_replicas(self, connection: Redis, job_ids: list[str]) -> None:
+        settings = self._settings.redis
+        try:
+            # Half of what the connection bears, so that the answer comes before its patience ends.
+            have = connection.wait(settings.wait_replicas, settings.socket_timeout_us // 2000)
+        except RedisError as error:
+            raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}") from error
+        if have < settings.wait_replicas:
+            raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far")
+
+    def _run(self, call: Call[T], connection: Redis | None = None) -> T:
         # Safe to repeat: every call here names its jobs, and the script does for them once what it is asked twice.
-        return ask(lambda: run(self._redis, call))
+        return ask(lambda: run(self._redis if connection is None else connection, call))
 
 
 def _checked(job_id: str | None) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Final, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
+from notifier import sentinel
 from notifier.errors import RedisUnusableError
 from notifier.settings import RedisSettings, Settings
 
@@ -26,6 +28,7 @@ FAULTS: Final = (
     (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
     (redis.exceptions.TimeoutError, "does not answer in time"),
+    (MasterNotFoundError, "is unknown there: no sentinel answers, or none knows a healthy primary of this name"),
 )
 
 
@@ -51,6 +54,8 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     if (password := config.read_password()) is not None:
         options["password"] = password  # one that stands in the URL goes before it
     try:
+        if sentinel.is_sentinel(config.url):
+            return sentinel.primary(sentinel.parse(config.url), options, config.read_sentinel_password())
         client = redis.Redis.from_url(config.url, **options)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
@@ -64,6 +69,8 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
 
 def address(client: redis.Redis) -> str:
     """Return where a client connects to, `host:port` or the socket's path; never user or password."""
+    if isinstance(client.connection_pool, SentinelConnectionPool):
+        return sentinel.described(client.connection_pool)
     kwargs = client.connection_pool.connection_kwargs
     if "path" in kwargs:
         return str(kwargs["path"])

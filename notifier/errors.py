@@ -27,5 +27,16 @@ class RedisUnusableError(NotifierError):
     """Redis cannot be reached, refuses the password, or is older than 6.2."""
 
 
+class NotReplicatedError(RedisUnusableError):
+    """Accepted by the primary, but not known to be on as many replicas as `redis.wait_replicas` asks for.
+
+    `job_ids` are the accepted; sending one again under its own job id waits again, and accepts it once.
+    """
+
+    def __init__(self, job_ids: list[str], why: str) -> None:
+        super().__init__(f"accepted, and may be lost with the primary: {why}")
+        self.job_ids = job_ids
+
+
 class LimiterUnreachableError(NotifierError):
     """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""

@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 20
 
 # What looks like a private key, with its PEM armour or as bare base64.
 _KEY_MATERIAL: Final = re.compile(r"-----BEGIN|\A[A-Za-z0-9+/=\s]{120,}\Z")
-_REDIS_USER_INFO: Final = re.compile(r"\s*(?:rediss?|unix)://([^@]*)@", re.IGNORECASE)
+_REDIS_USER_INFO: Final = re.compile(r"\s*(?:rediss?(?:\+sentinel)?|unix)://([^@]*)@", re.IGNORECASE)
 _REDIS_PASSWORD: Final = re.compile(r"\s*(?:rediss?|unix)://.*[?&]password=", re.IGNORECASE | re.DOTALL)
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -192,6 +192,10 @@ class PushWorker(Worker):
                 pipe.execute()
             self._counted = (engine.delivered, engine.failed)
 
+    def _set_connection(self, connection: Any) -> Any:
+        """Leave the connection's patience as it is configured: unlike RQ's, no call here blocks for minutes."""
+        return connection
+
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
         """Warm shutdown: take nothing more, finish what is in flight within the grace time; a second signal: at once.
 

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
 from notifier.errors import SettingsError
@@ -16,6 +17,7 @@ from notifier.notification import route
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.providers.token_store import TokenStore
+from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
@@ -141,6 +143,8 @@ def asyncio_client(client: redis.Redis, *, block_s: float = 0.0) -> Any:
     kwargs["decode_responses"] = False
     if block_s and kwargs.get("socket_timeout") is not None:
         kwargs["socket_timeout"] += block_s
+    if isinstance(pool, SentinelConnectionPool):
+        return AsyncPrimary(pool, kwargs)
     return redis.asyncio.Redis(
         connection_pool=redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs)
     )

@@ -191,7 +191,7 @@ def test_delivered_records_may_be_switched_off() -> None:
          "give at least 1h")),
         ("log: {level: loud}", "1:14: log.level: must be one of debug, info, warning, error, critical, is 'loud'"),
         ("redis: {url: http://x}", ("1:14: redis.url: is not the URL of a Redis; write redis://host:6379/0, "
-         "rediss://host:6379/0 or unix:///path/to/socket")),
+         "rediss://host:6379/0, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0")),
         ("redis: {password_file: 5}", "1:24: redis.password_file: must be the path of a file"),
         ("providers: {gcm: {}}", "1:13: providers.gcm: unknown key; did you mean fcm?"),
         ("providers: {fcm: {endpoint: http://x}}", ("1:29: providers.fcm.endpoint: is not the address of a server; "

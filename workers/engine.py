@@ -150,13 +150,13 @@ class Engine:
         return moved
 
     async def _take(self) -> bool:
-        room = min(self._tuning.in_flight - len(self._flights), self._tuning.batch)
-        if room <= 0:
+        room = self._room()
+        if not room:
             return False
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             lines.pull(
-                most=self._tuning.batch,
+                most=room,  # who is named and finds no room loses the place that the gate gave
                 lease_us=self._tuning.lease_us,
                 on_watch=self._watch.kept,
                 lanes=self._lanes,
@@ -167,11 +167,17 @@ class Engine:
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if not pulled.users:
             return bool(pulled.taken)
-        if len(pulled.users) >= self._tuning.batch or pulled.taken >= self._tuning.batch:
+        if len(pulled.users) >= room or pulled.taken >= room:
             # More than this worker takes at once: somebody idle shall look as well.
             await self._watch.call()
         await self._admit(pulled.users, room)
         return True
+
+    def _room(self) -> int:
+        """How many more may be taken now. While sends are under way, 0 until there is room for a batch's quarter."""
+        batch, in_flight = self._tuning.batch, self._tuning.in_flight
+        room = min(in_flight - len(self._flights), batch)
+        return 0 if len(self._flights) and room < min(in_flight, batch) // 4 else room
 
     async def _admit(self, users: Sequence[tuple[str, str]], room: int) -> None:
         loop = asyncio.get_running_loop()
@@ -225,7 +231,7 @@ class Engine:
 
     async def _wait(self) -> None:
         wake = self._watch.wake
-        if self.suspended or len(self._flights) >= self._tuning.in_flight:
+        if self.suspended or not self._room():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), SUSPENDED_S)
             wake.clear()

@@ -18,7 +18,7 @@ PRIORITIES: Final = frozenset({"normal", "high"})
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
-MAPPINGS: Final = ("data", "fcm", "webpush")  # the fields that are JSON objects
+MAPPINGS: Final = ("data", "apns", "fcm", "webpush")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
@@ -66,6 +66,7 @@ class Notification:
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
+    apns: Apple's own options, such as push_type and thread_id; docs/providers.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     webpush: what browsers show besides, such as icon, actions and the url to open; docs/webpush.md lists all.
     """
@@ -84,6 +85,7 @@ class Notification:
     badge: int | None = None
     sound: str | None = None
     app: str | None = None
+    apns: Mapping[str, Any] = field(default_factory=dict)
     fcm: Mapping[str, Any] = field(default_factory=dict)
     webpush: Mapping[str, Any] = field(default_factory=dict)
 
@@ -120,7 +122,9 @@ class Notification:
             raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
         for name in MAPPINGS:
             _check_mapping(name, getattr(self, name))
-        if not (self.title or self.body or self.data):
+        # Apple's own options alone may make up a message, for Apple's devices.
+        own = self.apns and all(device.platform == "apns" for device in self.devices)
+        if not (self.title or self.body or self.data or own):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
             _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)

@@ -12,8 +12,8 @@ def check_payload(notification: Notification) -> None:
     if notification.fcm:
         fcm_options.check_options(notification.fcm)
     platforms = {device.platform for device in notification.devices}
-    if "apns" in platforms:
-        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.PAYLOAD_BYTES)
+    if "apns" in platforms or notification.apns:
+        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.limit(notification))
     if "fcm" in platforms:
         _check_size("fcm", fcm_payload.payload_size(notification), fcm_payload.PAYLOAD_BYTES)
     if "webpush" in platforms:

@@ -11,8 +11,9 @@ import structlog
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import mask
-from notifier.providers import apns_answers, apns_tls
-from notifier.providers.apns_payload import PAYLOAD_BYTES, is_alert, payload
+from notifier.providers import apns_answers, apns_options, apns_tls
+from notifier.providers.apns_options import PAYLOAD_BYTES, Options, push_type
+from notifier.providers.apns_payload import payload
 from notifier.providers.apns_token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.http2_channel import Channel
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
     from hpack import HeaderTuple
 
+    from notifier.providers.http2_requests import Response
     from notifier.providers.token_store import TokenStore
 
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
-ALERT: Final = (repeated(b"apns-push-type", b"alert"), repeated(b"apns-priority", b"10"))
-BACKGROUND: Final = (repeated(b"apns-push-type", b"background"), repeated(b"apns-priority", b"5"))
+OTHER_ENVIRONMENT: Final = (
+    "the token may be of the other environment: Xcode's builds have tokens for `endpoint: sandbox`, those of"
+    " TestFlight and the App Store for production; said once, whatever follows"
+)
+ONE_ATTEMPT: Final = repeated(b"apns-expiration", b"0")  # no storage for a device that is off
 APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle")
 
 
@@ -63,30 +68,45 @@ class ApnsProvider:
         tls = apns_tls.context(ca_file, cert_file, cert_key_file)
         self._channel = Channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
+        self._topic = topic
+        self._warned_of_environment = False
         self._same_on_all = (
             repeated(b":method", b"POST"),
             repeated(b":scheme", b"https"),
             repeated(b":authority", authority),
-            repeated(b"apns-topic", topic.encode()),
         )
+        self._without_options = {
+            kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
+            for kind in ("alert", "background")
+        }
 
     async def send(self, dispatch: Dispatch) -> Answer:
         """Send to one device; every trouble is an answer."""
+        notification = dispatch.notification
         try:
-            body = payload(dispatch.notification)
+            options = apns_options.read(notification) if notification.apns else None
+            body = payload(notification, options)
         except InvalidNotificationError as error:
             self._log.warning("unsendable", job_id=dispatch.job_id, field=error.field, why=error.why)
             return Answer(Outcome.REJECTED, reason="InvalidNotification")
-        if len(body) > PAYLOAD_BYTES:
+        if len(body) > (options.type.payload_bytes if options else PAYLOAD_BYTES):
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         authorization = b""
         if self._token is not None:
             authorization = self._token.current() or await self._token.fetch()
             if not authorization:
                 return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
-        result = await self._channel.request(self._headers(dispatch, authorization), body, send_by=dispatch.send_by)
-        if isinstance(result, Answer):
-            return result
+        headers = self._headers(dispatch, options, authorization)
+        result = await self._channel.request(headers, body, send_by=dispatch.send_by)
+        return result if isinstance(result, Answer) else await self._read(dispatch, result, authorization)
+
+    async def close(self) -> None:
+        """Close the connection; sends under way answer UNKNOWN."""
+        if self._token is not None:
+            await self._token.close()
+        await self._channel.close()
+
+    async def _read(self, dispatch: Dispatch, result: Response, authorization: bytes) -> Answer:
         answer = apns_answers.read(result.status, result.headers, result.body)
         if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
             return Answer(Outcome.RETRY, answer.status, answer.reason)
@@ -98,15 +118,12 @@ class ApnsProvider:
                 status=answer.status,
                 reason=answer.reason,
             )
+        if answer.reason == "BadDeviceToken" and not self._warned_of_environment:
+            self._warned_of_environment = True
+            self._log.warning("bad_device_token", token=mask(dispatch.device.token), hint=OTHER_ENVIRONMENT)
         return answer
 
-    async def close(self) -> None:
-        """Close the connection; sends under way answer UNKNOWN."""
-        if self._token is not None:
-            await self._token.close()
-        await self._channel.close()
-
-    def _headers(self, dispatch: Dispatch, authorization: bytes) -> list[HeaderTuple]:
+    def _headers(self, dispatch: Dispatch, options: Options | None, authorization: bytes) -> list[HeaderTuple]:
         # Apple asks for the path and the token outside the compression table; ids would only push out of it
         # what does repeat.
         token, notification = dispatch.device.token, dispatch.notification
@@ -114,14 +131,24 @@ class ApnsProvider:
         headers = [
             literal(b":path", b"/3/device/" + token.encode()),
             *self._same_on_all,
-            *(ALERT if is_alert(notification) else BACKGROUND),
+            *(self._kind(options) if options else self._without_options[push_type(notification)]),
             literal(b"apns-id", apns_id.encode()),
         ]
         if authorization:
             headers.append(literal(b"authorization", authorization))
-        if dispatch.ttl_us is not None:
-            until_s = math.ceil((self._token.wall_s() if self._token else time.time()) + dispatch.ttl_us / 1_000_000)
-            headers.append(literal(b"apns-expiration", b"%d" % until_s))
+        if options and not options.store:
+            headers.append(ONE_ATTEMPT)
+        elif dispatch.ttl_us is not None:
+            now_s = self._token.wall_s() if self._token else time.time()
+            headers.append(literal(b"apns-expiration", b"%d" % math.ceil(now_s + dispatch.ttl_us / 1_000_000)))
         if notification.collapse_id is not None:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
         return headers
+
+    def _kind(self, options: Options) -> tuple[HeaderTuple, ...]:
+        topic = options.topic or self._topic + options.type.suffix
+        return (
+            repeated(b"apns-topic", topic.encode()),
+            repeated(b"apns-push-type", options.push_type.encode()),
+            repeated(b"apns-priority", b"%d" % options.priority),
+        )

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jwt
 
+from notifier.simulators.apns_push_types import PAYLOAD_BYTES, RULES, Rules
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PATH: Final = "/3/device/"
 TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
 TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-PAYLOAD_BYTES: Final = 4096
 COLLAPSE_ID_BYTES: Final = 64
 TOKEN_AGE_S: Final = 3600
 CLOCK_SKEW_S: Final = 300
 CACHED_TOKENS: Final = 1000
-PUSH_TYPES: Final = frozenset({"alert", "background"})  # those of which the payload can be checked
+MDM_TOPIC: Final = "com.apple.mgmt."
 PRIORITIES: Final = frozenset({"1", "5", "10"})
 
 
@@ -88,10 +89,11 @@ class Checks:
             self._check_provider(headers)
             trusted = True
             _check_token(token)
-            self._check_topic(headers)
+            rules = RULES.get(headers.get("apns-push-type", ""))
+            self._check_topic(headers, rules)
             _check_headers(headers)
-            payload = _read_payload(body)
-            _check_push_type(headers, payload)
+            payload = _read_payload(body, rules.payload_bytes if rules else PAYLOAD_BYTES)
+            _check_push_type(headers, rules, payload)
         except Refusal as refusal:
             status, reason = refusal.status, refusal.reason
         if not _is_uuid(message_id):
@@ -143,13 +145,17 @@ class Checks:
             raise Refusal(403, "InvalidProviderToken")
         return issued_at
 
-    def _check_topic(self, headers: Mapping[str, str]) -> None:
+    def _check_topic(self, headers: Mapping[str, str], rules: Rules | None) -> None:
         topic = headers.get("apns-topic")
         if not topic:
             raise Refusal(400, "MissingTopic")
         if not TOPIC.fullmatch(topic):
             raise Refusal(400, "BadTopic")
-        if topic not in self._topics:
+        if rules and rules.by_token and self._by_certificate:
+            raise Refusal(403, "MissingProviderToken")
+        suffix = rules.suffix if rules else ""
+        known = topic.endswith(suffix) and topic.removesuffix(suffix) in self._topics
+        if not known and not (headers.get("apns-push-type") == "mdm" and topic.startswith(MDM_TOPIC)):
             raise Refusal(400, "TopicDisallowed")
 
 
@@ -178,32 +184,28 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         raise Refusal(400, "BadCollapseId")
 
 
-def _read_payload(body: bytes) -> dict[str, Any]:
+def _read_payload(body: bytes, most_bytes: int) -> dict[str, Any]:
     if not body:
         raise Refusal(400, "PayloadEmpty")
-    if len(body) > PAYLOAD_BYTES:
+    if len(body) > most_bytes:
         raise Refusal(413, "PayloadTooLarge")
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
         payload = None
-    if not isinstance(payload, dict) or not isinstance(payload.get("aps"), dict):
+    if not isinstance(payload, dict) or not isinstance(payload.get("aps", {}), dict):
         raise Refusal(400, "BadPayload")  # Apple takes the request and drops the message: worse to test with
     return payload
 
 
-def _check_push_type(headers: Mapping[str, str], payload: Mapping[str, Any]) -> None:
-    push_type = headers.get("apns-push-type")
-    if push_type not in PUSH_TYPES:
+def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: Mapping[str, Any]) -> None:
+    if rules is None or not rules.needs(payload):
         raise Refusal(400, "InvalidPushType")
-    aps = payload["aps"]
-    shown = any(key in aps for key in ("alert", "badge", "sound"))
-    silent = aps.get("content-available") == 1 and not shown
-    if (push_type == "alert" and not shown) or (push_type == "background" and not silent):
-        raise Refusal(400, "InvalidPushType")
-    # Apple: a background push with priority 10 is an error.
-    if push_type == "background" and headers.get("apns-priority", "10") == "10":
+    # Apple: a background push with priority 10 is an error. So is 10 by default.
+    if headers.get("apns-priority", "10") not in rules.priorities:
         raise Refusal(400, "BadPriority")
+    if not rules.store and headers.get("apns-expiration") != "0":
+        raise Refusal(400, "BadExpirationDate")
 
 
 def _is_uuid(text: str) -> bool:

@@ -45,14 +45,16 @@ class Log(WireLog):
 
 
 class Spy(ApnsSimulator):
-    """A simulator that keeps the headers it saw."""
+    """A simulator that keeps the headers and bodies it saw."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.seen: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
 
     def receive(self, headers, body):
         self.seen.append(dict(headers))
+        self.bodies.append(body)
         return super().receive(headers, body)
 
 

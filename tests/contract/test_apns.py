@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import structlog.testing
 from apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provider, rig
 
 from notifier.errors import InvalidNotificationError, SettingsError
@@ -76,6 +77,21 @@ def test_answers(identity, reply, expected):
             else:
                 assert answer.gone_at_us is None
             assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_the_other_environment(identity):
+    """A BadDeviceToken is said once, with what it may mean; a thousand of them are not a thousand warnings."""
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, scripts={TOKEN: [Reply(400, "BadDeviceToken")]}) as r:
+                for _ in range(5):
+                    assert await r.send() == Answer(Outcome.REJECTED, 400, "BadDeviceToken")
+        (warning,) = [entry for entry in logs if entry["event"] == "bad_device_token"]
+        assert "sandbox" in warning["hint"]
+        assert TOKEN not in str(logs)
 
     asyncio.run(run())
 

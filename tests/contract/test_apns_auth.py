@@ -117,6 +117,21 @@ def test_certificate_and_key_in_one_file(identity, ours):
     asyncio.run(run())
 
 
+def test_what_needs_a_token(identity, ours):
+    """Live Activities and location queries go by token alone: over a certificate Apple's refusal keeps the message."""
+    authority, cert_file, key_file = ours
+    live = {"push_type": "liveactivity", "event": "update", "timestamp": 1_790_000_000, "content_state": {}}
+
+    async def run():
+        client = by_certificate(cert_file, key_file)
+        async with rig(identity, client=client, client_ca_file=authority.file) as r:
+            for apns in (live, {"push_type": "location"}):
+                answer = await r.send(apns=apns)
+                assert (answer.outcome, answer.reason) == (Outcome.FAULT, "MissingProviderToken")
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("who", ["nobody", "stranger"])
 def test_refused_by_the_server(identity, ours, tmp_path, who):
     """A server that does not take our certificate, or gets none, is said so in the log, once; nothing is lost."""

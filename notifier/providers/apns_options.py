@@ -1,0 +1,285 @@
+"""Apple's own options, `Notification.apns`: which there are, what each may hold, for which types of push.
+
+Imports no driver, because producers check by it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+from notifier.errors import InvalidNotificationError
+
+if TYPE_CHECKING:
+    from notifier.notification import Notification
+
+PAYLOAD_BYTES: Final = 4096
+VOIP_BYTES: Final = 5120
+LATEST_S: Final = 7_258_118_400  # the year 2200; what is later was counted in milliseconds
+TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+LEVELS: Final = ("passive", "active", "time-sensitive", "critical")
+EVENTS: Final = ("start", "update", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class PushType:
+    """What Apple asks of one `apns-push-type`.
+
+    suffix: what follows the app's bundle id in the topic. priorities: those allowed, the first unless told otherwise.
+    store: whether Apple keeps it for a device that is off, unless told otherwise. shows: of the notification's own
+    fields, those that it can show. aps: whether the payload has the key ``aps`` also when nothing stands in it.
+    """
+
+    suffix: str = ""
+    priorities: tuple[int, ...] = (10, 5, 1)
+    payload_bytes: int = PAYLOAD_BYTES
+    store: bool = True
+    shows: tuple[str, ...] = ()
+    aps: bool = True
+
+
+SHOWN: Final = ("title", "body", "badge", "sound")
+PUSH_TYPES: Final[Mapping[str, PushType]] = {
+    "alert": PushType(shows=SHOWN),
+    "background": PushType(priorities=(5,)),
+    "voip": PushType(".voip", payload_bytes=VOIP_BYTES, store=False, shows=SHOWN, aps=False),
+    "liveactivity": PushType(".push-type.liveactivity", priorities=(10, 5), shows=("title", "body", "sound")),
+    "location": PushType(".location-query", priorities=(10, 5)),
+    "pushtotalk": PushType(".voip-ptt", priorities=(10,), store=False),
+    "complication": PushType(".complication", aps=False),
+    "fileprovider": PushType(".pushkit.fileprovider", aps=False),
+    "mdm": PushType(aps=False),
+    "widgets": PushType(".push-type.widgets"),
+    "controls": PushType(".push-type.controls"),
+}
+RELOADED: Final = frozenset({"widgets", "controls"})
+# What a type of push is nothing without, in the notification's data.
+NEEDED_DATA: Final = {"mdm": "mdm", "fileprovider": "container-identifier"}
+
+
+# The checks of values: each returns what goes into the payload, or raises ValueError.
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be text that is not empty")
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of texts")
+    return list(value)
+
+
+def _flag(value: object) -> int:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - as all checks
+    return int(value)
+
+
+def _score(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError("must be a number, 0 or more")
+    return value
+
+
+def _seconds(value: object) -> int:
+    if type(value) is not int or not 0 <= value < LATEST_S:
+        raise ValueError("must be whole seconds since 1970, such as int(time.time())")
+    return value
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping")  # noqa: TRY004 - as all checks
+    return dict(value)
+
+
+def _sound(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not value.keys() <= {"name", "critical", "volume"} or "name" not in value:
+        raise ValueError('must be a mapping such as {"name": "alarm.caf", "critical": true, "volume": 0.8}')
+    made: dict[str, Any] = {"name": _text(value["name"])}
+    if "critical" in value:
+        made["critical"] = _flag(value["critical"])
+    if "volume" in value:
+        if (volume := _score(value["volume"])) > 1:
+            raise ValueError("has a volume over 1; give 0 to 1")
+        made["volume"] = volume
+    return made
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"is none of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _topic(value: object) -> str:
+    if not isinstance(value, str) or not TOPIC.fullmatch(value):
+        raise ValueError("is not a topic such as com.example.app")
+    return value
+
+
+def _priority(value: object) -> int:
+    if type(value) is not int or value not in {1, 5, 10}:
+        raise ValueError("must be 1, 5 or 10")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: how it is checked, where in the request it goes and by which name, in which types of push."""
+
+    check: Callable[[object], Any]
+    place: Literal["header", "aps", "alert"]
+    types: frozenset[str]
+    name: str = ""
+
+
+ALERT: Final = frozenset({"alert"})
+LIVE: Final = frozenset({"liveactivity"})
+OPTIONS: Final[Mapping[str, Option]] = {
+    "push_type": Option(_one_of(tuple(PUSH_TYPES)), "header", frozenset(PUSH_TYPES)),
+    "topic": Option(_topic, "header", frozenset(PUSH_TYPES)),
+    "priority": Option(_priority, "header", frozenset(PUSH_TYPES)),
+    "store": Option(lambda value: bool(_flag(value)), "header", frozenset(PUSH_TYPES)),
+    "subtitle": Option(_text, "alert", ALERT, "subtitle"),
+    "title_loc_key": Option(_text, "alert", ALERT, "title-loc-key"),
+    "title_loc_args": Option(_texts, "alert", ALERT, "title-loc-args"),
+    "subtitle_loc_key": Option(_text, "alert", ALERT, "subtitle-loc-key"),
+    "subtitle_loc_args": Option(_texts, "alert", ALERT, "subtitle-loc-args"),
+    "loc_key": Option(_text, "alert", ALERT, "loc-key"),
+    "loc_args": Option(_texts, "alert", ALERT, "loc-args"),
+    "launch_image": Option(_text, "alert", ALERT, "launch-image"),
+    "sound": Option(_sound, "aps", ALERT, "sound"),
+    "thread_id": Option(_text, "aps", ALERT, "thread-id"),
+    "category": Option(_text, "aps", ALERT, "category"),
+    "mutable_content": Option(_flag, "aps", ALERT, "mutable-content"),
+    "content_available": Option(_flag, "aps", ALERT, "content-available"),
+    "interruption_level": Option(_one_of(LEVELS), "aps", ALERT, "interruption-level"),
+    "relevance_score": Option(_score, "aps", ALERT | LIVE, "relevance-score"),
+    "target_content_id": Option(_text, "aps", ALERT, "target-content-id"),
+    "filter_criteria": Option(_text, "aps", ALERT, "filter-criteria"),
+    "url_args": Option(_texts, "aps", ALERT, "url-args"),
+    "event": Option(_one_of(EVENTS), "aps", LIVE, "event"),
+    "timestamp": Option(_seconds, "aps", LIVE, "timestamp"),
+    "content_state": Option(_mapping, "aps", LIVE, "content-state"),
+    "stale_date": Option(_seconds, "aps", LIVE, "stale-date"),
+    "dismissal_date": Option(_seconds, "aps", LIVE, "dismissal-date"),
+    "attributes_type": Option(_text, "aps", LIVE, "attributes-type"),
+    "attributes": Option(_mapping, "aps", LIVE, "attributes"),
+    "input_push_token": Option(_flag, "aps", LIVE, "input-push-token"),
+    "input_push_channel": Option(_text, "aps", LIVE, "input-push-channel"),
+}
+# Each of these shows something, so that a push with one of them is an alert.
+SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
+# What each event of a Live Activity needs.
+NEEDED: Final = {
+    "start": ("timestamp", "content_state", "attributes_type", "attributes"),
+    "update": ("timestamp", "content_state"),
+    "end": ("timestamp",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A notification's options after all checks: what goes into the headers, into ``aps`` and into its ``alert``."""
+
+    push_type: str
+    topic: str | None
+    priority: int
+    store: bool
+    aps: dict[str, Any]
+    alert: dict[str, Any]
+
+    @property
+    def type(self) -> PushType:
+        """What Apple asks of this type of push."""
+        return PUSH_TYPES[self.push_type]
+
+
+def push_type(notification: Notification) -> str:
+    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
+    if (given := notification.apns.get("push_type")) is not None:
+        return str(given)
+    shown = notification.title or notification.body or notification.sound or notification.badge is not None
+    return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"
+
+
+def read(notification: Notification) -> Options:
+    """Return the options. Raises InvalidNotificationError, naming the field, for what Apple would not take."""
+    values = {name: _checked(name, value) for name, value in notification.apns.items()}
+    kind = push_type(notification)
+    asked = PUSH_TYPES[kind]
+    for name in values:
+        if kind not in OPTIONS[name].types:
+            _refuse(name, f"means nothing in a push of type {kind}")
+    for name in SHOWN:
+        if getattr(notification, name) not in {None, ""} and name not in asked.shows:
+            raise InvalidNotificationError(name, f"is not shown by a push of type {kind}")
+    priority = values.get("priority", asked.priorities[0])
+    if priority not in asked.priorities:
+        _refuse("priority", f"must be {' or '.join(map(str, asked.priorities))} for a push of type {kind}")
+    topic = values.get("topic")
+    if topic is not None and not topic.endswith(asked.suffix):
+        _refuse("topic", f"must end in {asked.suffix} for a push of type {kind}; without topic, the app's is taken")
+    placed = {
+        place: {OPTIONS[name].name: value for name, value in values.items() if OPTIONS[name].place == place}
+        for place in ("aps", "alert")
+    }
+    _check_whole(notification, kind, values)
+    return Options(kind, topic, priority, values.get("store", asked.store), **placed)
+
+
+def _checked(name: str, value: object) -> Any:
+    if name not in OPTIONS:
+        _refuse(name, f"is not an option; known are {', '.join(OPTIONS)}")
+    try:
+        return OPTIONS[name].check(value)
+    except ValueError as error:
+        _refuse(name, str(error))
+
+
+def _check_whole(notification: Notification, kind: str, values: Mapping[str, Any]) -> None:
+    """Check what concerns several fields."""
+    if kind == "alert":
+        _check_alert(notification, values)
+    if kind == "liveactivity":
+        _check_live_activity(notification, values)
+    if kind == "mdm" and "topic" not in values:
+        _refuse("topic", "is missing: of MDM it is the UID in the subject of the push certificate")
+    if (key := NEEDED_DATA.get(kind)) and not isinstance(notification.data.get(key), str):
+        raise InvalidNotificationError(f"data.{key}", f"is missing: a push of type {kind} needs it, as text")
+
+
+def _check_alert(notification: Notification, values: Mapping[str, Any]) -> None:
+    shown = any(getattr(notification, name) not in {None, ""} for name in SHOWN)
+    if not shown and SHOWING.isdisjoint(values):
+        _refuse("push_type", "is alert, but there is nothing to show: give a title, body, badge or sound")
+    if "sound" in values and notification.sound:
+        _refuse("sound", "is given twice, here and as the notification's own sound")
+    if values.get("relevance_score", 0) > 1:
+        _refuse("relevance_score", "must be 0 to 1 in a push of type alert")
+
+
+def _check_live_activity(notification: Notification, values: Mapping[str, Any]) -> None:
+    event = values.get("event")
+    if event is None:
+        _refuse("event", f"is missing: {', '.join(EVENTS)}")
+    for name in NEEDED[event]:
+        if name not in values:
+            # The time of a state is its producer's to tell: a late retry must not look newer than what came after it.
+            _refuse(name, f"is missing: a Live Activity's {event} needs {', '.join(NEEDED[event])}")
+    if event == "start" and not (notification.title and notification.body):
+        raise InvalidNotificationError("title", "and body are needed by a Live Activity's start, which is shown")
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise InvalidNotificationError(f"apns.{name}", why)

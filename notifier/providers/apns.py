@@ -115,6 +115,7 @@ class ApnsProvider:
                 "apns_fault",
                 job_id=dispatch.job_id,
                 token=mask(dispatch.device.token),
+                apns_id=apns_id(dispatch.job_id, dispatch.device.token),
                 status=answer.status,
                 reason=answer.reason,
             )
@@ -127,12 +128,11 @@ class ApnsProvider:
         # Apple asks for the path and the token outside the compression table; ids would only push out of it
         # what does repeat.
         token, notification = dispatch.device.token, dispatch.notification
-        apns_id = str(uuid.uuid5(APNS_IDS, f"{dispatch.job_id}:{token}"))
         headers = [
             literal(b":path", b"/3/device/" + token.encode()),
             *self._same_on_all,
             *(self._kind(options) if options else self._without_options[push_type(notification)]),
-            literal(b"apns-id", apns_id.encode()),
+            literal(b"apns-id", apns_id(dispatch.job_id, token).encode()),
         ]
         if authorization:
             headers.append(literal(b"authorization", authorization))
@@ -152,3 +152,8 @@ class ApnsProvider:
             repeated(b"apns-push-type", options.push_type.encode()),
             repeated(b"apns-priority", b"%d" % options.priority),
         )
+
+
+def apns_id(job_id: str, token: str) -> str:
+    """Return Apple's id of a job's message to one device: the same at each attempt, and to be told to Apple."""
+    return str(uuid.uuid5(APNS_IDS, f"{job_id}:{token}"))

@@ -78,6 +78,8 @@ class Connection(Wire):
         for request in list(self._blocked.values()):
             self._send_body(request)
         waiting = self._waiting
+        if waiting and not self._streams and not self.sure():
+            return
         while waiting and self._admits(next(iter(waiting))):
             request, _ = waiting.popitem(last=False)
             if self.loop.time() >= request.send_by:

@@ -21,6 +21,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from notifier.providers.answers import parse, word
 from notifier.providers.http2_lean import LeanH2
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
+DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
+DOUBT_PATIENCE_S: Final = 1.0
+GOAWAY_CHARACTERS: Final = 200
 
 
 class Wire(asyncio.Protocol):
@@ -44,7 +48,7 @@ class Wire(asyncio.Protocol):
         self._h2 = LeanH2()
         self._transport: asyncio.Transport | None = None
         self._next_id = 1
-        self._pinged = False
+        self._pinged = self._asked_in_doubt = False
         self._keep_alive: asyncio.TimerHandle | None = None
 
     # For the user to fill.
@@ -96,6 +100,16 @@ class Wire(asyncio.Protocol):
     def used_up(self) -> bool:
         """Whether no stream can be opened any more."""
         return self._next_id > HIGHEST_STREAM_ID
+
+    def sure(self) -> bool:
+        """Whether the other end was heard of lately. If not it is asked; then comes `on_ready`, or the end."""
+        if self.loop.time() - self.heard_at < DOUBT_S:
+            return True
+        if not self._asked_in_doubt:
+            # A half-dead socket takes all that is written; nobody could say afterwards what had become of it.
+            self._asked_in_doubt = True
+            self._ping(min(DOUBT_PATIENCE_S, self._ping_timeout_s / 4))
+        return False
 
     def open_stream(self, headers: list[HeaderTuple]) -> int:
         """Open a stream with these headers; its id."""
@@ -159,7 +173,7 @@ class Wire(asyncio.Protocol):
         if not self.open:
             return
         self.heard_at = self.loop.time()
-        self._pinged = False
+        self._pinged = self._asked_in_doubt = False
         self.flush()  # at a GOAWAY h2 throws away what it still holds
         try:
             for event in self._h2.receive_data(data):
@@ -205,7 +219,7 @@ class Wire(asyncio.Protocol):
             case RemoteSettingsChanged():
                 self.on_settings(self._h2.remote_settings.max_concurrent_streams)
             case ConnectionTerminated():
-                reason = (event.additional_data or b"")[:200].decode("utf-8", "replace")
+                reason = _goaway_reason(event.additional_data or b"")
                 self.on_goaway(event.last_stream_id or 0, int(event.error_code or 0), reason)
             case PingAckReceived():
                 self._pinged = False
@@ -217,7 +231,19 @@ class Wire(asyncio.Protocol):
             return
         wait_s = self.heard_at + IDLE_S - self.loop.time()
         if wait_s <= 0:
-            self._h2.ping(b"notifier")
-            self.flush()
-            self._pinged, wait_s = True, self._ping_timeout_s
-        self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
+            self._ping(self._ping_timeout_s)
+        else:
+            self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
+
+    def _ping(self, patience_s: float) -> None:
+        self._h2.ping(b"notifier")
+        self.flush()
+        self._pinged = True
+        if self._keep_alive:
+            self._keep_alive.cancel()
+        self._keep_alive = self.loop.call_later(patience_s, self._check_alive)
+
+
+def _goaway_reason(data: bytes) -> str:
+    """Read Apple's ``{"reason": …}``; of another server whatever it says."""
+    return word(parse(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")

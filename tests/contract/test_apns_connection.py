@@ -1,0 +1,298 @@
+"""What other clients of Apple fail at: sockets that wait, windows that run out, connections that die in silence.
+
+And the limits as a strict server changes them. Real sockets, real TLS; each test holds one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from typing import Any
+
+import structlog.testing
+from apns_rig import KEY_ID, TEAM, TOKEN, rig
+
+from notifier.providers import http2_wire
+from notifier.providers.apns import apns_id
+from notifier.providers.apns_token import ProviderToken
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.token_store import LocalTokenStore
+from notifier.simulators.wire import Reply
+
+ERRORS = 6000
+
+
+def connection(r: Any) -> Any:
+    return r.provider._channel._connection
+
+
+def outcomes(answers: list[Answer]) -> Counter[Outcome]:
+    return Counter(answer.outcome for answer in answers)
+
+
+# Sockets.
+
+
+def test_sends_one_after_the_other_do_not_wait(identity):
+    """TCP_NODELAY is set: a send is not held back for 40 ms by Nagle's algorithm and a delayed acknowledgement."""
+
+    async def run():
+        async with rig(identity) as r:
+            await r.send()
+            plain = connection(r)._transport.get_extra_info("socket")
+            assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+            began = time.monotonic()
+            for _ in range(100):
+                assert (await r.send()).outcome is Outcome.DELIVERED
+            assert time.monotonic() - began < 100 * 0.043 / 2
+
+    asyncio.run(run())
+
+
+# Windows.
+
+
+def test_six_thousand_error_answers(identity):
+    """Answers with a body are acknowledged to the connection too: its window outlasts any number of them."""
+
+    async def run():
+        async with rig(identity, scripts={TOKEN: [Reply(400, "BadDeviceToken")]}) as r:
+            async with asyncio.timeout(60):
+                for _ in range(ERRORS // 500):
+                    answers = await asyncio.gather(*(r.send() for _ in range(500)))
+                    assert {(a.outcome, a.reason) for a in answers} == {(Outcome.REJECTED, "BadDeviceToken")}
+            assert r.simulator.connections_opened == 1
+            assert len(r.log.arrivals) == ERRORS
+
+    asyncio.run(run())
+
+
+def test_five_hundred_large_answers_at_once(identity):
+    """500 answers of 15 kB at once, a hundred times the connection's window, all arrive."""
+    page = "<html>" + "x" * 15_000
+
+    async def run():
+        async with rig(identity, scripts={TOKEN: [Reply(502, page, delay_ms=50)]}) as r:
+            await r.send("cd" * 32)
+            async with asyncio.timeout(30):
+                answers = await asyncio.gather(*(r.send() for _ in range(500)))
+            assert {a.status for a in answers} == {502}
+            assert r.simulator.most_streams > 400
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_a_window_that_never_opens_again(identity):
+    """A server that takes no more bytes is left after one timeout; what it never got whole is UNSENT, not UNKNOWN."""
+
+    async def run():
+        async with rig(identity, client={"timeout_us": 400_000}) as r:
+            r.simulator.window_updates = False
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(*(r.send(title="t", body="x" * 3000) for _ in range(60)))
+            assert set(outcomes(answers)) == {Outcome.DELIVERED, Outcome.UNSENT}
+            assert outcomes(answers)[Outcome.DELIVERED] == len(r.log.arrivals) == 65_535 // 3030
+            r.simulator.window_updates = True
+            assert (await r.insist()).outcome is Outcome.DELIVERED
+            assert r.simulator.connections_opened == 2
+
+    asyncio.run(run())
+
+
+# The stream limit.
+
+
+def test_the_limit_as_it_changes(identity):
+    """One stream, then many, then one, then many: what the server says holds at once, and nothing is refused by it."""
+
+    async def run():
+        async with rig(identity, max_streams=20, latency_ms=10) as r:
+            for limit in (20, 1, 12, 1, 20):
+                r.simulator.max_streams = limit
+                await r.send()  # by its answer the client has read the new limit
+                r.simulator.most_streams = 0
+                answers = await asyncio.gather(*(r.send() for _ in range(40)))
+                assert outcomes(answers) == {Outcome.DELIVERED: 40}
+                assert r.simulator.most_streams == limit
+            assert r.simulator.streams_refused == 0
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_the_limit_falls_under_way(identity):
+    """With streams open over a limit that has just fallen, none is opened until they are below it."""
+
+    async def run():
+        async with rig(identity, max_streams=10, latency_ms=100) as r:
+            await r.send()
+            first = [asyncio.create_task(r.send()) for _ in range(10)]
+            await r.log.reach(11)
+            r.simulator.max_streams = 1
+            rest = [asyncio.create_task(r.send()) for _ in range(4)]
+            assert outcomes(await asyncio.gather(*first)) == {Outcome.DELIVERED: 10}
+            r.simulator.most_streams = 0
+            assert outcomes(await asyncio.gather(*rest)) == {Outcome.DELIVERED: 4}
+            assert r.simulator.most_streams <= 1
+            assert r.simulator.streams_refused == 0
+
+    asyncio.run(run())
+
+
+def test_back_to_one_after_a_rejection(identity):
+    """Apple admits one stream again after it refused a provider token, and many after it took one: so do we."""
+    refused = Reply(403, "InvalidProviderToken")
+
+    async def run():
+        async with rig(identity, max_streams=15, latency_ms=10, scripts={TOKEN: [refused]}) as r:
+            for _ in range(2):
+                assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
+                assert (await r.send(TOKEN)).outcome is Outcome.FAULT
+                r.simulator.most_streams = 0
+                answers = await asyncio.gather(*(r.send("cd" * 32) for _ in range(40)))
+                assert outcomes(answers) == {Outcome.DELIVERED: 40}
+                assert r.simulator.most_streams == 15
+            assert r.simulator.streams_refused == 0  # as a second stream at first would have been
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_every_send_has_its_deadline(identity):
+    """With one stream and a silent server those that wait for it are answered in time too, UNSENT."""
+
+    async def run():
+        async with rig(identity, max_streams=1, client={"timeout_us": 300_000}) as r:
+            await r.send()
+            r.simulator.silent = True
+            began = time.monotonic()
+            answers = await asyncio.gather(*(r.send() for _ in range(30)))
+            assert time.monotonic() - began < 1.5
+            assert outcomes(answers) == {Outcome.UNKNOWN: 1, Outcome.UNSENT: 29}
+            r.simulator.silent = False
+            assert (await r.insist()).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+# Connections that die, or are told to end.
+
+
+def test_half_dead_connection(identity):
+    """A connection that died while idle is noticed before anything goes over it: nothing is lost or sent twice."""
+
+    async def run():
+        async with rig(identity) as r:
+            await r.send()
+            first = connection(r)
+            r.simulator._dead.update(r.simulator.connections)  # it reads, as a network does that drops what it takes
+            first.heard_at -= http2_wire.DOUBT_S
+            began = time.monotonic()
+            answers = await asyncio.gather(*(r.send() for _ in range(20)))
+            assert outcomes(answers) == {Outcome.DELIVERED: 20}
+            assert time.monotonic() - began < http2_wire.DOUBT_PATIENCE_S + 1
+            assert r.simulator.connections_opened == 2
+            assert Counter(a.message_id for a in r.log.arrivals).most_common(1)[0][1] == 1
+            assert len(r.log.arrivals) == 21
+            assert first.retired
+
+    asyncio.run(run())
+
+
+def test_idle_but_alive_connection(identity):
+    """A connection that was long idle and answers is used on: no reconnect, one question for any number of sends."""
+
+    async def run():
+        async with rig(identity) as r:
+            await r.send()
+            mine = connection(r)
+            for _ in range(3):
+                mine.heard_at -= 3600
+                asked = []
+                ask = mine._ping
+                mine._ping = lambda patience_s: (asked.append(patience_s), ask(patience_s))  # noqa: B023
+                answers = await asyncio.gather(*(r.send() for _ in range(20)))
+                mine._ping = ask
+                assert outcomes(answers) == {Outcome.DELIVERED: 20}
+                assert len(asked) == 1
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_goaway_says_why(identity):
+    """Apple's reason for ending a connection is in the log, as one word; what had begun is answered all the same."""
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, latency_ms=50) as r:
+                await r.send()
+                sends = [asyncio.create_task(r.send()) for _ in range(5)]
+                await r.log.reach(6)
+                r.simulator.go_away("Idle Timeout of something")
+                assert outcomes(await asyncio.gather(*sends)) == {Outcome.DELIVERED: 5}
+                r.provider._channel._not_before = 0.0
+                await r.send()
+                r.simulator.go_away("BadCertificate")
+                await connection(r).ended
+        reasons = [entry["reason"] for entry in logs if entry["event"] == "goaway"]
+        assert reasons == ['{"reason": "Idle Timeout of something"}', "BadCertificate"]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_sent_again_behind_ones_back(identity):
+    """What was under way when its connection broke is told, UNKNOWN, and never sent again by the client itself."""
+
+    async def run():
+        async with rig(identity, latency_ms=200) as r:
+            await r.send()
+            for round_ in range(3):
+                sends = [asyncio.create_task(r.send(data={"n": n})) for n in range(10)]
+                await r.log.reach(1 + 11 * round_ + 10)
+                r.simulator.cut()
+                assert outcomes(await asyncio.gather(*sends)) == {Outcome.UNKNOWN: 10}
+                assert (await r.insist()).outcome is Outcome.DELIVERED
+            assert max(Counter(a.message_id for a in r.log.arrivals).values()) == 1
+            assert len(r.log.arrivals) == 1 + 3 * 11
+
+    asyncio.run(run())
+
+
+# Tokens and ids.
+
+
+def test_a_new_token_on_the_same_connection(identity):
+    """A provider token is renewed without a new connection, and without a send that fails."""
+
+    async def run():
+        ahead_s = [0.0]
+        async with rig(identity, clock=lambda: time.time() + ahead_s[0]) as r:
+            store = LocalTokenStore(lambda: time.time() + ahead_s[0])
+            token = r.provider._token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, store=store)
+            await r.send()
+            ahead_s[0] = 41 * 60
+            token._look_at = 0.0
+            answers = [await r.send() for _ in range(10)]
+            assert outcomes(answers) == {Outcome.DELIVERED: 10}
+            assert len({headers["authorization"] for headers in r.simulator.seen}) == 2
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_the_apns_id_can_be_told(identity):
+    """The id that Apple knows a message by follows from the job's id and the token, so that anybody can look it up."""
+
+    async def run():
+        async with rig(identity, scripts={TOKEN: [Reply(403, "InvalidProviderToken")]}) as r:
+            with structlog.testing.capture_logs() as logs:
+                await r.send(job_id="a")
+            (arrival,) = r.log.arrivals
+            assert arrival.message_id == apns_id("a", TOKEN)
+            assert [e["apns_id"] for e in logs if e["event"] == "apns_fault"] == [arrival.message_id]
+
+    asyncio.run(run())

@@ -19,6 +19,7 @@ class Backoff:
 
     def __init__(self) -> None:
         self.failing = False
+        self.proven = False  # a try has worked at some time
         self._next_s = FIRST_BACKOFF_S
         self._until = -math.inf
         self._changed = -math.inf
@@ -41,7 +42,7 @@ class Backoff:
 
     def worked(self, now: float) -> bool:
         """Note a try that worked; whether it ended an outage."""
-        ended, self.failing, self._changed = self.failing, False, now
+        ended, self.failing, self.proven, self._changed = self.failing, False, True, now
         self._next_s, self._until = FIRST_BACKOFF_S, -math.inf
         return ended
 

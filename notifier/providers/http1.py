@@ -60,6 +60,10 @@ class Pool:
             return Answer(Outcome.UNSENT, reason="Unreachable", retry_after_us=wait_us)
         return None
 
+    def has_reached(self, origin: str) -> bool:
+        """Whether this server has ever answered."""
+        return self._backoff(origin).proven
+
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, origin: str, send_by: float
     ) -> Response | Answer:

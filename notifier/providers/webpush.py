@@ -23,6 +23,9 @@ from notifier.subscription import KNOWN_HOSTS, Subscription, read_subscription
 
 CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
 
+OUR_OWN: Final = frozenset({"Closed", "TooLate"})  # not sent for reasons of this worker's own
+STRANGER_US: Final = 60 * SECOND_US
+
 
 class WebPushProvider:
     """Sends to browsers over kept connections; neither sleeps nor retries, and follows no redirect.
@@ -67,7 +70,10 @@ class WebPushProvider:
                 return Answer(Outcome.UNSENT, reason="TooLate")
             # Before the work of encrypting, which is in vain while the server is down.
             unsent = self._pool.unsent(subscription.origin, dispatch.send_by)
-            return unsent or await self._send(subscription, plaintext, dispatch)
+            answer = unsent or await self._send(subscription, plaintext, dispatch)
+        if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
+            return replace(answer, outcome=Outcome.RETRY, retry_after_us=STRANGER_US)
+        return answer
 
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
@@ -87,6 +93,11 @@ class WebPushProvider:
         if len(plaintext) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         return subscription, plaintext
+
+    def _exists(self, subscription: Subscription) -> bool:
+        # Under `*.example.com` a stranger can name a server that there never was. What is named in full, and what has
+        # ever answered, is down for now, and waits; another may only be tried as often as its message is worth.
+        return subscription.host in self._hosts or self._pool.has_reached(subscription.origin)
 
     async def _send(self, subscription: Subscription, plaintext: bytes, dispatch: Dispatch) -> Answer:
         authorization = self._vapid.authorization(subscription.origin)

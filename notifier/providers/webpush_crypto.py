@@ -16,7 +16,7 @@ from notifier.subscription import Subscription
 LIFE_S: Final = 12 * 3600  # a push service refuses more than 24 hours; ours and its clock may differ by as much again
 REFRESH_S: Final = 6 * 3600.0
 MOST_ORIGINS: Final = 1000
-STRANGERS: Final = 2  # so many subscriptions in a row may be refused before the key itself is held to be wrong
+STRANGERS: Final = 4  # so many subscriptions in a row may be refused before the key itself is held to be wrong
 
 
 def encrypt(subscription: Subscription, plaintext: bytes) -> bytes:

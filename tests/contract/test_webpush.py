@@ -462,6 +462,29 @@ def test_one_service_that_is_down_holds_up_no_other(rig: Callable[..., Any]) -> 
     asyncio.run(run())
 
 
+def test_a_service_that_never_was_is_not_waited_for(rig: Callable[..., Any]) -> None:
+    """Under a wildcard, what never answered costs attempts, so that no invented name is tried for ever."""
+
+    async def run() -> None:
+        async with rig() as r:
+            wild = "*." + host(r.simulator).partition(".")[2]  # as *.0.0.1:port, under which the simulator is
+            r.provider._hosts = (wild,)
+            await r.simulator.close()
+            for reason in ("ClientConnectorError", "Unreachable"):
+                answer = await r.send()
+                assert (answer.outcome, answer.reason) == (Outcome.RETRY, reason)
+                assert answer.retry_after_us == 60 * SECOND
+            late = await r.send(within_s=-1)
+            assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
+            await r.simulator.start()
+            await asyncio.sleep(0.25)
+            assert (await r.send()).outcome is Outcome.DELIVERED
+            await r.simulator.close()
+            assert (await r.send()).outcome is Outcome.UNSENT
+
+    asyncio.run(run())
+
+
 def test_one_service_that_is_silent_holds_up_no_other(rig: Callable[..., Any]) -> None:
     """With every connection to one service waiting for its answer, another one is served at once."""
 

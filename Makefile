@@ -3,9 +3,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed-by-make
+APNS2 := .venv-apns2
+INSTALL := -m pip install --quiet --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
+  --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test bench bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-apns2 bench bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +23,15 @@ $(STAMP): requirements.lock pyproject.toml
 	  { echo "Python's venv is incomplete here; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up .venv …" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python $(INSTALL) -r requirements.lock
+	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(APNS2)/.installed-by-make: requirements-apns2.lock pyproject.toml
+	@echo "setting up $(APNS2) …" >&2
+	@test -x $(APNS2)/bin/python || $(PYTHON) -m venv $(APNS2)
+	@$(APNS2)/bin/python $(INSTALL) -r requirements-apns2.lock
+	@$(APNS2)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: setup  ## 2,100 notifications through four workers to local simulators; under 45 s
@@ -31,6 +42,10 @@ demo-json: setup  ## the same, its report as one JSON object
 
 test: setup  ## all tests
 	@$(BIN)/python -m pytest
+
+test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
+	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \
+	  tests/contract/test_contract.py tests/extra_apns2
 
 bench: setup  ## what it is measured by, each figure beside its bar
 	@$(BIN)/python -m benchmarks
@@ -53,10 +68,10 @@ format: setup  ## put the code into its style
 schema: setup  ## renew config/notifier.schema.json from the model
 	@$(BIN)/python -m notifier.cli config schema > config/notifier.schema.json
 
-lock: setup  ## renew requirements.lock: the newest versions that pyproject.toml allows
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile --quiet --universal --all-extras --upgrade --python-version 3.11 \
-	  --no-emit-package push-throttle --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+lock: setup  ## renew both locks: the newest versions that pyproject.toml allows
+	@$(BIN)/python $(INSTALL) uv
+	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv $(APNS2) benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

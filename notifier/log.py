@@ -57,7 +57,10 @@ _MARKS: Final = re.compile(
 )
 
 # Their debug records hold headers and requests: hpack's would print our bearer token.
-QUIET: Final = ("hpack", "h2", "urllib3", "google", "google.auth", "requests", "asyncio", "aiohttp.access")
+QUIET: Final = (
+    *("hpack", "h2", "hyper", "apns2"),
+    *("urllib3", "google", "google.auth", "requests", "asyncio", "aiohttp.access"),
+)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

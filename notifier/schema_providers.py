@@ -123,7 +123,7 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
     platform = "apns"
     identity = "topic"
 
-    client: Literal["h2", "console"] = "h2"
+    client: Literal["h2", "apns2", "console"] = "h2"
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -138,7 +138,8 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         if missing:
             raise wrong_at(
                 missing,
-                "is missing; client h2 needs team_id, key_id and topic, or cert_file and topic; console none of them",
+                f"is missing; client {self.client} needs team_id, key_id and topic, or cert_file and topic; console"
+                " none of them",
             )
         return self
 

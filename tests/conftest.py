@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,9 @@ from notifier.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# What needs apns2 runs in its environment: make test-apns2.
+collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 
 # What the models assert is shown as well as what the tests do.
 pytest.register_assert_rewrite("model", "world")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -43,10 +43,8 @@ def build_providers(
 def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore | None) -> Provider:
     if settings.client == "console":
         return ConsoleProvider("apns", app)
-    from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - a driver is loaded where it is used
-
     mine = settings.app(app)
-    return ApnsProvider(
+    return _apns_client(settings.client)(
         team_id=mine.team_id,
         key_id=mine.key_id,
         key="" if mine.cert_file else settings.read_key(environ, app),
@@ -58,6 +56,16 @@ def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str], t
         timeout_us=mine.timeout_us,
         tokens=tokens,
     )
+
+
+def _apns_client(name: str) -> Callable[..., Provider]:
+    if name == "apns2":
+        from notifier.providers.apns2_client import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
+
+        return Apns2Provider
+    from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - as above
+
+    return ApnsProvider
 
 
 def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str]) -> Provider:

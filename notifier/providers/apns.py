@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,17 +17,18 @@ from notifier.providers.apns_options import PAYLOAD_BYTES, Options, push_type
 from notifier.providers.apns_payload import payload
 from notifier.providers.apns_token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.http2_channel import Channel
 from notifier.providers.http2_headers import literal, repeated
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     from hpack import HeaderTuple
 
-    from notifier.providers.http2_requests import Response
+    from notifier.providers.http2_requests import Channel, Response
     from notifier.providers.token_store import TokenStore
 
+LEAST_H2: Final = 4
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
 OTHER_ENVIRONMENT: Final = (
     "the token may be of the other environment: Xcode's builds have tokens for `endpoint: sandbox`, those of"
@@ -66,7 +68,7 @@ class ApnsProvider:
         host, port, authority = apns_tls.split(endpoint)
         self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
         tls = apns_tls.context(ca_file, cert_file, cert_key_file)
-        self._channel = Channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
+        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
         self._topic = topic
         self._warned_of_environment = False
@@ -79,6 +81,13 @@ class ApnsProvider:
             kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
             for kind in ("alert", "background")
         }
+
+    def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
+        """The way to Apple; another client goes another."""
+        check_h2()
+        from notifier.providers import http2_channel  # noqa: PLC0415 - an h2 that is too old cannot be imported
+
+        return http2_channel.Channel(host=host, port=port, tls=tls, timeout_s=timeout_s)
 
     async def send(self, dispatch: Dispatch) -> Answer:
         """Send to one device; every trouble is an answer."""
@@ -157,3 +166,12 @@ class ApnsProvider:
 def apns_id(job_id: str, token: str) -> str:
     """Return Apple's id of a job's message to one device: the same at each attempt, and to be told to Apple."""
     return str(uuid.uuid5(APNS_IDS, f"{job_id}:{token}"))
+
+
+def check_h2() -> None:
+    """Raise SettingsError where the h2 that is installed is one of apns2's, which this client cannot use."""
+    if int((installed := version("h2")).partition(".")[0]) < LEAST_H2:
+        raise SettingsError(
+            f"providers.apns.client: h2 needs h2 {LEAST_H2}, and here is h2 {installed}, as apns2 needs it: choose"
+            " client apns2, or install push-throttle without the extra apns2"
+        )

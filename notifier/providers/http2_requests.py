@@ -40,6 +40,18 @@ Result: TypeAlias = Response | Answer
 Waiting: TypeAlias = "OrderedDict[Request, None]"
 
 
+class Channel(Protocol):
+    """Requests to one host, from one event loop; nothing raised for what a network does."""
+
+    async def request(self, headers: list[HeaderTuple], body: bytes, *, send_by: float) -> Result:
+        """Send one request; send_by is on the loop's clock, past it the request is not begun any more."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections: what was sent becomes UNKNOWN, what still waits UNSENT."""
+        ...
+
+
 class Request:
     """One POST on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds."""
 

@@ -17,14 +17,14 @@ import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
 from notifier.notification import Device, Notification
+from notifier.providers.apns import LEAST_H2
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.simulators.webpush_browser import subscription
@@ -149,20 +149,28 @@ class Stage:
     async def reach(self, count: int) -> None:
         """Wait until so many messages have arrived at this test's devices."""
         assert self.line is not None
-        wanted = {self.rig.scripted_as(device) for device in self.devices}
-        await self.line.reach(lambda arrived: sum(a.token in wanted for a in arrived) >= count)
+
+        def enough(arrived: list[Arrival]) -> bool:
+            wanted = {self.rig.scripted_as(device) for device in self.devices}
+            return sum(arrival.token in wanted for arrival in arrived) >= count
+
+        await self.line.reach(enough)
+
+    async def tell(self, **what: Any) -> None:
+        """Tell the server what notifier/simulators/control.py takes; settings stay until told otherwise."""
+        await self._ask(self.rig.platform, what)
 
     async def cut(self) -> None:
         """Cut every connection to the server, as a broken network does."""
-        await self._ask(self.rig.platform, {"cut": True})
+        await self.tell(cut=True)
 
     async def stop(self) -> None:
         """Have the server gone."""
-        await self._ask(self.rig.platform, {"listening": False})
+        await self.tell(listening=False)
 
     async def start(self) -> None:
         """Have it back, at the same address."""
-        await self._ask(self.rig.platform, {"listening": True})
+        await self.tell(listening=True)
 
     async def _ask(self, whom: str, what: object) -> None:
         assert self.line is not None, f"{self.rig.name} has no server to be told {what}"
@@ -276,6 +284,17 @@ class ApnsH2(ApnsRig):
         return ApnsProvider
 
 
+class ApnsApns2(ApnsRig):
+    """APNs over apns2."""
+
+    name = "apns-apns2"
+
+    def client(self) -> Callable[..., Provider]:
+        from notifier.providers.apns2_client import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
+
+        return Apns2Provider
+
+
 class Fcm(Rig):
     """FCM over HTTP v1."""
 
@@ -363,16 +382,7 @@ class Console(Rig):
             await provider.close()
 
 
-def _apns() -> Iterator[Rig]:
-    # Which client can be had is decided by the h2 that is installed: no environment has both.
-    if int(version("h2").partition(".")[0]) >= 4:
-        yield ApnsH2()
-
-
-def _webpush() -> Iterator[Rig]:
-    if find_spec("pywebpush"):
-        yield WebPush()
-
-
-RIGS: Final[Sequence[Rig]] = (*_apns(), Fcm(), *_webpush(), Console())
+# Which client of Apple's can be had is decided by the h2 that is installed: no environment has both.
+APNS: Final = ApnsH2() if int(version("h2").partition(".")[0]) >= LEAST_H2 else ApnsApns2()
+RIGS: Final[Sequence[Rig]] = (APNS, Fcm(), WebPush(), Console())
 NETWORKED: Final = tuple(rig for rig in RIGS if rig.networked)

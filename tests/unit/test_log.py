@@ -12,7 +12,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.log import configure_logging, mask_secrets, mask_text
+from notifier.log import QUIET, configure_logging, mask_secrets, mask_text
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -24,7 +24,7 @@ def _as_before() -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level
-    for name in ("hpack", "h2", "urllib3", "google", "google.auth", "requests", "asyncio", "aiohttp.access"):
+    for name in QUIET:
         logging.getLogger(name).setLevel(logging.NOTSET)
     structlog.reset_defaults()
 

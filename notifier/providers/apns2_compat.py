@@ -1,0 +1,78 @@
+"""apns2 and hyper, made importable on Pythons they were not written for; the standard library stays as it was.
+
+Can be imported only where the extra ``push-throttle[apns2]`` is installed, else raises SettingsError. It has to be
+the first to import h2 there: that h2 is of 2017, too.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import contextlib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from notifier.errors import SettingsError
+
+NEWEST_H2: Final = 2
+# Python 3.10 took these names out of `collections`. They are looked up while the modules below are imported, and
+# never after.
+NAMES: Final = ("Iterable", "Mapping", "MutableMapping", "MutableSet")
+
+
+def _check() -> None:
+    h2 = version("h2")
+    fits = int(h2.partition(".")[0]) <= NEWEST_H2
+    missing = []
+    for name in ("compat-fork-apns2", "hyper"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing or not fits:
+        what = f"{' and '.join(missing)} not installed" if missing else f"h2 {h2} is installed beside it"
+        raise SettingsError(
+            f"providers.apns.client: apns2 cannot be used: {what}. It needs an environment of its own, because its"
+            " hyper works with h2 2 alone: in a new one, pip install 'push-throttle[apns2]'"
+        )
+
+
+@contextlib.contextmanager
+def _aliases() -> Iterator[None]:
+    added = [name for name in NAMES if not hasattr(collections, name)]
+    for name in added:
+        setattr(collections, name, getattr(collections.abc, name))
+    try:
+        yield
+    finally:
+        for name in added:
+            delattr(collections, name)
+
+
+_check()
+with _aliases():
+    from apns2.client import APNsClient
+    from apns2.credentials import Credentials
+    from apns2.payload import Payload
+    from h2.config import H2Configuration
+    from h2.connection import ConnectionState, H2Connection
+    from h2.errors import ErrorCodes
+    from h2.exceptions import ProtocolError
+    from hyper import HTTP20Connection
+    from hyper.common.bufsocket import BufferedSocket
+    from hyper.http20.connection import _LockedObject as Locked
+
+__all__ = [
+    "APNsClient",
+    "BufferedSocket",
+    "ConnectionState",
+    "Credentials",
+    "ErrorCodes",
+    "H2Configuration",
+    "H2Connection",
+    "HTTP20Connection",
+    "Locked",
+    "Payload",
+    "ProtocolError",
+]

@@ -1,0 +1,312 @@
+"""APNs through apns2, beyond the contract: what apns2 and hyper get wrong by themselves. See docs/apns2.md."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rigs import ApnsApns2, Simulators, Stage
+
+from notifier.errors import SettingsError
+from notifier.notification import Notification
+from notifier.providers import apns2_thread
+from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
+from notifier.providers.contract import Outcome
+from notifier.simulators.certificates import make_certificates
+from notifier.simulators.wire import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RIG = ApnsApns2()
+SILENT = Reply(200, delay_ms=60_000)
+AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "wrong_name": False}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    with Simulators(tmp_path_factory.mktemp("simulators")) as simulators:
+        yield simulators
+
+
+@pytest.fixture
+def simulators(running: Simulators) -> Iterator[Simulators]:
+    """The simulators, which a test may tell what it likes."""
+    yield running
+
+    async def forget(s: Stage) -> None:
+        await s.tell(**AS_EVER)
+
+    RIG.play(running, forget)
+
+
+def owner(stage: Stage) -> Any:
+    """The thread of a stage's provider."""
+    return stage.provider._channel._owner
+
+
+def body_of(size: int) -> str:
+    """The body of a notification whose payload takes so many bytes."""
+    return "x" * (size + 1 - len(payload(Notification(user="u", devices=[], title="t", body="x"))))
+
+
+# What surrounds it.
+
+
+def test_the_standard_library_is_as_before() -> None:
+    """Importing apns2 leaves the modules of the standard library that it needs patched with what they had."""
+    code = """
+import collections, collections.abc, http.client, json, logging, select, socket, ssl, sys, threading
+modules = (collections, collections.abc, http.client, json, logging, select, socket, ssl, threading)
+before = [dict(vars(module)) for module in modules]
+import notifier.providers.apns2_client
+assert "hyper" in sys.modules
+assert [dict(vars(module)) for module in modules] == before
+assert not {"Iterable", "Mapping", "MutableMapping", "MutableSet"} & vars(collections).keys()
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_default_client_says_why_it_cannot_be_had(simulators: Simulators) -> None:
+    """Where apns2 is, `client: h2` is refused with the reason and a way out."""
+    told = simulators.told["apns"]
+    key = Path(told["key_file"]).read_text()
+    with pytest.raises(SettingsError, match=r"h2 2\.6.*client apns2"):
+        ApnsProvider(topic=told["topic"], team_id=told["team_id"], key_id=told["key_id"], key=key)
+
+
+# Who is spoken to.
+
+
+def test_a_wrong_name_is_refused(simulators: Simulators) -> None:
+    """A certificate for another host gets nothing, though our authority signed it."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(wrong_name=True)
+        answer = await s.send()
+        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Unreachable")
+        assert await s.arrivals() == []
+
+    RIG.play(simulators, law)
+
+
+def test_a_strange_authority_is_refused(simulators: Simulators, tmp_path: Path) -> None:
+    """A server that our authority did not sign for gets nothing."""
+    told = simulators.told["apns"]
+    strange = told | {"ca_file": str(make_certificates(tmp_path).ca_file)}
+
+    async def law(s: Stage) -> None:
+        provider = RIG.provider(strange, told["endpoint"], 5_000_000)
+        answer = await provider.send(s.dispatch(await s.device()))
+        await provider.close()
+        assert answer.outcome is Outcome.UNSENT
+        assert await s.arrivals() == []
+
+    RIG.play(simulators, law)
+
+
+def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
+    """The connection has TCP_NODELAY, without which a send in sequence takes 40 ms."""
+
+    async def law(s: Stage) -> None:
+        await s.send()
+        (connection,) = owner(s)._living
+        assert connection._sock._sck.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    RIG.play(simulators, law)
+
+
+# What goes over it.
+
+
+@pytest.mark.parametrize("size", [1023, 1024, 1025, 2048, PAYLOAD_BYTES])
+def test_bodies_of_whole_kibibytes(simulators: Simulators, size: int) -> None:
+    """A payload of any size is completed: hyper leaves those of 1,024, 2,048… bytes without their end."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send(title="t", body=body_of(size))).outcome is Outcome.DELIVERED
+
+    RIG.play(simulators, law)
+
+
+def test_many_large_bodies(simulators: Simulators) -> None:
+    """500 bodies of 4,096 bytes at once, far over the connection's window, all arrive, over one connection."""
+
+    async def law(s: Stage) -> None:
+        devices = [await s.device() for _ in range(500)]
+        body = body_of(PAYLOAD_BYTES)
+        answers = await asyncio.gather(*(s.send(device, title="t", body=body) for device in devices))
+        assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 500}
+        assert len(owner(s)._living) == 1
+
+    RIG.play(simulators, law)
+
+
+def test_many_errors(simulators: Simulators) -> None:
+    """Error pages in their hundreds do not use up the window that they arrive through."""
+
+    async def law(s: Stage) -> None:
+        device = await s.device(Reply(502, "<html>" + "x" * 3000))
+        for _ in range(5):
+            answers = await asyncio.gather(*(s.send(device) for _ in range(100)))
+            assert {answer.status for answer in answers} == {502}
+        assert len(owner(s)._living) == 1
+
+    RIG.play(simulators, law)
+
+
+def test_narrow_streams(simulators: Simulators) -> None:
+    """A body wider than its stream's window goes out in parts as the server takes them, and arrives whole."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(window_bytes=1000)
+        await s.send()
+        answers = await asyncio.gather(*(s.send(data={"x": "y" * 3900}) for _ in range(30)))
+        assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
+        assert {len(arrival.data["x"]) for arrival in (await s.arrivals())[1:]} == {3900}
+
+    RIG.play(simulators, law)
+
+
+def test_the_stream_limit(simulators: Simulators) -> None:
+    """With one stream at a time nothing is refused or lost; a late one is UNSENT in time and never sent."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(max_streams=1, latency_ms=10)
+        answers = await asyncio.gather(*(s.send() for _ in range(20)))
+        assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 20}
+        await s.tell(latency_ms=300)
+        first = asyncio.create_task(s.send())
+        await s.reach(21)
+        late = await s.send(within_s=0.05)
+        assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
+        assert (await first).outcome is Outcome.DELIVERED
+        assert len(await s.arrivals()) == 21
+
+    RIG.play(simulators, law)
+
+
+# What breaks.
+
+
+def test_goaway(simulators: Simulators) -> None:
+    """After a GOAWAY what the server processes is answered, the rest is UNSENT, and the next goes elsewhere."""
+
+    async def law(s: Stage) -> None:
+        await s.send()
+        devices = [await s.device(Reply(200, delay_ms=300)) for _ in range(10)]
+        sends = [asyncio.create_task(s.send(device)) for device in devices]
+        await s.reach(11)
+        await s.tell(go_away={"keep": 0.5})
+        outcomes = Counter(answer.outcome for answer in await asyncio.gather(*sends))
+        assert outcomes == {Outcome.DELIVERED: 5, Outcome.UNSENT: 5}
+        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
+        assert len(owner(s)._living) == 1
+
+    RIG.play(simulators, law)
+
+
+@pytest.mark.parametrize(("code", "outcome"), [("REFUSED_STREAM", Outcome.UNSENT), ("INTERNAL_ERROR", Outcome.UNKNOWN)])
+def test_a_stream_cut_off(simulators: Simulators, code: str, outcome: Outcome) -> None:
+    """A stream that the server refused was not sent; one that it broke off may have been. Its neighbours go on."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send(await s.device(Reply(reset=code)))).outcome is outcome
+        assert (await s.send()).outcome is Outcome.DELIVERED
+        assert len(owner(s)._living) == 1
+
+    RIG.play(simulators, law)
+
+
+def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
+    """A send that its caller cancels leaves room for the next."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(max_streams=1)
+        await s.send()
+        send = asyncio.create_task(s.send(await s.device(SILENT)))
+        await s.reach(2)
+        send.cancel()
+        assert (await s.send()).outcome is Outcome.DELIVERED
+        assert send.cancelled()
+
+    RIG.play(simulators, law)
+
+
+def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connection that still answers is kept, one that does not is left for a new one."""
+    monkeypatch.setattr(apns2_thread, "IDLE_S", 0.05)
+
+    async def law(s: Stage) -> None:
+        await s.send()
+        (kept,) = owner(s)._living
+        async with asyncio.timeout(5):
+            while kept.heard_at < owner(s)._pinged_at or not owner(s)._pinged_at:
+                await s.arrivals()
+        assert owner(s)._connection is kept
+        await s.tell(silent=True)
+        async with asyncio.timeout(5):
+            while owner(s)._connection is kept:
+                await s.arrivals()
+        await s.tell(silent=False)
+        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
+
+    RIG.play(simulators, law, timeout_us=300_000)
+
+
+def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:
+    """While apns2 hangs in a handshake that is never answered, the loop runs on, sends answer in time, close ends."""
+
+    async def run() -> None:
+        with socket.socket() as mute:
+            mute.bind(("127.0.0.1", 0))
+            mute.listen()
+            endpoint = f"https://127.0.0.1:{mute.getsockname()[1]}"
+            async with RIG.stage(simulators, endpoint=endpoint, timeout_us=1_000_000) as s:
+                began = time.monotonic()
+                sends = [asyncio.create_task(s.send(within_s=within_s)) for within_s in (0.2, 5.0)]
+                longest = last = 0.0
+                while not all(send.done() for send in sends):
+                    await asyncio.sleep(0.01)
+                    now = time.monotonic() - began
+                    longest, last = max(longest, now - last), now
+                assert [send.result().outcome for send in sends] == [Outcome.UNSENT] * 2
+                assert last < 1.5
+                assert longest < 0.2
+                thread = owner(s)
+                waiting = asyncio.create_task(s.send())
+                await asyncio.sleep(0)
+                began = time.monotonic()
+                await s.provider.close()
+                assert time.monotonic() - began < 2.5
+                assert (await waiting).outcome is Outcome.UNSENT
+                assert not thread.is_alive()
+
+    asyncio.run(run())
+
+
+def test_close_ends_the_thread(simulators: Simulators) -> None:
+    """One thread from the first send to `close`, which does not wait for a silent server."""
+
+    async def law(s: Stage) -> None:
+        assert owner(s) is None
+        await s.send()
+        thread = owner(s)
+        send = asyncio.create_task(s.send(await s.device(SILENT)))
+        await s.reach(2)
+        began = time.monotonic()
+        await s.provider.close()
+        assert time.monotonic() - began < 0.5
+        assert not thread.is_alive()
+        assert (await send).outcome is Outcome.UNKNOWN
+
+    RIG.play(simulators, law)

@@ -21,6 +21,7 @@ TABLE: Final = Table(
         (410, "ExpiredToken"): Outcome.DEAD_TOKEN,
         (429, "TooManyRequests"): Outcome.RETRY,  # of this one device
         (400, "IdleTimeout"): Outcome.RETRY,
+        (403, "Forbidden"): Outcome.REJECTED,  # Apple: not to be tried again
         (400, "BadTopic"): Outcome.FAULT,
         (400, "MissingTopic"): Outcome.FAULT,
         (400, "TopicDisallowed"): Outcome.FAULT,
@@ -33,7 +34,8 @@ TABLE: Final = Table(
         (403, "UnrelatedKeyIdInToken"): Outcome.FAULT,
         (429, "TooManyProviderTokenUpdates"): Outcome.FAULT,
     },
-    by_status={200: Outcome.DELIVERED, 429: Outcome.RETRY},
+    # Of a message Apple says 400, 410 or 413. These are about who asks, and where: a credential, a proxy, a host.
+    by_status={200: Outcome.DELIVERED, 429: Outcome.RETRY} | dict.fromkeys((401, 403, 404, 405, 407, 421), Outcome.FAULT),
     # A redirect is somebody's proxy: nothing reached Apple. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={Outcome.RETRY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: SERVER_ERROR_US},

@@ -29,8 +29,11 @@ class HeaderEncoder(Encoder):
     def encode(self, headers: Iterable[HeaderTuple], huffman: bool = True) -> bytes:  # type: ignore[override]  # noqa: ARG002 - h2 leaves it at its default
         """Return the header block of `headers`."""
         block = []
-        if self.table_size_changes:
+        if sizes := self.table_size_changes:
             self._indexed.clear()
+            # RFC 7541, 4.2: of several changes since the last block the least and the last. hpack would tell all,
+            # also one that is too large by now.
+            self.table_size_changes = [min(sizes), sizes[-1]] if min(sizes) < sizes[-1] else [sizes[-1]]
             self.header_table.resized = True  # hpack forgets it when the server names the same size again
             block.append(super().encode([]))  # the new size has to stand first
         for header in headers:

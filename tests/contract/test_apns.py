@@ -42,27 +42,49 @@ def test_headers(identity):
 
 # What is answered.
 
+# Apple's own table of reasons, whole; then what stands in no table.
+MESSAGE = (
+    "BadCollapseId", "BadDeviceToken", "BadExpirationDate", "BadMessageId", "BadPriority", "DeviceTokenNotForTopic",
+    "DuplicateHeaders", "InvalidPushType", "MissingDeviceToken", "PayloadEmpty", "NeverHeardOf", "",
+)  # fmt: skip
+TOPIC_IS_WRONG = ("BadTopic", "MissingTopic", "TopicDisallowed")
+WHO_ASKS = (
+    "BadCertificate", "BadCertificateEnvironment", "BadEnvironmentKeyIdInToken", "ExpiredProviderToken",
+    "InvalidProviderToken", "MissingProviderToken", "UnrelatedKeyIdInToken", "NeverHeardOf",
+)  # fmt: skip
+
+
+def row(outcome: Outcome, status: int, reason: str = "", wait_us: int | None = None) -> tuple[Reply, Answer]:
+    return Reply(status, reason), Answer(outcome, status, "" if reason.startswith("<") else reason, wait_us)
+
+
 ANSWERS = [
-    (Reply(410, "Unregistered"), Answer(Outcome.DEAD_TOKEN, 410, "Unregistered")),
-    (Reply(410, "ExpiredToken"), Answer(Outcome.DEAD_TOKEN, 410, "ExpiredToken")),
-    (Reply(400, "BadDeviceToken"), Answer(Outcome.REJECTED, 400, "BadDeviceToken")),
-    (Reply(400, "DeviceTokenNotForTopic"), Answer(Outcome.REJECTED, 400, "DeviceTokenNotForTopic")),
-    (Reply(413, "PayloadTooLarge"), Answer(Outcome.REJECTED, 413, "PayloadTooLarge")),
-    (Reply(403, "InvalidProviderToken"), Answer(Outcome.FAULT, 403, "InvalidProviderToken", MINUTE_US)),
-    (Reply(429, "TooManyProviderTokenUpdates"),
-     Answer(Outcome.FAULT, 429, "TooManyProviderTokenUpdates", MINUTE_US)),
-    (Reply(429, "TooManyRequests"), Answer(Outcome.RETRY, 429, "TooManyRequests", MINUTE_US)),
-    (Reply(500, "InternalServerError"), Answer(Outcome.UNKNOWN, 500, "InternalServerError", 15 * MINUTE_US)),
-    (Reply(503, "Shutdown"), Answer(Outcome.UNKNOWN, 503, "Shutdown", 15 * MINUTE_US)),
-    (Reply(400, "NeverHeardOf"), Answer(Outcome.REJECTED, 400, "NeverHeardOf")),
-    (Reply(418, ""), Answer(Outcome.REJECTED, 418)),
-    (Reply(599, "NeverHeardOf"), Answer(Outcome.UNKNOWN, 599, "NeverHeardOf", 15 * MINUTE_US)),
-    (Reply(502, "<html><body>Bad Gateway</body></html>"), Answer(Outcome.UNKNOWN, 502, "", 15 * MINUTE_US)),
-    (Reply(302, "<html>login</html>"), Answer(Outcome.FAULT, 302, "", MINUTE_US)),
-]  # fmt: skip
+    *(row(Outcome.DEAD_TOKEN, 410, reason) for reason in ("Unregistered", "ExpiredToken")),
+    *(row(Outcome.REJECTED, 400, reason) for reason in MESSAGE),
+    row(Outcome.REJECTED, 403, "Forbidden"),
+    row(Outcome.REJECTED, 413, "PayloadTooLarge"),
+    row(Outcome.REJECTED, 418),
+    row(Outcome.REJECTED, 410, "NeverHeardOf"),
+    *(row(Outcome.FAULT, 400, reason, MINUTE_US) for reason in TOPIC_IS_WRONG),
+    *(row(Outcome.FAULT, 403, reason, MINUTE_US) for reason in WHO_ASKS),
+    row(Outcome.FAULT, 429, "TooManyProviderTokenUpdates", MINUTE_US),
+    row(Outcome.FAULT, 404, "BadPath", MINUTE_US),
+    row(Outcome.FAULT, 405, "MethodNotAllowed", MINUTE_US),
+    row(Outcome.FAULT, 404, "<html>nginx</html>", MINUTE_US),
+    row(Outcome.FAULT, 407, "<html>proxy</html>", MINUTE_US),
+    row(Outcome.FAULT, 302, "<html>login</html>", MINUTE_US),
+    row(Outcome.RETRY, 429, "TooManyRequests", MINUTE_US),
+    row(Outcome.RETRY, 429, "NeverHeardOf", MINUTE_US),
+    row(Outcome.RETRY, 400, "IdleTimeout", MINUTE_US),
+    row(Outcome.UNKNOWN, 500, "InternalServerError", 15 * MINUTE_US),
+    row(Outcome.UNKNOWN, 503, "ServiceUnavailable", 15 * MINUTE_US),
+    row(Outcome.UNKNOWN, 503, "Shutdown", 15 * MINUTE_US),
+    row(Outcome.UNKNOWN, 599, "NeverHeardOf", 15 * MINUTE_US),
+    row(Outcome.UNKNOWN, 502, "<html><body>Bad Gateway</body></html>", 15 * MINUTE_US),
+]
 
 
-@pytest.mark.parametrize(("reply", "expected"), ANSWERS, ids=lambda v: getattr(v, "reason", "")[:20] or "none")
+@pytest.mark.parametrize(("reply", "expected"), ANSWERS, ids=lambda v: f"{v.status}{v.reason[:20]}")
 def test_answers(identity, reply, expected):
     """Each status and reason has its meaning, and one that was never seen before has one too."""
 

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import AsyncIterator
-from typing import Final
+from collections import deque
+from typing import Final, TypeAlias
 
 SECOND_US: Final = 1_000_000
 FIRST_BACKOFF_S: Final = 0.2
 LONGEST_BACKOFF_S: Final = 30.0
+
+
+# The devices whose turn is held, each with those who wait for it. No lock for each: nearly no device has two at once.
+_Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
 
 
 class Backoff:
@@ -57,26 +61,61 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._askers: dict[str, int] = {}
+        self._waiting: _Waiting = {}
 
-    @contextlib.asynccontextmanager
-    async def turn(self, token: str, until: float) -> AsyncIterator[bool]:
-        """Hold the turn of this device; False where it did not come until that moment of the loop's clock."""
-        lock = self._locks.setdefault(token, asyncio.Lock())
-        self._askers[token] = self._askers.get(token, 0) + 1
-        held = False
+    def turn(self, token: str, until: float) -> _Turn:
+        """Hold the turn of this device with ``async with``, which tells False where it did not come until then.
+
+        until: on the loop's clock, in seconds.
+        """
+        return _Turn(self._waiting, token, until)
+
+
+class _Turn:
+    """One asker's turn."""
+
+    __slots__ = ("_held", "_token", "_until", "_waiting")
+
+    def __init__(self, waiting: _Waiting, token: str, until: float) -> None:
+        self._waiting, self._token, self._until = waiting, token, until
+        self._held = False
+
+    async def __aenter__(self) -> bool:
+        waiting = self._waiting.get(self._token)
+        if waiting is None:
+            self._waiting[self._token] = deque()
+            self._held = True
+            return True
+        mine = asyncio.get_running_loop().create_future()
+        waiting.append(mine)
         try:
             with contextlib.suppress(TimeoutError):
-                if lock.locked():
-                    async with asyncio.timeout_at(until):
-                        held = await lock.acquire()
-                else:
-                    held = await lock.acquire()
-            yield held
-        finally:
-            if held:
-                lock.release()
-            self._askers[token] -= 1
-            if not self._askers[token]:
-                del self._askers[token], self._locks[token]
+                async with asyncio.timeout_at(self._until):
+                    await mine
+        except asyncio.CancelledError:
+            self._give_up(waiting, mine)
+            raise
+        # It may have been handed over in the very moment in which the time was up.
+        self._held = mine.done() and not mine.cancelled()
+        if not self._held:
+            self._give_up(waiting, mine)
+        return self._held
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._held:
+            self._pass_on()
+
+    def _give_up(self, waiting: deque[asyncio.Future[None]], mine: asyncio.Future[None]) -> None:
+        if mine in waiting:
+            waiting.remove(mine)
+        elif not mine.cancelled():
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        waiting = self._waiting[self._token]
+        while waiting:
+            following = waiting.popleft()
+            if not following.done():
+                following.set_result(None)
+                return
+        del self._waiting[self._token]

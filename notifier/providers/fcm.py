@@ -65,11 +65,14 @@ class FcmProvider:
             body = self._messages.build(dispatch)
         except InvalidNotificationError as error:
             return Answer(Outcome.REJECTED, reason=f"InvalidPayload: {error}")
-        if unsent := self._pool.unsent(self._origin, dispatch.send_by):
-            return unsent
-        token = await self._tokens.get(dispatch.send_by)
-        if isinstance(token, Answer):
-            return token
+        token = self._tokens.ready()
+        if not token:
+            if unsent := self._pool.unsent(self._origin, dispatch.send_by):
+                return unsent
+            fetched = await self._tokens.get(dispatch.send_by)
+            if isinstance(fetched, Answer):
+                return fetched
+            token = fetched
         answer = await self._post(body, token, dispatch.send_by)
         if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
             self._log.error(

@@ -43,6 +43,10 @@ class AccessTokens:
         self._fetching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
 
+    def ready(self) -> str:
+        """Return the token if it is usable and need not be renewed yet; else nothing, and `get` is to be asked."""
+        return self._token if asyncio.get_running_loop().time() < self._renew_at else ""
+
     async def get(self, until: float) -> str | Answer:
         """Return a usable token, waiting until that moment of the loop's clock; else what to answer."""
         loop = asyncio.get_running_loop()

@@ -15,6 +15,9 @@ MS_US: Final = 1_000
 LATEST_MS: Final = 7_258_118_400_000  # the year 2200
 SERVER_ERROR_US: Final = 15 * MINUTE_US  # Apple: after a 5xx, retry after 15 minutes
 
+# Of a message Apple says 400, 410 or 413. These are about who asks, and where: a credential, a proxy, a host.
+WHO_ASKS: Final = (401, 403, 404, 405, 407, 421)
+
 TABLE: Final = Table(
     by_reason={
         (410, "Unregistered"): Outcome.DEAD_TOKEN,
@@ -34,8 +37,7 @@ TABLE: Final = Table(
         (403, "UnrelatedKeyIdInToken"): Outcome.FAULT,
         (429, "TooManyProviderTokenUpdates"): Outcome.FAULT,
     },
-    # Of a message Apple says 400, 410 or 413. These are about who asks, and where: a credential, a proxy, a host.
-    by_status={200: Outcome.DELIVERED, 429: Outcome.RETRY} | dict.fromkeys((401, 403, 404, 405, 407, 421), Outcome.FAULT),
+    by_status={200: Outcome.DELIVERED, 429: Outcome.RETRY, **dict.fromkeys(WHO_ASKS, Outcome.FAULT)},
     # A redirect is somebody's proxy: nothing reached Apple. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={Outcome.RETRY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: SERVER_ERROR_US},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from notifier.notification import NAME_FORM
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
 from notifier.simulators.control import Control, tell
@@ -22,7 +23,7 @@ from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from notifier.simulators.simulator import Simulator
 
@@ -45,7 +46,8 @@ what the real ones check, log each message as it arrives, and go wrong in the wa
 
 The folder gets throw-away certificates and keys, simulators.json (the addresses; also printed, one line, once
 all listens), notifier.yaml (a configuration that sends to them) and wire.jsonl (what arrived). All but the last
-are written anew at each start.
+are written anew at each start. Each --app NAME is one more app in that configuration, with the topic
+com.example.NAME and the project simulated-NAME.
 """
 EPILOG: Final = """\
 what goes wrong, while they run:
@@ -119,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--latency-ms", type=_latency, default=0.0, metavar="F", help="wait before each answer, in milliseconds")
     add("--wire-log", type=Path, metavar="FILE", help="arrivals as JSON lines; default: wire.jsonl in the folder")
     add("--control", type=Path, metavar="FILE", help="the Unix socket to tell them things by; default: in the folder")
+    add(
+        "--app", action="append", type=_app, default=[], metavar="NAME", help="an app beside the first; may be repeated"
+    )
     for name in PLATFORMS:
         add(f"--{name}-port", type=_port, default=0, metavar="N", help="default: a free one")
     return parser
@@ -129,6 +134,12 @@ def _port(text: str) -> int:
     if not 0 <= port <= LAST_PORT:
         raise argparse.ArgumentTypeError(f"{port} is no port: give 0 to {LAST_PORT}")
     return port
+
+
+def _app(text: str) -> str:
+    if not NAME_FORM.fullmatch(text) or "_" in text:  # which no bundle id may have
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an app: use a-z, 0-9 and '-'")
+    return text
 
 
 def _latency(text: str) -> float:
@@ -172,7 +183,13 @@ async def _serve(options: argparse.Namespace) -> None:
         "latency_ms": options.latency_ms,
         "seed": options.seed,
     }
-    apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apns_public)}, port=options.apns_port, **shared)
+    topics = {app: f"com.example.{app}" for app in options.app}
+    apns = ApnsSimulator(
+        topics={TOPIC, *topics.values()},
+        team_keys={KEY_ID: (TEAM_ID, apns_public)},
+        port=options.apns_port,
+        **shared,
+    )
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
     webpush = WebPushSimulator(public_key=webpush_public, port=options.webpush_port, **shared)
     socket = (options.control or folder / "control").resolve()
@@ -186,7 +203,12 @@ async def _serve(options: argparse.Namespace) -> None:
         for option, order in orders.items():
             await _begin(control, option, order)
         account = make_service_account(folder, f"{fcm.url}/token", PROJECT_ID)
-        fcm.trust(account)
+        accounts = {
+            app: make_service_account(folder, f"{fcm.url}/token", f"simulated-{app}", f"service-account-{app}")
+            for app in options.app
+        }
+        for trusted in (account, *accounts.values()):
+            fcm.trust(trusted)
         _announce(
             folder,
             {
@@ -197,8 +219,14 @@ async def _serve(options: argparse.Namespace) -> None:
                     "key_id": KEY_ID,
                     "team_id": TEAM_ID,
                     "topic": TOPIC,
+                    **_apps(topics, "topic"),
                 },
-                "fcm": {"endpoint": fcm.url, "ca_file": ca_file, "service_account": str(account)},
+                "fcm": {
+                    "endpoint": fcm.url,
+                    "ca_file": ca_file,
+                    "service_account": str(account),
+                    **_apps(accounts, "service_account"),
+                },
                 "webpush": {
                     "endpoint": webpush.url,
                     "ca_file": ca_file,
@@ -262,6 +290,10 @@ async def _start(server: Simulator | Control, option: str, where: int | Path) ->
         await server.start()
     except OSError as error:
         raise UnusableError(f"{option} {where}: cannot listen there: {error.strerror or error}") from None
+
+
+def _apps(given: Mapping[str, object], key: str) -> dict[str, Any]:
+    return {"apps": {app: {key: str(value)} for app, value in given.items()}} if given else {}
 
 
 def _announce(folder: Path, what: dict[str, Any]) -> None:

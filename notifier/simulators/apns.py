@@ -163,6 +163,7 @@ class ApnsSimulator(Simulator):
                 data={key: value for key, value in verdict.payload.items() if key != "aps"},
                 title=alert.get("title") if isinstance(alert, dict) else alert,
                 ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
+                app=headers.get("apns-topic"),
             )
         )
         return reply, verdict

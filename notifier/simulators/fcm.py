@@ -51,7 +51,8 @@ ERROR_CODES: Final = {
 class FcmSimulator(HttpsSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
-    Whom to trust: `public_key` (PEM) and `client_email`, or later `trust(service account file)`.
+    Whom to trust: `public_key` (PEM) and `client_email`, for `project_id`; or later `trust(service account file)`,
+    for the account's own project.
     scripts: by device token; those under ``/token`` are for the token endpoint.
     token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
     """
@@ -77,10 +78,8 @@ class FcmSimulator(HttpsSimulator):
         self.token_lifetime_s = token_lifetime_s
         self.token_fetches = 0
         self._log = log
-        self._project_id = project_id
-        self._public_key = public_key
-        self._client_email = client_email
-        self._access: dict[str, float] = {}  # access token -> its end on the monotonic clock
+        self._accounts = {project_id: (client_email, public_key)}
+        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, its project
 
     def routes(self) -> list[web.RouteDef]:
         """What is served where."""
@@ -90,10 +89,9 @@ class FcmSimulator(HttpsSimulator):
         ]
 
     def trust(self, service_account: Path) -> None:
-        """Accept the assertions that this service account signs, and no others."""
+        """Accept the assertions that this service account signs, and no others for its project."""
         account = json.loads(service_account.read_text(encoding="utf-8"))
-        self._client_email = account["client_email"]
-        self._public_key = public_key_of(account["private_key"])
+        self._accounts[account["project_id"]] = account["client_email"], public_key_of(account["private_key"])
 
     def expire_tokens(self) -> None:
         """End every access token handed out so far."""
@@ -108,24 +106,35 @@ class FcmSimulator(HttpsSimulator):
             return cut(request)
         if reply.status != HTTPStatus.OK:
             return _oauth_error(reply)
-        error = self._assertion_error(str(form.get("grant_type", "")), str(form.get("assertion", "")))
+        assertion = str(form.get("assertion", ""))
+        project, (client_email, public_key) = self._account_of(assertion)
+        error = self._assertion_error(str(form.get("grant_type", "")), assertion, client_email, public_key)
         if error:
             return _oauth_error(Reply(400, error))
         token = "ya29." + secrets.token_urlsafe(48)
-        self._access[token] = time.monotonic() + self.token_lifetime_s
+        self._access[token] = time.monotonic() + self.token_lifetime_s, project
         answer = {"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"}
         return web.json_response(answer)
 
-    def _assertion_error(self, grant: str, assertion: str) -> str:
+    def _account_of(self, assertion: str) -> tuple[str, tuple[str, str]]:
+        """The project and the account of whom it says that it comes from; some account's if it says nothing."""
+        try:
+            issuer = jwt.decode(assertion, options={"verify_signature": False}).get("iss")
+        except jwt.PyJWTError:
+            issuer = None
+        accounts = list(self._accounts.items())
+        return next((account for account in accounts if account[1][0] == issuer), accounts[0])
+
+    def _assertion_error(self, grant: str, assertion: str, client_email: str, public_key: str) -> str:
         if grant != GRANT:
             return "unsupported_grant_type"
         try:
             claims = jwt.decode(
                 assertion,
-                self._public_key,
+                public_key,
                 algorithms=["RS256"],
                 audience=[AUDIENCE, self.url + TOKEN_ENDPOINT],
-                issuer=self._client_email,
+                issuer=client_email,
                 options={"require": ["iss", "aud", "iat", "exp", "scope"]},
             )
         except (jwt.PyJWTError, ValueError):
@@ -144,18 +153,25 @@ class FcmSimulator(HttpsSimulator):
         if reply.status == HTTPStatus.OK and (scripted := self.scripted(token)):
             reply = scripted
         name = FAKE_MESSAGE if validate_only else f"0:{at_us}%{secrets.token_hex(8)}"
-        name = f"projects/{self._project_id}/messages/{name}"
-        self._log.record(_arrival(at_us, message, reply, name, dry_run=validate_only))
+        project = request.match_info["project"]
+        name = f"projects/{project}/messages/{name}"
+        self._log.record(_arrival(at_us, message, reply, project, name, dry_run=validate_only))
         may_answer = await self._may_answer(request, reply, self.latency_ms + reply.delay_ms)
         return _response(reply, name) if may_answer else cut(request)
 
+    def _refusal(self, authorization: str, project: str) -> Reply | None:
+        scheme, _, bearer = authorization.partition(" ")
+        until, own_project = self._access.get(bearer, (0.0, ""))
+        if scheme != "Bearer" or until <= time.monotonic():
+            return Reply(401, "UNAUTHENTICATED")
+        if project not in self._accounts:
+            return Reply(404, "NOT_FOUND")
+        return None if project == own_project else Reply(403, "PERMISSION_DENIED")
+
     def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], bool, Reply]:
         """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
-        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        if scheme != "Bearer" or self._access.get(bearer, 0.0) <= time.monotonic():
-            return {}, False, Reply(401, "UNAUTHENTICATED")
-        if request.match_info["project"] != self._project_id:
-            return {}, False, Reply(404, "NOT_FOUND")
+        if refusal := self._refusal(request.headers.get("Authorization", ""), request.match_info["project"]):
+            return {}, False, refusal
         if request.content_type != "application/json":
             return {}, False, Reply(400, "INVALID_ARGUMENT")
         try:
@@ -171,7 +187,7 @@ class FcmSimulator(HttpsSimulator):
         return message, validate_only is True, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
 
 
-def _arrival(at_us: int, message: dict[str, Any], reply: Reply, name: str, *, dry_run: bool) -> Arrival:
+def _arrival(at_us: int, message: dict[str, Any], reply: Reply, project: str, name: str, *, dry_run: bool) -> Arrival:
     return Arrival(
         at_us=at_us,
         platform="fcm",
@@ -184,6 +200,7 @@ def _arrival(at_us: int, message: dict[str, Any], reply: Reply, name: str, *, dr
         title=part(message, "notification", "title", kind=str),
         dry_run=dry_run,
         ttl_us=_microseconds(part(message, "android", "ttl", kind=str)),
+        app=project,
     )
 
 
@@ -225,8 +242,8 @@ def public_key_of(private_key: str) -> str:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def make_service_account(folder: Path, token_uri: str, project_id: str) -> Path:
-    """Write a new service account as Google hands it out (RSA 2048) into `folder`; return its path."""
+def make_service_account(folder: Path, token_uri: str, project_id: str, name: str = "service-account") -> Path:
+    """Write a new service account as Google hands it out (RSA 2048) into the folder, as `name`.json; its path."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     account = {
         "type": "service_account",
@@ -237,7 +254,7 @@ def make_service_account(folder: Path, token_uri: str, project_id: str) -> Path:
         "client_id": "100000000000000000000",
         "token_uri": token_uri,
     }
-    path = folder / "service-account.json"
+    path = folder / f"{name}.json"
     path.touch(mode=0o600)
     path.write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
     return path

@@ -23,6 +23,7 @@ class Arrival:
     status: the HTTP status decided for it; 0 if it was to get no answer.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
     dry_run: it was only to be validated, so that no device gets it.
+    app: under which it was sent, the APNs topic or the FCM project.
     ttl_us: how long it asked to be kept from then on, in microseconds; None if it did not say.
     """
 
@@ -37,6 +38,7 @@ class Arrival:
     title: str | None = None
     dry_run: bool = False
     ttl_us: int | None = None
+    app: str | None = None
 
 
 def part(message: object, *path: str, kind: type) -> Any:

@@ -66,10 +66,14 @@ def note(user: str, title: str = "Hello", *devices: Device, **fields: Any) -> No
 
 
 class Simulators:
-    """Both simulators, in a thread of this process: what arrived is in `arrivals`, answers go into `scripts`."""
+    """Both simulators, in a thread of this process: what arrived is in `arrivals`, answers go into `scripts`.
 
-    def __init__(self, folder: Path, **apns_options: Any) -> None:
+    apps: further ones, each with the topic com.example.<app> and the project simulated-<app>.
+    """
+
+    def __init__(self, folder: Path, *, apps: Sequence[str] = (), **apns_options: Any) -> None:
         self._folder = folder
+        self._topics = {app: f"com.example.{app}" for app in apps}
         self._apns_options = apns_options
         self._log = WireLog()
         self.scripts: dict[str, Sequence[Reply]] = {}
@@ -89,7 +93,7 @@ class Simulators:
             certificates=certificates,
             log=self._log,
             scripts=self.scripts,
-            topics={TOPIC},
+            topics={TOPIC, *self._topics.values()},
             team_keys={KEY_ID: (TEAM_ID, public)},
             **self._apns_options,
         )
@@ -99,8 +103,13 @@ class Simulators:
         self._thread.start()
         self.call(self.apns.start())
         self.call(self.fcm.start())
-        self._account = make_service_account(self._folder, f"{self.fcm.url}/token", "simulated-project")
-        self.fcm.trust(self._account)
+        token_uri = f"{self.fcm.url}/token"
+        self._account = make_service_account(self._folder, token_uri, "simulated-project")
+        self._accounts = {
+            app: make_service_account(self._folder, token_uri, f"simulated-{app}", app) for app in self._topics
+        }
+        for account in (self._account, *self._accounts.values()):
+            self.fcm.trust(account)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,8 +145,8 @@ class Simulators:
         arrivals = list(self._log.arrivals)
         return [a.title for a in arrivals if a.status == 200 and a.title is not None and a.title.startswith(prefix)]
 
-    def providers(self) -> dict[str, Any]:
-        """The section `providers` of a configuration."""
+    def providers(self, *apps: str) -> dict[str, Any]:
+        """The section `providers` of a configuration, with these named apps."""
         shared = {"ca_file": self._ca_file, "timeout": "1s"}
         return {
             "apns": {
@@ -147,12 +156,14 @@ class Simulators:
                 "topic": TOPIC,
                 "key_file": str(self._key),
                 "endpoint": self.apns.url,
+                "apps": {app: {"topic": self._topics[app]} for app in apps},
                 **shared,
             },
             "fcm": {
                 "client": "pyfcm",
                 "service_account": str(self._account),
                 "endpoint": self.fcm.url,
+                "apps": {app: {"service_account": str(self._accounts[app])} for app in apps},
                 **shared,
             },
         }

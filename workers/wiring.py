@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettin
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
+Shared = dict[tuple[Any, ...], Any]  # what serves several apps, by all that these have in common
+
 
 def build_providers(
     settings: Settings, environ: Mapping[str, str] = os.environ, *, tokens: TokenStore | None = None
@@ -31,31 +34,38 @@ def build_providers(
     Raises SettingsError where a key or an account cannot be read.
     """
     providers: dict[str, Provider] = {}
+    shared: Shared = {}
     if (apns := settings.providers.apns) is not None:
-        providers |= {route("apns", app): _apns(apns, app, environ, tokens) for app in apns.app_names}
+        providers |= {route("apns", app): _apns(apns, app, environ, tokens, shared) for app in apns.app_names}
     if (fcm := settings.providers.fcm) is not None:
-        providers |= {route("fcm", app): _fcm(fcm, app, environ) for app in fcm.app_names}
+        providers |= {route("fcm", app): _fcm(fcm, app, environ, shared) for app in fcm.app_names}
     if (webpush := settings.providers.webpush) is not None:
         providers |= {route("webpush", app): _webpush(webpush, app, environ) for app in webpush.app_names}
     return providers
 
 
-def _apns(settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore | None) -> Provider:
+def _apns(
+    settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore | None, shared: Shared
+) -> Provider:
     if settings.client == "console":
         return ConsoleProvider("apns", app)
     mine = settings.app(app)
-    return _apns_client(settings.client)(
-        team_id=mine.team_id,
-        key_id=mine.key_id,
-        key="" if mine.cert_file else settings.read_key(environ, app),
-        cert_file=mine.cert_file,
-        cert_key_file=mine.cert_key_file,
-        topic=mine.topic,
-        endpoint=mine.endpoint,
-        ca_file=mine.ca_file,
-        timeout_us=mine.timeout_us,
-        tokens=tokens,
-    )
+    sign_in: dict[str, Any] = {
+        "team_id": mine.team_id,
+        "key_id": mine.key_id,
+        "key": "" if mine.cert_file else settings.read_key(environ, app),
+        "cert_file": mine.cert_file,
+        "cert_key_file": mine.cert_key_file,
+        "endpoint": mine.endpoint,
+        "ca_file": mine.ca_file,
+    }
+    # Apple dislikes many connections, and one serves every topic of the team.
+    same = ("apns", *sign_in.values())
+    if same not in shared:
+        client = _apns_client(settings.client)
+        shared[same] = client(topic=mine.topic, timeout_us=mine.timeout_us, tokens=tokens, **sign_in)
+    provider: Provider = shared[same].for_topic(mine.topic)
+    return provider
 
 
 def _apns_client(name: str) -> Callable[..., Provider]:
@@ -68,19 +78,25 @@ def _apns_client(name: str) -> Callable[..., Provider]:
     return ApnsProvider
 
 
-def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
+def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str], shared: Shared) -> Provider:
     if settings.client == "console":
         return ConsoleProvider("fcm", app)
     from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as above
 
     mine = settings.app(app)
-    return FcmProvider(
-        service_account=settings.read_service_account(environ, app),
-        endpoint=mine.endpoint,
-        ca_file=mine.ca_file,
-        timeout_us=mine.timeout_us,
-        dry_run=mine.dry_run,
-    )
+    account = settings.read_service_account(environ, app)
+    # Two apps of one project are one to FCM: the device's token tells them apart.
+    same = ("fcm", json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
+    if same not in shared:
+        shared[same] = FcmProvider(
+            service_account=account,
+            endpoint=mine.endpoint,
+            ca_file=mine.ca_file,
+            timeout_us=mine.timeout_us,
+            dry_run=mine.dry_run,
+        )
+    provider: Provider = shared[same]
+    return provider
 
 
 def _webpush(settings: WebPushSettings, app: str | None, environ: Mapping[str, str]) -> Provider:

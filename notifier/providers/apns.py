@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from copy import copy
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -70,17 +71,19 @@ class ApnsProvider:
         tls = apns_tls.context(ca_file, cert_file, cert_key_file)
         self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
-        self._topic = topic
         self._warned_of_environment = False
         self._same_on_all = (
             repeated(b":method", b"POST"),
             repeated(b":scheme", b"https"),
             repeated(b":authority", authority),
         )
-        self._without_options = {
-            kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
-            for kind in ("alert", "background")
-        }
+        self._send_to(topic)
+
+    def for_topic(self, topic: str) -> ApnsProvider:
+        """The provider of another app of the same sign-in, over this one's connection; closing one closes both."""
+        other = copy(self)
+        other._send_to(topic)  # noqa: SLF001 - a copy of this one
+        return other
 
     def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
         """The way to Apple; another client goes another."""
@@ -153,6 +156,13 @@ class ApnsProvider:
         if notification.collapse_id is not None:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
         return headers
+
+    def _send_to(self, topic: str) -> None:
+        self._topic = topic
+        self._without_options = {
+            kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
+            for kind in ("alert", "background")
+        }
 
     def _kind(self, options: Options) -> tuple[HeaderTuple, ...]:
         topic = options.topic or self._topic + options.type.suffix

@@ -218,11 +218,11 @@ class Session:
                 self.bearer = answer["access_token"]
             return response.status, answer
 
-    async def send(self, token: str = FCM_TOKEN) -> tuple[int, Any, Any]:
+    async def send(self, token: str = FCM_TOKEN, project: str = PROJECT) -> tuple[int, Any, Any]:
         """The status, the headers, and the body: parsed if it is JSON."""
         message = {"message": {"token": token, "notification": {"title": "x"}}}
         headers = {"Authorization": f"Bearer {self.bearer}"}
-        url = f"{self._url}/v1/projects/{PROJECT}/messages:send"
+        url = f"{self._url}/v1/projects/{project}/messages:send"
         async with self._client.post(url, json=message, headers=headers) as response:
             is_json = response.content_type == "application/json"
             return response.status, response.headers, await (response.json() if is_json else response.text())
@@ -689,3 +689,19 @@ def test_every_fault_is_one_of_some_platform_and_has_words():
         assert fault.says, name
         assert fault.replies, name
         assert all(reply != Reply() for reply in fault.replies.values()), name
+
+
+def test_an_account_may_send_for_its_own_project_alone(play, tmp_path):
+    """Of two projects each takes its own account's access token; another's is refused, as is an unknown project."""
+
+    async def law(world: World) -> None:
+        world.fcm.trust(make_service_account(tmp_path, "https://127.0.0.1/token", "second"))
+        async with world.session() as session:
+            assert (await session.authorize())[0] == 200
+            for project, status in ((PROJECT, 200), ("second", 403), ("third", 404)):
+                assert (await session.send(project=project))[0] == status
+        assert [(arrival.app, arrival.status) for arrival in world.log.arrivals] == [
+            (PROJECT, 200), ("second", 403), ("third", 404)
+        ]  # fmt: skip
+
+    play(law)

@@ -46,6 +46,18 @@ def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
         assert settings.providers.fcm.endpoint == told["fcm"]["endpoint"]
 
 
+def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:
+    """--app adds an app to both platforms, with a topic, a project and an account of its own."""
+    with running(tmp_path, "--app", "driver", "--app", "kitchen") as told:
+        providers = load_settings(tmp_path / "notifier.yaml", {}).providers
+        assert providers.apns is not None
+        assert providers.fcm is not None
+        assert list(providers.apns.app_names) == list(providers.fcm.app_names) == [None, "driver", "kitchen"]
+        assert providers.apns.app("driver").topic == "com.example.driver"
+        assert providers.apns.app("driver").key_id == told["apns"]["key_id"]
+        assert providers.fcm.read_service_account({}, "driver")["project_id"] == "simulated-driver"
+
+
 def test_told_from_the_start_and_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--with, --fail, --scripts and --tell say the same things; --tell prints what holds now."""
     scripts = tmp_path / "scripts.json"

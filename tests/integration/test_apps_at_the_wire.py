@@ -1,0 +1,145 @@
+"""Several apps at the wire: each message arrives under its own topic or project, whoever sends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import (
+    Simulators,
+    apns,
+    ends,
+    eventually,
+    fcm,
+    note,
+    queue,
+    worker,
+    write_config,
+)
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.notification import Device
+
+CATEGORIES: dict[str, Any] = {
+    "default": {"lane": "default"},
+    "shift": {"lane": "default", "app": "driver"},
+    "brief": {"lane": "default", "expires": "1s"},
+}
+UNDER = {
+    "apns": {None: "com.example.app", "driver": "com.example.driver", "kitchen": "com.example.kitchen"},
+    "fcm": {None: "simulated-project", "driver": "simulated-driver", "kitchen": "simulated-kitchen"},
+}
+
+
+@pytest.fixture(scope="module")
+def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    with Simulators(tmp_path_factory.mktemp("simulators"), apps=("driver", "kitchen")) as running:
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
+    return write_config(
+        tmp_path, redis_server.url, simulators.providers("driver", "kitchen"), categories=CATEGORIES, user={}
+    )
+
+
+def devices(name: str) -> tuple[Device, Device]:
+    return apns(name), fcm(name)
+
+
+def under(simulators: Simulators, title: str) -> dict[str, str | None]:
+    """By platform, under which app what was accepted with this title arrived."""
+    return {arrival.platform: arrival.app for arrival in simulators.arrived(title) if arrival.status == 200}
+
+
+def test_each_arrives_under_its_topic_and_project(
+    redis: Redis, config: Path, simulators: Simulators, producer: Notifier
+) -> None:
+    """The notification's own app goes before its category's, and that before the unnamed one; on both platforms."""
+    asked: list[tuple[str, str, str | None, str | None]] = [
+        ("plain", "default", None, None),
+        ("named", "default", "kitchen", "kitchen"),
+        ("by-category", "shift", None, "driver"),
+        ("own-first", "shift", "kitchen", "kitchen"),
+    ]
+    before = simulators.apns.connections_opened
+    with worker(config) as running:
+        running.ready(redis)
+        for title, category, app, _ in asked:
+            job_id = producer.send(note(title, title, *devices(title), category=category, app=app))
+            ends(producer, job_id, "delivered")
+    assert {title: under(simulators, title) for title, *_ in asked} == {
+        title: {platform: apps[expected] for platform, apps in UNDER.items()} for title, _, _, expected in asked
+    }
+    # One team and one key: one connection, whatever the topic.
+    assert simulators.apns.connections_opened - before == 1
+
+
+def test_another_programs_job_names_an_app_too(
+    redis: Redis, config: Path, simulators: Simulators, producer: Notifier
+) -> None:
+    """A plain RQ job, with meta and without: `app` is a keyword argument like the others."""
+    with worker(config) as running:
+        running.ready(redis)
+        for title, meta in (("with-meta", {"user": "anna", "category": "default"}), ("without-meta", None)):
+            kwargs = {
+                "user": "anna",
+                "devices": [{"platform": device.platform, "token": device.token} for device in devices(title)],
+                "title": title,
+                "app": "driver",
+            }
+            job = queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta)
+            ends(producer, job.id, "delivered")
+            assert under(simulators, title) == {platform: apps["driver"] for platform, apps in UNDER.items()}
+
+
+def test_a_worker_gives_back_what_another_one_can_send(
+    redis: Redis, redis_server: EmbeddedRedis, config: Path, simulators: Simulators, producer: Notifier
+) -> None:
+    """A worker with one of the apps sends for that one; the other's wait, spend no attempt, and go with who has it."""
+    only = write_config(config.parent / "only", redis_server.url, simulators.providers("kitchen"))
+    with worker(only, name="only-kitchen") as running:
+        running.ready(redis)
+        driver = [producer.send(note(f"user-{n}", f"for-driver-{n}", *devices("d"), app="driver")) for n in range(3)]
+        kitchen = [producer.send(note(f"user-{n}", f"for-kitchen-{n}", *devices("k"), app="kitchen")) for n in range(3)]
+        for job_id in kitchen:
+            ends(producer, job_id, "delivered")
+        for n, job_id in enumerate(driver):
+            eventually(lambda n=n: said(running.log, f"user-{n}"), "the fault in the log")
+            ends(producer, job_id, "waiting")
+        assert not [arrival for n in range(3) for arrival in simulators.arrived(f"for-driver-{n}")]
+    with worker(config, name="all") as running:
+        running.ready(redis)
+        for job_id in driver:
+            ends(producer, job_id, "delivered")
+    assert redis.hget("notifier:stats", "retried") is None
+
+
+def said(log: str, user: str) -> bool:
+    """Whether the worker has said that it cannot send to this user's app."""
+    events = [json.loads(line) for line in log.splitlines()]
+    wanted = {"no provider is configured for apns/driver", "no provider is configured for fcm/driver"}
+    return wanted <= {e.get("reason") for e in events if e["event"] == "fault" and e.get("user") == user}
+
+
+def test_an_app_that_nobody_has_ends_with_the_expiry(redis: Redis, config: Path, producer: Notifier) -> None:
+    """A plain RQ job for an unknown app is not sent under another one: it waits until it expires."""
+    with worker(config) as running:
+        running.ready(redis)
+        kwargs = {
+            "user": "anna",
+            "devices": [{"platform": "fcm", "token": fcm("nobody").token}],
+            "title": "for nobody",
+            "app": "drivers",
+            "category": "brief",
+        }
+        meta = {"user": "anna", "category": "brief", "expires_in": 1}
+        job = queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta)
+        ends(producer, job.id, "expired")
+        assert "no provider is configured for fcm/drivers" in running.log

@@ -3,16 +3,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed-by-make
+PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-apns2 bench bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-apns2 check-independent check-independent-server bench bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## build .venv from requirements.lock
 
@@ -47,6 +48,22 @@ test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with a
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \
 	  tests/contract/test_contract.py tests/extra_apns2
 
+check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our APNs simulator
+	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py
+
+$(PEERS)/.installed-by-make: tests/independent/requirements.txt tests/independent/package-lock.json
+	@echo "setting up $(PEERS) …" >&2
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/independent/requirements.txt
+	@cp tests/independent/package.json tests/independent/package-lock.json $(PEERS)
+	@cd $(PEERS) && PATH="$$PWD/bin:$$PATH" npm ci --silent --no-audit --no-fund
+	@touch $@
+
+check-independent-server: setup  ## our APNs client against the server that the file $NOTIFIER_INDEPENDENT_APNS describes
+	@test -n "$$NOTIFIER_INDEPENDENT_APNS" || \
+	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/simulators.md says what stands in it" >&2; exit 1; }
+	@$(BIN)/python -m pytest tests/independent/another_server.py
+
 bench: setup  ## what it is measured by, each figure beside its bar
 	@$(BIN)/python -m benchmarks
 
@@ -74,4 +91,4 @@ lock: setup  ## renew both locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv $(APNS2) benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv $(APNS2) $(PEERS) benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -83,13 +83,17 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "the token belongs to another app or sender",
         apns=(400, "DeviceTokenNotForTopic"),
         fcm=(403, "SENDER_ID_MISMATCH"),
+        webpush=(403, "VapidPkHashMismatch"),
     ),
     # The message.
     "payload_too_large": _refusal(
         "the message is too large", apns=(413, "PayloadTooLarge"), fcm=(400, "INVALID_ARGUMENT"), webpush=(413, "")
     ),
     "unknown_reason": _refusal(
-        "a refusal with a word that no list has", apns=(400, "ReasonOfTomorrow"), fcm=(400, "STATUS_OF_TOMORROW")
+        "a refusal with a word that no list has",
+        apns=(400, "ReasonOfTomorrow"),
+        fcm=(400, "STATUS_OF_TOMORROW"),
+        webpush=(400, "ReasonOfTomorrow"),
     ),
     # Our credentials.
     "wrong_topic": _refusal("the key may not send to this topic", apns=(400, "TopicDisallowed")),
@@ -104,6 +108,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "the provider token is too old; APNs goes back to one stream",
         apns=(403, "ExpiredProviderToken"),
         fcm=(401, "UNAUTHENTICATED"),
+        webpush=(403, "BadJwtToken"),
     ),
     "too_many_token_updates": _refusal(
         "a new provider token within 20 minutes of the last", apns=(429, "TooManyProviderTokenUpdates")

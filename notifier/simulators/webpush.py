@@ -81,7 +81,7 @@ class WebPushSimulator(HttpsSimulator):
         if verdict.status == HTTPStatus.OK:
             reply = self.scripted(name) or reply
         message_id = secrets.token_urlsafe(16)
-        self._log.record(_arrival(at_us, name, reply, verdict, request.headers, message_id))
+        self._log.record(_arrival(at_us, name, sender, reply, verdict, request.headers, message_id))
         if not await self._may_answer(request, reply, self.latency_ms + reply.delay_ms):
             return cut(request)
         return page(reply) or self._response(reply, message_id)
@@ -94,7 +94,7 @@ class WebPushSimulator(HttpsSimulator):
 
 
 def _arrival(  # noqa: PLR0917 - all of one message
-    at_us: int, name: str, reply: Reply, verdict: Verdict, headers: Mapping[str, str], message_id: str
+    at_us: int, name: str, sender: str, reply: Reply, verdict: Verdict, headers: Mapping[str, str], message_id: str
 ) -> Arrival:
     ttl = headers.get("TTL", "")
     return Arrival(
@@ -108,4 +108,5 @@ def _arrival(  # noqa: PLR0917 - all of one message
         data=part(verdict.message, "data", kind=dict) or {},
         title=part(verdict.message, "title", kind=str),
         ttl_us=int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
+        app=sender if verdict.status == HTTPStatus.OK else None,
     )

@@ -23,7 +23,7 @@ class Arrival:
     status: the HTTP status decided for it; 0 if it was to get no answer.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
     dry_run: it was only to be validated, so that no device gets it.
-    app: under which it was sent, the APNs topic or the FCM project.
+    app: under which it was sent, the APNs topic, the FCM project, or the public key of who sends to browsers.
     ttl_us: how long it asked to be kept from then on, in microseconds; None if it did not say.
     """
 

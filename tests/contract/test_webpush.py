@@ -30,6 +30,7 @@ from notifier.providers.webpush_keys import load_key, make_key, public_key
 from notifier.providers.webpush_keys import main as keys_main
 from notifier.providers.webpush_payload import MAX_TTL_S, PAYLOAD_BYTES, headers, payload
 from notifier.simulators.certificates import Certificates, make_certificates, make_webpush_key
+from notifier.simulators.faults import FAULTS
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.webpush_browser import Browser, browser, subscription
 from notifier.simulators.wire import Arrival, Reply, WireLog
@@ -222,7 +223,7 @@ def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
             (arrival,) = r.log.arrivals
             assert (arrival.platform, arrival.token, arrival.status) == ("webpush", "anna", 200)
             assert (arrival.title, arrival.collapse_id, arrival.data) == ("Grüße", "score", data)
-            assert arrival.ttl_us == 90 * SECOND
+            assert (arrival.ttl_us, arrival.app) == (90 * SECOND, r.simulator._public_key)
 
     asyncio.run(run())
     assert json.loads(payload(note(body="World", **fields))) == {
@@ -359,6 +360,34 @@ def test_retry_after_is_handed_on(rig: Callable[..., Any], status: int, asked: s
             began = time.perf_counter()
             assert (await r.send()).retry_after_us == wait_s * SECOND
             assert time.perf_counter() - began < 2
+
+    asyncio.run(run())
+
+
+OF_FAULTS = {
+    Outcome.DEAD_TOKEN: {"unregistered", "not_found"},
+    # After a message was taken: the subscription's fault, not ours.
+    Outcome.REJECTED: {
+        "wrong_app", "payload_too_large", "unknown_reason", "bad_credentials", "expired_credentials", "forbidden",
+    },
+    Outcome.RETRY: {"throttled", "throttled_seconds", "throttled_date"},
+    Outcome.UNKNOWN: {
+        "internal", "internal_seconds", "unavailable", "unavailable_seconds", "unavailable_date", "bad_gateway",
+        "slow", "silent", "cut",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if "webpush" in fault.replies])
+def test_each_fault_that_can_be_named_has_its_outcome(rig: Callable[..., Any], name: str) -> None:
+    """Whatever the simulators can do wrong is one answer, and the next browser is served as if nothing were."""
+    (expected,) = [outcome for outcome, names in OF_FAULTS.items() if name in names]
+
+    async def run() -> None:
+        async with rig({"anna": [FAULTS[name].replies["webpush"]]}, timeout_us=500_000) as r:
+            assert (await r.send("bert")).outcome is Outcome.DELIVERED
+            assert (await r.send()).outcome is expected
+            assert (await r.send("bert")).outcome is Outcome.DELIVERED
 
     asyncio.run(run())
 

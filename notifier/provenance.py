@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from notifier.policy import DEFAULT_CATEGORY
 from notifier.yaml_source import Path as KeyPath
-from notifier.yaml_source import Source, decode, read_yaml
+from notifier.yaml_source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +20,12 @@ class Places:
 
 
 class Provenance:
-    """The places of the rules in one configuration file, which must have been found right before."""
+    """The places of the rules in one configuration, which must have been found right before."""
 
-    def __init__(self, file: Path) -> None:
-        """Read the file; raises OSError or YamlError only where it has changed since."""
-        self._file = file
-        self._source: Source = read_yaml(decode(file.read_bytes()))
+    def __init__(self, source: Source, name: str) -> None:
+        """source: its data and their places. name: its file; of data that has no places, what to call it."""
+        self._source = source
+        self._name = name
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
@@ -49,10 +48,11 @@ class Provenance:
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
         found = ((*section, key) for section in sections if section)
-        return next((path for path in found if path in self._source.values), ())
+        return next((path for path in found if _get(self._source.data, *path) is not None), ())
 
     def _at(self, path: KeyPath) -> str:
-        return f"{self._file}:{self._source.values[path].line}"
+        mark = self._source.values.get(path)
+        return f"{self._name}:{mark.line}" if mark else self._name
 
 
 def _get(data: Any, *path: str | int) -> Any:

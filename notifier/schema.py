@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier import checks
 from notifier.checks import wrong_at
@@ -138,6 +138,7 @@ class Settings(Section):
     keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
+    _rates_version: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _lease_outlasts_every_send(self) -> Self:
@@ -161,6 +162,15 @@ class Settings(Section):
                 apps = f"known are {', '.join(sorted(known))}" if known else "there are none"
                 raise wrong_at(f"categories.{name}.app", f"no platform has an app {category.app!r}; {apps}")
         return self
+
+    @property
+    def rates_version(self) -> str:
+        """What tells the rates in this from others; see `notifier.published`."""
+        return self._rates_version
+
+    def name_rates(self, version: str) -> None:
+        """Keep the version beside the rates that it names."""
+        self._rates_version = version
 
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from notifier.checks import redis_url
 from notifier.errors import SettingsError
+from notifier.published import SECTIONS, rates_in, version_of
 from notifier.schema import (
     BackoffSettings,
     CategorySettings,
@@ -21,7 +22,7 @@ from notifier.schema import (
 )
 from notifier.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
 from notifier.settings_errors import explain, line_of
-from notifier.yaml_source import MAX_BYTES, Mark, YamlError, decode, read_yaml
+from notifier.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,21 +65,20 @@ def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = o
     )
 
 
-def load_settings(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    rates: Mapping[str, Any] | None = None,
+) -> Settings:
     """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`.
 
-    Relative paths in it are relative to its folder. Raise SettingsError with one line for each problem.
+    Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of
+    the file that are rates. Raise SettingsError with one line for each problem.
     """
     found = settings_path(path, environ)
-    try:
-        with found.open("rb") as file:
-            text = decode(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
-        raise SettingsError(f"{found}{hint}: cannot be read: {os.strerror(error.errno or 0)}") from None
-    except YamlError as error:
-        raise SettingsError(line_of(str(found), error.problem)) from None
-    settings = parse_settings(text, name=str(found))
+    hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
+    settings = parse_settings(read_text(found, hint), name=str(found), rates=rates)
     if not environ.get("NOTIFIER_REDIS_URL"):
         return settings
     try:
@@ -88,17 +88,36 @@ def load_settings(path: str | Path | None = None, environ: Mapping[str, str] = o
     return settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": url})})
 
 
-def parse_settings(text: str, *, name: str = DEFAULT_PATH) -> Settings:
-    """Return the settings in a YAML text; `name` is its file, for errors and for relative paths.
+def read_text(path: Path, hint: str = "") -> str:
+    """Return the text of a configuration file; raise SettingsError where there is none. hint: who named it."""
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise SettingsError(f"{path}{hint}: cannot be read: {os.strerror(error.errno or 0)}") from None
+    except YamlError as error:
+        raise SettingsError(line_of(str(path), error.problem)) from None
 
-    Raise SettingsError with one line for each problem.
-    """
+
+def read_source(text: str, *, name: str = DEFAULT_PATH) -> Source:
+    """Return the data in a YAML text with the places of its keys; raise SettingsError where it is no YAML."""
     try:
         source = read_yaml(text)
     except YamlError as error:
         raise SettingsError(line_of(name, error.problem)) from None
     if source.data is None:
         raise SettingsError(f"{name}: is empty; write at least {{}} to run on the defaults")
+    return source
+
+
+def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings in a YAML text; `name` is its file, for errors and for relative paths.
+
+    rates: see `load_settings`. Raise SettingsError with one line for each problem.
+    """
+    source = read_source(text, name=name)
+    if rates is not None and isinstance(source.data, dict):
+        source.data = {key: value for key, value in source.data.items() if key not in SECTIONS} | dict(rates)
     problems = source.problems
     tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
     context = {"folder": Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
@@ -110,6 +129,7 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH) -> Settings:
         found = explain(error, source, Settings)
         problems = problems + [problem for problem in found if problem.path not in said]
     if not problems:
+        settings.name_rates(version_of(rates_in(source.data)))
         return settings
     problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
     lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]

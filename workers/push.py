@@ -68,6 +68,7 @@ class PushWorker(Worker):
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._counted = (0, 0)
+        self._told: Any = None
         self._grace_s = 0.0
         self._stopping_since: float | None = None
         self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
@@ -130,6 +131,9 @@ class PushWorker(Worker):
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         sender = build_sender(settings, providers)
+        reload = Reload(self._config, redis, lanes) if self._config is not None else None
+        if reload is not None:
+            settings = await reload.begin(settings)
         self._engine = Engine(
             redis=redis,
             watch=watch,
@@ -142,7 +146,6 @@ class PushWorker(Worker):
         )
         if self._stop_requested:
             self._engine.stop()
-        reload = Reload(self._config, redis, lanes) if self._config is not None else None
         beat = asyncio.create_task(self._beat(self._engine, stock, reload))
         try:
             await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
@@ -165,6 +168,7 @@ class PushWorker(Worker):
                     if (settings := await reload.changed()) is not None:
                         engine.use(settings.policies())
                     await reload.retime()
+                    self._tell(reload)
                 self._report(engine)
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()
@@ -177,6 +181,11 @@ class PushWorker(Worker):
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
             await asyncio.sleep(BEAT_S)
+
+    def _tell(self, reload: Reload) -> None:
+        if (told := reload.told()) != self._told:
+            self.connection.hset(self.key, mapping=told)
+            self._told = told
 
     def _report(self, engine: Engine) -> None:
         state = WorkerStatus.BUSY if engine.busy else WorkerStatus.IDLE

@@ -1,9 +1,9 @@
-"""Live rates: a changed configuration file is taken up within seconds, and what waits follows it (law 7)."""
+"""Live rates: a changed file, or rates published through Redis, hold within seconds, also for what waits (law 7)."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,43 +14,85 @@ import structlog
 from notifier.errors import SettingsError
 from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
+from notifier.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode
 from notifier.settings import Settings, load_settings
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
+LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
 class Reload:
-    """Watches one configuration file for one worker."""
+    """Watches one configuration file, and the rates published in Redis, for one worker.
+
+    problem: what is wrong with what it was told last; '' where it follows it.
+    """
 
     def __init__(self, path: Path, redis: Any, lanes: Sequence[str]) -> None:
+        self.problem = ""
         self._path = path
         self._redis = redis
         self._lanes = lanes
         self._seen = _fingerprint(path)
-        self._digest = ""
-        self._number = 0  # of this worker among those who took up the same file
+        self._published = Published()
+        self._version = ""
+        self._number = 0  # of this worker among those who took up the same rates
         self._log = structlog.get_logger("notifier.worker")
 
+    async def begin(self, settings: Settings) -> Settings:
+        """These settings, read from the file, or where rates are published those."""
+        self._version = settings.rates_version
+        self._published = await self._ask()
+        return (await self._load() if self._published.version else None) or settings
+
     async def changed(self) -> Settings | None:
-        """The new settings, if the file has changed and can be used; a broken one is logged, and the old ones go on."""
-        seen = await asyncio.to_thread(_fingerprint, self._path)
-        if seen == self._seen or seen is None:
+        """The new settings, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        seen, published = await asyncio.to_thread(_fingerprint, self._path), await self._ask()
+        if published == self._published and seen in {self._seen, None}:
             return None
-        self._seen = seen
+        self._seen, self._published = seen, published
+        settings = await self._load()
+        if settings is None:
+            return None
+        key = f"notifier:reload:{self._version}:taken"
+        pipe = self._redis.pipeline()
+        pipe.incr(key)
+        pipe.expire(key, KEPT_S)
+        self._number, _ = await pipe.execute()
+        self._log.info("config_taken_up", source=self._source, version=self._version)
+        return settings
+
+    def told(self) -> dict[Any, str]:
+        """What this worker tells of itself in Redis; see `notifier.published`."""
+        return {VERSION: self._version, SOURCE: self._source, PROBLEM: self.problem}
+
+    @property
+    def _source(self) -> str:
+        return "redis" if self._published.version else str(self._path)
+
+    async def _ask(self) -> Published:
+        return decode(*await self._redis.hmget(KEY, "version", "at"))
+
+    async def _load(self) -> Settings | None:
         try:
-            settings = await asyncio.to_thread(load_settings, self._path)
+            rates = None
+            if self._published.version:
+                rates = json.loads(await self._redis.hget(KEY, "rates") or b"{}")
+                await self._until(self._published.at_us)
+            settings = await asyncio.to_thread(load_settings, self._path, rates=rates)
         except SettingsError as error:
+            self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
-        self._digest = hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
-        pipe = self._redis.pipeline()
-        pipe.incr(f"notifier:reload:{self._digest}:taken")
-        pipe.expire(f"notifier:reload:{self._digest}:taken", KEPT_S)
-        self._number, _ = await pipe.execute()
-        self._log.info("config_taken_up", file=str(self._path))
+        self.problem, self._version = "", settings.rates_version
         return settings
+
+    async def _until(self, at_us: int) -> None:
+        """Wait for a moment on Redis's clock, so that every host changes at the same one."""
+        seconds, us = await self._redis.time()
+        left_s = (at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
+        await asyncio.sleep(min(max(left_s, 0.0), LONGEST_WAIT_S))
 
     async def retime(self) -> None:
         """Have every gate looked at again, once all workers that follow the new rules are known to.
@@ -60,14 +102,14 @@ class Reload:
         """
         if not self._number:
             return
-        walked = int(await self._redis.get(f"notifier:reload:{self._digest}:walked") or 0)
+        walked = int(await self._redis.get(f"notifier:reload:{self._version}:walked") or 0)
         if walked < self._number:
             if not await self._redis.set("notifier:reload:turn", "1", nx=True, px=TURN_MS):
                 return  # somebody walks; it will be asked again
-            taken = await self._redis.get(f"notifier:reload:{self._digest}:taken")
+            taken = await self._redis.get(f"notifier:reload:{self._version}:taken")
             for lane in self._lanes:
                 await self._walk(lane)
-            await self._redis.set(f"notifier:reload:{self._digest}:walked", taken or self._number, ex=KEPT_S)
+            await self._redis.set(f"notifier:reload:{self._version}:walked", taken or self._number, ex=KEPT_S)
         self._number = 0
 
     async def _walk(self, lane: str) -> None:

@@ -1,22 +1,28 @@
-"""Commands about the configuration: config check, config schema."""
+"""Commands about the configuration: config check, schema, apply, withdraw, status."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from notifier.advice import advise
-from notifier.cli.output import JsonOption, Status, complain, print_json, say
+from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
+from notifier.connection import ask, connect
 from notifier.errors import SettingsError
 from notifier.json_schema import schema_text
-from notifier.settings import load_settings, settings_path
+from notifier.published import followers, publish, rates_in, withdraw
+from notifier.settings import load_settings, read_source, read_text, settings_path
 from notifier.settings_errors import line_of
-from notifier.yaml_source import decode, read_yaml
+from notifier.units import UNITS, parse_duration
+from notifier.yaml_source import Source
 
-commands = typer.Typer(help="Check the configuration, and describe it to editors.", no_args_is_help=True)
+commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
 
 
 @commands.command()
@@ -38,7 +44,7 @@ def check(
         else:
             complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
-    warnings = [line_of(str(path), problem) for problem in advise(settings, read_yaml(decode(path.read_bytes())))]
+    warnings = [line_of(str(path), problem) for problem in advise(settings, _source(path))]
     if json:
         print_json({"file": str(path), "right": True, "errors": [], "warnings": warnings})
         return
@@ -52,3 +58,72 @@ def check(
 def schema() -> None:
     """Print the JSON Schema by which an editor completes and checks the YAML."""
     sys.stdout.write(schema_text())
+
+
+@commands.command()
+def apply(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="the YAML whose rates are to hold everywhere")],
+    *,
+    after: Annotated[str, typer.Option("--in", help="when all workers change, at the same moment")] = "2s",
+    json: JsonOption = False,
+) -> None:
+    """Publish the rates of a file (user, tiers, users, categories) to the workers on all hosts, through Redis.
+
+    They stand in the place of those in each worker's own file, until others are applied or they are withdrawn. The
+    rest of the file, the providers above all, is each host's own. What waits is timed anew.
+    """
+    settings, delay_us = load_settings(file), _delay_us(after)
+    rates = rates_in(_source(file).data)
+    load_settings(context.obj, rates=rates)  # what cannot stand in this host's own configuration is not sent to others
+    with closing(connect(load_settings(context.obj))) as redis:
+        published = ask(lambda: publish(redis, rates, delay_us))
+    at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
+    if json:
+        print_json({"version": published.version, "at": at})
+        return
+    users = f"{len(settings.tiers)} tiers, {len(settings.users)} users with rules of their own"
+    say(f"{published.version} holds from {moment(at)}: {len(settings.categories)} categories, {users}")
+    say("see who follows it: notifier config status")
+
+
+@commands.command("withdraw")
+def withdraw_rates(context: typer.Context) -> None:
+    """Take applied rates back: each worker follows its own file again. Status 1 where none were applied."""
+    with closing(connect(load_settings(context.obj))) as redis:
+        taken_back = ask(lambda: withdraw(redis))
+    say("each worker follows its own file again" if taken_back else "no rates were applied")
+    if not taken_back:
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+@commands.command()
+def status(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show which rates each worker follows. Status 1 where they differ, or one has refused its file."""
+    with closing(connect(load_settings(context.obj))) as redis:
+        published, workers = ask(lambda: followers(redis))
+    versions = {worker.version for worker in workers}
+    agreed = len(versions) <= 1 and not any(worker.problem for worker in workers)
+    if json:
+        print_json(
+            {"published": asdict(published), "agreed": agreed, "workers": [asdict(worker) for worker in workers]}
+        )
+    else:
+        say(f"applied: {published.version or 'none; each worker follows its own file'}")
+        rows = [(worker.name, worker.host, worker.version, worker.source, worker.problem) for worker in workers]
+        print_rows("", ("worker", "host", "rates", "from", "refused"), rows, empty="no worker is running")
+        if len(versions) > 1:
+            say(f"they differ: {', '.join(sorted(versions))}")
+    if not agreed:
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _source(path: Path) -> Source:
+    return read_source(read_text(path), name=str(path))
+
+
+def _delay_us(text: str) -> int:
+    try:
+        return parse_duration(text, most_us=UNITS["m"])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--in") from None

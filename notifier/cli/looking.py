@@ -11,10 +11,12 @@ import typer
 
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.client import Notifier
-from notifier.connection import connect
+from notifier.connection import ask, connect
 from notifier.inspection import Explanation, Inspection, Scope, Use
 from notifier.provenance import Places, Provenance
-from notifier.settings import load_settings, settings_path
+from notifier.published import published_rates
+from notifier.settings import load_settings, read_source, read_text, settings_path
+from notifier.yaml_source import Source
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MOST_SHOWN = 50
@@ -86,8 +88,12 @@ def explain(
     path = settings_path(context.obj)
     settings = load_settings(path)
     with closing(connect(settings)) as redis:
+        published, rates = ask(lambda: published_rates(redis))
+        if rates is not None:
+            settings = load_settings(path, rates=rates)
         found = Inspection(redis, settings.policies()).explain(user, category)
-    provenance = Provenance(path)
+    file = Provenance(read_source(read_text(path), name=str(path)), str(path))
+    provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
     of_user, of_category = provenance.of_user(user), provenance.of_category(category)
     places = _places(of_user, found, "user") + _places(of_category, found, "category")
     if json:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import CONSOLE, ends, fcm, note, notifier, worker, write_config
+from support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
@@ -224,3 +224,36 @@ def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
     with worker(config, "--burst"):
         ends(producer, job_id, "delivered")
     assert run("status", job_id).out.startswith("delivered\nsettled at ")
+
+
+def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, redis: Redis, config: Path) -> None:
+    """What is applied is right, holds for `explain` too, is shown by `status`, and can be taken back once."""
+    new = tmp_path / "new.yaml"
+    new.write_text("user: {windows: [3/1m]}\ncategories: {default: {lane: bulk}}\nworker: {batch: 7}\n", "utf-8")
+    applied = json.loads(run("config", "apply", str(new), "--in", "0s", "--json").out)
+    assert run("config", "status").out.startswith(f"applied: {applied['version']}\n")
+    told = json.loads(run("explain", "--user", "42", "--json").out)
+    assert [(use["rule"], use["at"]) for use in told["uses"]] == [("3/1m", f"applied {applied['version']}")]
+    assert told["lane"] == "bulk"
+    assert run("config", "withdraw").status == 0
+    assert run("config", "withdraw").status == 1
+    assert json.loads(run("explain", "--user", "42", "--json").out)["uses"][0]["rule"] == "1/1h"
+
+    with worker(config, name="one") as running:
+        running.ready(redis)
+        whole = tmp_path / "whole.yaml"
+        whole.write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+        config.write_text(config.read_text(encoding="utf-8") + "\nnonsense: 1\n", encoding="utf-8")
+
+        def refused() -> bool:
+            told = run("--config", str(whole), "config", "status", "--json")
+            return any(w["problem"] for w in json.loads(told.out)["workers"])
+
+        eventually(refused, "the refusal of a broken file")
+        shown = run("--config", str(whole), "config", "status")
+        assert (shown.status, "unknown key" in " ".join(shown.out.split())) == (1, True)
+
+    new.write_text("user: {windows: [3/fortnight]}\n", encoding="utf-8")
+    wrong = run("--config", str(whole), "config", "apply", str(new))
+    assert (wrong.status, redis.exists("notifier:rates")) == (3, 0)
+    assert f"{new}:1:18" in wrong.err

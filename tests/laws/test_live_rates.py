@@ -11,6 +11,8 @@ from support import Simulators, WorkerProcess, eventually, note, notifier, worke
 
 from notifier import Notifier
 from notifier.embedded import EmbeddedRedis
+from notifier.published import Published, followers, publish, withdraw
+from notifier.simulators.laws import largest_count
 
 BACKLOG = 20
 SLOW = {"windows": ["1/1h"]}
@@ -73,3 +75,47 @@ def test_a_broken_file_is_refused_and_the_old_rates_go_on(held: Held) -> None:
     assert len(held.simulators.titles("live-")) == 1
     held.rates(FAST)
     eventually(lambda: len(held.simulators.titles("live-")) == BACKLOG, within_s=15)
+
+
+def apply(held: Held, rates: dict[str, object]) -> Published:
+    """Publish rates as `notifier config apply` does, to hold in a second."""
+    with Redis.from_url(held.url) as redis:
+        return publish(redis, rates, 1_000_000)
+
+
+def test_published_rates_hold_for_all_at_one_moment(held: Held, redis: Redis) -> None:
+    """The backlog held at 1 an hour drains at 10 a second from the published moment on, and not before it."""
+    published = apply(held, {"user": FAST, "categories": {"default": {"lane": "default"}}})
+    titles = [f"live-{n:02}" for n in range(BACKLOG)]
+    eventually(lambda: held.simulators.titles("live-") == titles, "the end of the backlog")
+    moments = [held.simulators.arrived(title)[0].at_us for title in titles[1:]]
+    assert published.at_us <= moments[0] <= published.at_us + 2_000_000
+    assert largest_count(moments, 1_000_000) <= 10
+
+    def agreed() -> bool:
+        at, workers = followers(redis)
+        return at == published and {(w.version, w.source, w.problem) for w in workers} == {(at.version, "redis", "")}
+
+    eventually(agreed, "all three to follow")
+
+
+def test_withdrawn_rates_give_way_to_the_files(held: Held, redis: Redis) -> None:
+    """After `config withdraw` each follows its own file; a worker that starts before that follows the published."""
+    own = {follower.version for follower in eventually(lambda: followers(redis)[1] or None)}
+    published = apply(held, {"user": {"windows": ["7/1h"]}, "categories": {"default": {"lane": "default"}}})
+    eventually(lambda: len(held.simulators.titles("live-")) == 7, "seven in the hour")
+    with worker(held.path, name="late") as late:
+        late.ready(redis)
+        eventually(lambda: {w.version for w in followers(redis)[1]} == {published.version}, "four that agree")
+    assert withdraw(redis)
+    eventually(lambda: {w.version for w in followers(redis)[1]} == own, "their own files again")
+    assert len(held.simulators.titles("live-")) == 7
+
+
+def test_published_rates_that_a_host_cannot_follow_are_refused_there(held: Held, redis: Redis) -> None:
+    """A worker whose own configuration does not go with them keeps its rates, says so, and is named by its problem."""
+    apply(held, {"user": FAST, "categories": {"default": {"lane": "default", "app": "driver"}}})
+    eventually(lambda: held.logged("config_refused") == 3, "three refusals")
+    problems = eventually(lambda: {w.problem for w in followers(redis)[1]} - {""})
+    assert all("driver" in problem for problem in problems)
+    assert len(held.simulators.titles("live-")) == 1

@@ -66,7 +66,7 @@ class Notification:
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
-    apns: Apple's own options, such as push_type and thread_id; docs/providers.md lists all.
+    apns: Apple's own options, such as push_type and thread_id; docs/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     webpush: what browsers show besides, such as icon, actions and the url to open; docs/webpush.md lists all.
     """

@@ -253,6 +253,8 @@ def _check_whole(notification: Notification, kind: str, values: Mapping[str, Any
         _check_alert(notification, values)
     if kind == "liveactivity":
         _check_live_activity(notification, values)
+    if kind == "pushtotalk" and values.get("store"):
+        _refuse("store", "must be false for a push of type pushtotalk: what was said is heard now or never")
     if kind == "mdm" and "topic" not in values:
         _refuse("topic", "is missing: of MDM it is the UID in the subject of the push certificate")
     if (key := NEEDED_DATA.get(kind)) and not isinstance(notification.data.get(key), str):

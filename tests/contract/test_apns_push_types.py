@@ -210,6 +210,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"apns": {"push_type": "background"}, "title": "t"}, "title"),
     ({"apns": {"push_type": "background", "priority": 10}, "data": {"a": 1}}, "apns.priority"),
     ({"apns": {"push_type": "pushtotalk", "priority": 5}}, "apns.priority"),
+    ({"apns": {"push_type": "pushtotalk", "store": True}}, "apns.store"),
     ({"apns": {"priority": 7}, "title": "t"}, "apns.priority"),
     ({"apns": {"priority": True}, "title": "t"}, "apns.priority"),
     ({"apns": {"topic": "com.a\r\nx: y"}, "title": "t"}, "apns.topic"),

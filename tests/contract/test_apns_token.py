@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import jwt
 import pytest
 import structlog.testing
+from apns_rig import dispatch, make_provider, rig
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.errors import NotifierError
+from notifier.providers.apns import ApnsProvider
 from notifier.providers.apns_token import ProviderToken
+from notifier.providers.contract import Outcome
 from notifier.providers.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
 from notifier.simulators.certificates import make_apns_key
 
@@ -279,3 +283,37 @@ def test_errors_are_ours():
         await client.aclose()
 
     asyncio.run(run())
+
+
+# As a strict server sees it.
+
+
+def test_fifty_providers_and_apples_rule(redis, identity):
+    """Apple that admits one new token in 20 minutes sees one from 50 workers at once, and one more when it expires."""
+    ahead_s = [0.0]
+
+    async def run():
+        rule = {"token_update_s": 1200, "clock": lambda: time.time() + ahead_s[0]}
+        async with stores(redis, 50) as shared, rig(identity, **rule) as r:
+            providers = [make_provider(identity, r.simulator.url, tokens=store) for store in shared]
+            try:
+                assert await send_all(providers) == {(Outcome.DELIVERED, "")}
+                assert r.simulator.tokens_seen == 1
+                ahead_s[0] = 21 * 60.0
+                for store in shared:
+                    store.ahead_us = 21 * MINUTE_US
+                r.simulator.expire_tokens()
+                assert await send_all(providers) == {(Outcome.RETRY, "ExpiredProviderToken")}
+                assert await send_all(providers) == {(Outcome.DELIVERED, "")}
+                assert r.simulator.tokens_seen == 2
+                assert r.simulator.connections_opened == 50
+            finally:
+                for provider in providers:
+                    await provider.close()
+
+    asyncio.run(run())
+
+
+async def send_all(providers: list[ApnsProvider]) -> set[tuple[Outcome, str]]:
+    answers = await asyncio.gather(*(p.send(dispatch(job_id=f"job-{n}")) for n, p in enumerate(providers)))
+    return {(answer.outcome, answer.reason) for answer in answers}

@@ -95,7 +95,7 @@ class FcmProvider:
         if isinstance(response, Answer):
             return response
         answer = fcm_answers.read(response.status, response.headers, response.body)
-        if answer.status == UNAUTHORIZED and answer.outcome is Outcome.RETRY:
+        if answer.outcome is Outcome.UNSENT:
             return self._tokens.refused(token, answer)
         self._tokens.accepted(token)
         return answer

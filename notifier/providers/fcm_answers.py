@@ -25,7 +25,8 @@ TABLE: Final = Table(
         200: Outcome.DELIVERED,
         # An invalid argument may be the message or the token: it never says that the token is dead.
         400: Outcome.REJECTED,
-        401: Outcome.RETRY,
+        # Our access token is at its end. Nothing was processed, and the token is fetched anew once for all.
+        401: Outcome.UNSENT,
         403: Outcome.FAULT,
         404: Outcome.FAULT,  # without UNREGISTERED it is the project or the endpoint that does not exist
         408: Outcome.RETRY,

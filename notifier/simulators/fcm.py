@@ -104,7 +104,7 @@ class FcmSimulator(HttpsSimulator):
         reply = self.playback.next(TOKEN_ENDPOINT) or Reply()
         if not await self._may_answer(request, reply, reply.delay_ms):
             return cut(request)
-        if reply.status != HTTPStatus.OK:
+        if reply.status != HTTPStatus.OK or reply.reason:
             return _oauth_error(reply)
         assertion = str(form.get("assertion", ""))
         project, (client_email, public_key) = self._account_of(assertion)

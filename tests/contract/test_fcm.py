@@ -250,14 +250,14 @@ def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) -> None:
 
 
 def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> None:
-    """50 sends whose proven token FCM no longer takes answer RETRY; one fetch serves all that follow."""
+    """50 sends whose proven token FCM no longer takes were not processed; one fetch serves all that follow."""
 
     async def run() -> None:
         async with rig() as r:
             await r.provider.send(dispatch())
             r.simulator.expire_tokens()
             answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(50)))
-            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.RETRY, "UNAUTHENTICATED")}
+            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "UNAUTHENTICATED")}
             answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
             assert {a.outcome for a in answers} == {Outcome.DELIVERED}
             assert r.simulator.token_fetches == 2
@@ -329,7 +329,67 @@ def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply(503, "backend"), Reply(429, "busy"), Reply(200, drop=True), Reply(502, "<html>")]
+    "reply", [Reply(400, "invalid_grant"), Reply(401, "invalid_client"), Reply(403, "access_denied")]
+)
+def test_an_account_that_google_refuses_is_a_fault_until_it_is_put_right(rig: Callable[..., Any], reply: Reply) -> None:
+    """A refused account is one fetch and one shout for all who send, and works again once Google takes it."""
+
+    async def run() -> None:
+        async with rig({"/token": [reply, Reply(200)]}) as r:
+            with capture_logs() as logs:
+                answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))
+            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, f"TokenEndpoint: {reply.reason}")}
+            assert all(50 * SECOND < a.retry_after_us <= 60 * SECOND for a in answers)
+            assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
+            assert [entry["log_level"] for entry in logs] == ["error"]
+            r.provider._tokens._backoff.hold(0.0)  # a minute on
+            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_a_slow_token_endpoint_is_waited_for_no_longer_than_a_timeout(rig: Callable[..., Any]) -> None:
+    """Sends that wait for a silent token endpoint are UNSENT within the timeout, after one fetch, and recover."""
+
+    async def run() -> None:
+        async with rig({"/token": [Reply(200, delay_ms=3000), Reply(200)]}, timeout_us=300_000) as r:
+            began = time.perf_counter()
+            answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))
+            assert time.perf_counter() - began < 2
+            assert {a.outcome for a in answers} == {Outcome.UNSENT}
+            assert r.simulator.token_fetches == 1
+            await asyncio.sleep(max(a.retry_after_us for a in answers) / SECOND)
+            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+
+    asyncio.run(run())
+
+
+def test_the_old_token_serves_while_the_endpoint_is_down(rig: Callable[..., Any]) -> None:
+    """A renewal that fails holds up nobody while the old token lives, and is not tried again at every send."""
+
+    async def run() -> None:
+        async with rig({"/token": [Reply(200), Reply(503, "backend")]}) as r:
+            await r.provider.send(dispatch())
+            tokens = r.provider._tokens
+            tokens._renew_at = 0.0
+            for n in range(10):
+                assert (await r.provider.send(dispatch(f"{TOKEN}{n}"))).outcome is Outcome.DELIVERED
+                if tokens._fetching is not None:
+                    await tokens._fetching
+            assert r.simulator.token_fetches == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(503, "backend"),
+        Reply(429, "busy"),
+        Reply(200, drop=True),
+        Reply(502, "<html>"),
+        Reply(200, "<html>Sign in to this network</html>"),
+    ],
 )
 def test_a_token_endpoint_that_is_down_leaves_sends_unsent(rig: Callable[..., Any], reply: Reply) -> None:
     """Without an access token sends answer UNSENT with a backoff, at once within it, and recover."""

@@ -16,10 +16,13 @@ from typing import Any, Final
 
 import pytest
 
+from notifier.providers.webpush_crypto import encrypt
+from notifier.simulators.webpush_browser import browser, encode, subscription
 from notifier.simulators.wire import WireLog
+from notifier.subscription import read_subscription
 
 HERE: Final = Path(__file__).parent
-PEERS: Final = Path(os.environ["NOTIFIER_PEERS"])  # a venv with aioapns and node, and node-apn beside it
+PEERS: Final = Path(os.environ["NOTIFIER_PEERS"])  # a venv with aioapns and node, and what npm has beside it
 WITHIN_S: Final = 60
 AT_ONCE: Final = 200
 GOOD, GONE, BAD, BUSY = "ab" * 32, "cd" * 32, "ef" * 32, "12" * 32
@@ -38,11 +41,11 @@ def simulators(tmp_path: Path) -> Iterator[Path]:
         process.terminate()
 
 
-def run(*command: str | Path, folder: Path) -> Any:
+def run(*command: str | Path, folder: Path, asked: str = ASKED) -> Any:
     """What a client prints, as JSON."""
     announced = str(folder / "simulators.json")
     done = subprocess.run(
-        [*map(str, command), announced, ASKED], capture_output=True, text=True, timeout=WITHIN_S, check=False
+        [*map(str, command), announced, asked], capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -70,6 +73,45 @@ def test_node_apn(simulators: Path) -> None:
     first = arrivals[0]
     assert (good["sent"], good["failed"]) == ([{"device": GOOD, "apns-id": first.message_id}], [])
     assert (first.token, first.title, first.collapse_id, first.data) == (GOOD, "one", "c", {"n": 1})
+
+
+def test_npm_web_push(simulators: Path) -> None:
+    """npm's web-push is taken, or refused for what is wrong with it; npm's http_ece reads what is encrypted here."""
+    me = {"subject": "mailto:node@example.com"}
+    sends = [
+        {
+            "text": json.dumps({"title": "one", "data": {"n": 1}}),
+            "TTL": 60,
+            "urgency": "high",
+            "topic": "newEvent",
+            **me,
+        },
+        {"text": json.dumps({"title": "two"}), "contentEncoding": "aes128gcm", **me},
+        {"text": "{}", "stranger": True, **me},
+        {"text": "{}", "subject": "mailto:node@localhost"},
+        {"text": "{}", "contentEncoding": "aesgcm", **me},
+        {"text": "x" * 4000, **me},
+    ]
+    ours = browser("reader")
+    key = ours.key.private_numbers().private_value.to_bytes(32, "big")
+    body = encrypt(read_subscription(subscription("https://push.example.com", "reader")), "Grüße".encode() * 100)
+    reader = {"key": encode(key), "auth": encode(ours.auth)}
+    script = PEERS / "node_web_push.mjs"
+    script.write_text((HERE / "node_web_push.mjs").read_text())
+    asked = json.dumps({"sends": sends, "reader": reader, "body": encode(body)})
+    said = run(PEERS / "bin" / "node", script, folder=simulators, asked=asked)
+    assert said["answers"] == [
+        [201, ""],
+        [201, ""],
+        [403, "VapidPkHashMismatch"],
+        [403, "BadJwtToken"],
+        [401, "MissingAuthorization"],
+        [413, "PayloadTooLarge"],
+    ]
+    assert said["read"] == "Grüße" * 100
+    first, second = [each for each in WireLog.read(simulators / "wire.jsonl") if each.status == 200]
+    assert (first.token, first.title, first.data, first.ttl_us) == ("node", "one", {"n": 1}, 60_000_000)
+    assert (second.title, second.platform) == ("two", "webpush")
 
 
 def test_aioapns(simulators: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import ipaddress
+import json
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import structlog.testing
-from apns_rig import Identity, make_provider, rig
+from apns_rig import TOPIC, Identity, dispatch, make_provider, rig
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,7 +22,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from notifier.errors import SettingsError
 from notifier.providers.contract import Outcome
+from notifier.settings import parse_settings
 from notifier.simulators.certificates import Certificates
+from workers.wiring import build_providers
 
 DAY = dt.timedelta(days=1)
 LOCAL = "127.0.0.1"
@@ -100,6 +103,27 @@ def test_certificate_in_place_of_a_token(identity, ours):
             assert r.simulator.most_streams == 20
             assert r.simulator.streams_refused == 0
             assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
+def test_from_the_configuration(identity, ours):
+    """`cert_file` in the YAML is what a worker signs in with; no key is asked for, whatever the environment holds."""
+    authority, cert_file, key_file = ours
+
+    async def run():
+        async with rig(identity, client_ca_file=authority.file) as r:
+            section = {
+                "topic": TOPIC,
+                "cert_file": str(cert_file),
+                "cert_key_file": str(key_file),
+                "endpoint": r.simulator.url,
+                "ca_file": str(identity.certificates.ca_file),
+            }
+            settings = parse_settings(json.dumps({"providers": {"apns": section}}))
+            provider = build_providers(settings, {"NOTIFIER_APNS_KEY": "not looked at"})["apns"]
+            assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
+            await provider.close()
 
     asyncio.run(run())
 

@@ -221,11 +221,12 @@ def test_a_broken_header_block_ends_as_in_h2(stream_id, payload, cuts):
     odd_headers(stream_id, payload, 0x5, cuts)
 
 
-def test_a_table_size_set_twice_is_told_to_the_server():
-    """A server that names the same size of its header table twice takes what is asked after it."""
+@pytest.mark.parametrize("sizes", [(0, 0), (100, 0), (8_192, 100), (0, 4_096), (100, 200, 50, 100)])
+def test_the_sizes_of_the_header_table_are_told_to_the_server(sizes):
+    """A server that changes its header table's size several times takes what is asked after it."""
     pair = Pair()
-    for _ in range(2):
-        pair.server.update_settings({SettingCodes.HEADER_TABLE_SIZE: 0})
+    for size in sizes:
+        pair.server.update_settings({SettingCodes.HEADER_TABLE_SIZE: size})
         pair.to_clients([])
     pair.request(1, b"{}", [])
     assert any(isinstance(event, h2.events.RequestReceived) for event in pair.to_server())

@@ -1,0 +1,172 @@
+"""What each answer costs, at a worker: the permit, an attempt, a wait; and which tokens it declares dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import Simulators, apns, client_of, ends, eventually, fcm, note, notifier, scheduled, worker, write_config
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.notification import Device
+from notifier.simulators.wire import Reply
+
+RATES: dict[str, Any] = {
+    "user": {"windows": ["1/1h"]},
+    "users": {"free": {"windows": []}},
+    "categories": {
+        "default": {"lane": "default", "attempts": 3},
+        "once": {"lane": "default", "attempts": 1},
+        "careful": {"lane": "default", "on_unknown": "give_up"},
+    },
+    # So long that what is to be tried again still waits when a test looks.
+    "worker": {"lease": "3s", "grace": "4s", "backoff": {"first": "1m", "most": "10m"}},
+}
+OK = Reply(200)
+CUT = Reply(0, drop=True)
+SLOW = Reply(200, delay_ms=2_500)  # for a connection and for an answer, 1 s each
+SOON = {"Retry-After": "70"}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One worker at work; each user may receive one notification an hour, save the user "free"."""
+
+    redis: Redis
+    simulators: Simulators
+    producer: Notifier
+
+    def counted(self, user: str) -> dict[str, int]:
+        usage: dict[Any, Any] = self.redis.hgetall(f"notifier:usage:{{{user}}}")
+        return {k.decode(): int(v) for k, v in usage.items() if k not in {b"first", b"last"}}
+
+
+@pytest.fixture(scope="module")
+def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    with Simulators(tmp_path_factory.mktemp("simulators"), apps=("driver",)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis, simulators: Simulators
+) -> Iterator[World]:
+    config = write_config(tmp_path_factory.mktemp("world"), redis_server.url, simulators.providers("driver"), **RATES)
+    with client_of(config) as redis:
+        redis.flushdb()
+        with notifier(config) as producer, worker(config) as running:
+            running.ready(redis)
+            yield World(redis, simulators, producer)
+
+
+@pytest.mark.parametrize("make", [apns, fcm])
+@pytest.mark.parametrize(
+    ("category", "reply", "word", "state", "attempts", "permits"),
+    [
+        ("default", OK, "delivered", "delivered", 0, 1),
+        ("default", {apns: Reply(410, "Unregistered"), fcm: Reply(404, "UNREGISTERED")}, "rejected", "rejected", 1, 0),
+        ("default", Reply(400, "INVALID_ARGUMENT"), "rejected", "rejected", 1, 0),
+        ("default", Reply(429, "TooManyRequests", SOON), "retried", "waiting", 1, 0),
+        ("once", Reply(429, "TooManyRequests", SOON), "failed", "failed", 1, 0),
+        ("default", CUT, "retried", "waiting", 1, 1),
+        ("default", SLOW, "retried", "waiting", 1, 1),
+        ("once", CUT, "failed", "failed", 1, 1),
+        ("careful", CUT, "failed", "failed", 1, 1),
+        ("careful", SLOW, "failed", "failed", 1, 1),
+        ("careful", Reply(429, "TooManyRequests", SOON), "retried", "waiting", 1, 0),
+    ],
+    ids=[
+        "delivered", "dead token", "refused", "throttled", "throttled for the last time", "cut", "no answer",
+        "cut at last", "cut and given up", "no answer and given up", "throttled and careful",
+    ],
+)  # fmt: skip
+def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table
+    world: World, make: Any, category: str, reply: Any, word: str, state: str, attempts: int, permits: int
+) -> None:
+    """A permit is kept where it may have reached the user and refunded where it cannot have; tries are counted."""
+    user = f"{make.__name__}-{category}-{id(reply)}"
+    device = world.simulators.answer(make(user), reply[make] if isinstance(reply, dict) else reply)
+    began = time.time()
+    job_id = world.producer.send(note(user, user, device, category=category))
+    eventually(lambda: world.counted(user).get(word), f"{word!r} of {user}")
+    status = world.producer.status(job_id)
+    assert status is not None
+    assert (status.state, status.attempts) == (state, attempts)
+    assert world.redis.zcard(f"notifier:sent:{{{user}}}") == permits
+    # It may have been given back for free before: after a cut no connection is opened at once.
+    assert world.counted(user).items() - {("returned", world.counted(user).get("returned"))} == {(word, 1)}
+    if state == "waiting":
+        # The wait stands where RQ's tools look for it, and nobody sleeps for it.
+        assert status.expected_at is not None
+        at = scheduled(world.redis).get_scheduled_time(job_id)
+        assert abs(at.timestamp() - status.expected_at.timestamp()) < 1
+        assert status.expected_at.timestamp() - began > 29
+        assert time.time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("device", "reply"),
+    [
+        (apns("topic"), Reply(400, "BadTopic")),
+        (apns("key"), Reply(403, "InvalidProviderToken")),
+        (fcm("permission"), Reply(403, "PERMISSION_DENIED")),
+        (fcm("project"), Reply(404, "NOT_FOUND")),
+    ],
+    ids=lambda value: getattr(value, "reason", None),
+)
+def test_a_fault_of_ours_costs_nothing(tmp_path: Path, simulators: Simulators, device: Device, reply: Reply) -> None:
+    """Wrong credentials, topic or project: no attempt, no permit, no dead token; it waits."""
+    simulators.answer(device, reply)
+    with EmbeddedRedis() as server:
+        config = write_config(tmp_path, server.url, simulators.providers(), **RATES)
+        with client_of(config) as redis, notifier(config) as producer:
+            job_id = producer.send(note("anna", "fault", device))
+            with worker(config, "--burst") as running:
+                assert running.process.wait(20) == 0
+            status = producer.status(job_id)
+            assert status is not None
+            assert (status.state, status.attempts) == ("waiting", 0)
+            assert redis.zcard("notifier:sent:{anna}") == 0
+            assert reply.reason in running.log
+            assert list(producer.feedback()) == []
+
+
+def test_a_dead_token_is_told_once_however_often_the_rest_is_tried(world: World) -> None:
+    """One entry for the dead of several devices, with its app and Apple's own time; a retry tells it no second time."""
+    dead = world.simulators.answer(apns("dead"), Reply(410, "Unregistered"))
+    busy = world.simulators.answer(fcm("busy-beside-dead"), CUT, CUT, OK)
+    before = time.time()
+    job_id = world.producer.send(note("free", "dead", dead, busy, fcm("well-beside-dead"), app="driver"))
+    for tries in (1, 2):
+        eventually(lambda tries=tries: world.counted("free").get("retried") == tries, f"try {tries}")
+        world.redis.zadd("notifier:later", {job_id: 0})
+    ends(world.producer, job_id, "delivered")
+    assert [a.status for a in world.simulators.arrived("dead") if a.token == busy.token] == [0, 0, 200]
+    assert [a.status for a in world.simulators.arrived("dead") if a.token == dead.token] == [410]
+    (gone,) = [gone for gone in world.producer.feedback("once") if gone.token == dead.token]
+    assert (gone.platform, gone.app, gone.user, gone.reason, gone.job_id) == (
+        "apns", "driver", "free", "Unregistered", job_id
+    )  # fmt: skip
+    # Apple tells it in milliseconds.
+    assert gone.gone_at.microsecond % 1000 == 0
+    assert before - 1 < gone.gone_at.timestamp() < time.time()
+
+
+def test_what_is_not_dead_is_not_told(world: World) -> None:
+    """A token that is refused for another reason, or not answered for, may live: the feedback is silent about it."""
+    refused = [
+        world.simulators.answer(apns("bad"), Reply(400, "BadDeviceToken")),
+        world.simulators.answer(apns("other-topic"), Reply(400, "DeviceTokenNotForTopic")),
+        world.simulators.answer(fcm("argument"), Reply(400, "INVALID_ARGUMENT")),
+        world.simulators.answer(fcm("sender"), Reply(403, "SENDER_ID_MISMATCH")),
+    ]
+    for number, device in enumerate(refused):
+        ends(world.producer, world.producer.send(note("free", f"alive-{number}", device)), "rejected")
+    tokens = {gone.token for gone in world.producer.feedback("alive")}
+    assert not tokens & {device.token for device in refused}

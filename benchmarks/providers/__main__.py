@@ -22,6 +22,7 @@ BARE_H2: Final = Contestant("bare h2", "bare_h2")
 AIOAPNS: Final = Contestant("aioapns", "with_aioapns", peer="aioapns")
 APNS2: Final = Contestant("apns2, NODELAY, batches", "with_apns2", peer="apns2")
 FCM: Final = Contestant("FCM", "ours_fcm")
+WEBPUSH: Final = Contestant("Web Push", "ours_webpush")
 BARE_AIOHTTP: Final = Contestant("bare aiohttp", "bare_aiohttp")
 PYFCM: Final = Contestant("pyfcm, one at a time", "with_pyfcm", in_flight=1)
 # A thread fetches an access token of its own first, which is a signature of RSA.
@@ -63,10 +64,22 @@ def fcm(*, quick: bool) -> list[Figure]:
     ]
 
 
+def webpush(*, quick: bool) -> list[Figure]:
+    """100 in flight, answered at once, beside bare aiohttp, which encrypts nothing."""
+    runs = _race([WEBPUSH, BARE_AIOHTTP], ("server_http1",), 100, quick)
+    note = "each message is encrypted, by a key of its own"
+    return [
+        figure("Web Push, 100 in flight", runs[WEBPUSH.name]),
+        figure("bare aiohttp, 100 in flight", runs[BARE_AIOHTTP.name]),
+        ratio("Web Push, to bare aiohttp", runs[WEBPUSH.name], runs[BARE_AIOHTTP.name], None, note),
+    ]
+
+
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "apns": apns,
     "apns-far": apns_far,
     "fcm": fcm,
+    "webpush": webpush,
     "whole-way": whole_way.measure,
 }
 

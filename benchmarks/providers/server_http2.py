@@ -135,11 +135,15 @@ class Connection(asyncio.Protocol):
             out.append(frame(WINDOW_UPDATE, 0, 0, self._taken.to_bytes(4)))
             self._taken = 0
         if answers and self._latency_s:
-            self._loop.call_later(self._latency_s, self._transport.write, b"".join(answers))
+            self._loop.call_later(self._latency_s, self._write, b"".join(answers))
         else:
             out += answers
         if out:
             self._transport.write(b"".join(out))
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
         """The frame that answers this one, or nothing."""

@@ -65,18 +65,18 @@ class Meter:
         print(json.dumps({"rate": sent / seconds, "cpu_us": 1e6 * cpu_s / max(sent, 1), "busy": cpu_s / seconds}))
 
 
-async def keep_in_flight(task: Task, send: Callable[[int], Awaitable[bool]]) -> None:
+async def keep_in_flight(task: Task, send: Callable[[int], Awaitable[str]]) -> None:
     """Have so many sends under way at any time, and print what came of it.
 
-    send: given a number that grows by one for each; False is a refusal, which ends the run.
+    send: given a number that grows by one for each; returns the refusal, which ends the run, or nothing.
     """
     meter = Meter()
     numbers = iter(range(sys.maxsize))
 
     async def go_on() -> None:
         while True:
-            if not await send(next(numbers)):
-                raise RuntimeError("a send was refused")
+            if refusal := await send(next(numbers)):
+                raise RuntimeError(f"a send was refused: {refusal}")
             meter.done += 1
 
     loops = [asyncio.create_task(go_on()) for _ in range(task.in_flight)]

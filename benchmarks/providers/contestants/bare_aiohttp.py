@@ -11,7 +11,6 @@ import aiohttp
 from benchmarks.providers.task import BODY, TITLE, Task, device_token, keep_in_flight
 
 MESSAGE = {"message": {"token": device_token(0), "notification": {"title": TITLE, "body": BODY}}}
-OK = 200
 
 
 async def main(task: Task) -> None:
@@ -22,10 +21,10 @@ async def main(task: Task) -> None:
     connector = aiohttp.TCPConnector(limit=task.in_flight, ssl=ssl.create_default_context(cafile=task.ca_file))
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
 
-        async def send(_: int) -> bool:
+        async def send(_: int) -> str:
             async with session.post(url, data=data, headers=headers) as response:
                 await response.read()
-                return response.status == OK
+                return "" if response.ok else str(response.status)
 
         await keep_in_flight(task, send)
 

@@ -26,10 +26,11 @@ async def main(task: Task) -> None:
     notifications = [Notification(user="u", devices=[device], title=TITLE, body=BODY) for device in devices]
     loop = asyncio.get_running_loop()
 
-    async def send(number: int) -> bool:
+    async def send(number: int) -> str:
         notification = notifications[number % len(notifications)]
         dispatch = Dispatch(f"job-{number}", notification.devices[0], notification, None, loop.time() + 25)
-        return (await provider.send(dispatch)).outcome is Outcome.DELIVERED
+        answer = await provider.send(dispatch)
+        return "" if answer.outcome is Outcome.DELIVERED else str(answer)
 
     await keep_in_flight(task, send)
     await provider.close()

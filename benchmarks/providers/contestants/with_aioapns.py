@@ -23,9 +23,10 @@ async def main(task: Task) -> None:
     client = APNs(key=key, key_id=KEY_ID, team_id=TEAM_ID, topic=TOPIC, ssl_context=tls)
     message = {"aps": {"alert": {"title": TITLE, "body": BODY}}}
 
-    async def send(number: int) -> bool:
+    async def send(number: int) -> str:
         request = NotificationRequest(device_token(number), message, push_type=PushType.ALERT)
-        return (await client.send_notification(request)).is_successful
+        result = await client.send_notification(request)
+        return "" if result.is_successful else str(result.description)
 
     await keep_in_flight(task, send)
 

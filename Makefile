@@ -64,6 +64,9 @@ check-independent-server: setup  ## our APNs client against the server that the 
 	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/simulators.md says what stands in it" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
+chaos: setup  ## 20,000 notifications through workers of which 66 are killed; some minutes
+	@$(BIN)/python -m pytest -q -s tests/faults/long_chaos.py
+
 bench: setup  ## what it is measured by, each figure beside its bar
 	@$(BIN)/python -m benchmarks
 

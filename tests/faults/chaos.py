@@ -1,0 +1,130 @@
+"""Workers that die all the time under load, and what must be true of it in the end: the short and the long form."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from consistency import assert_consistent, assert_empty_of_work
+from mortal_worker import STEPS
+
+from benchmarks.fleet import TERMINAL, Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.harness import await_that, await_workers, total
+
+MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))
+CATEGORIES: Final = ("chat", "default", "marketing")  # one for each lane
+RATES: Final[Mapping[str, Any]] = {
+    "user": {"windows": ["3/1s"], "gap": "40ms"},
+    "categories": {
+        "chat": {"lane": "urgent", "windows": ["4/2s"]},
+        "default": {"lane": "default"},
+        "marketing": {"lane": "bulk"},
+    },
+    "worker": {"lease": "2500ms", "grace": "2s"},
+}
+
+
+@dataclass
+class Outcome:
+    """What came of it. repeats_allowed: what the dead had in flight when they died."""
+
+    count: int
+    kills: Counter[str] = field(default_factory=Counter)
+    repeats_allowed: int = 0
+    repeats: int = 0
+    missing: int = 0
+    broken: list[str] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+
+    def assert_right(self) -> None:
+        """Laws 1 and 2 over the whole of it."""
+        assert self.missing == 0, f"{self.missing} never arrived"
+        assert self.ended == {word: self.count if word == "delivered" else 0 for word in TERMINAL}
+        assert self.broken == []
+        assert self.repeats <= self.repeats_allowed
+
+
+def unleash(*, count: int, users: int, kills: int, workers: int = 3, seed: int = 1) -> Outcome:
+    """Send so many through workers of which so many die, two of three at the next named step and one at any moment."""
+    chance = random.Random(seed)
+    who = {n: (f"u{n % users}", CATEGORIES[n // users % len(CATEGORIES)]) for n in range(count)}
+    outcome, steps = Outcome(count), itertools.cycle(STEPS)
+    with start_fleet(RATES, workers=0, latency_ms=15, apns={"timeout": "500ms"}) as fleet:
+        for _ in range(workers):
+            fleet.start_worker()
+        await_workers(fleet.redis, workers)
+        with fleet.notifier() as notifier:
+            notifier.send_many(notification(user, n, category) for n, (user, category) in who.items())
+        for kill in range(kills):
+            fleet.await_delivered(count * kill // (kills + 1), 600)
+            step = next(steps) if kill % 3 else "any moment"
+            outcome.repeats_allowed += _kill_at(fleet, step, chance)
+            outcome.kills[step] += 1
+        fleet.await_ended(count, 600)
+        _judge(fleet, outcome, who)
+    return outcome
+
+
+def _kill_at(fleet: Fleet, step: str, chance: random.Random) -> int:
+    """Let one worker die, look at what it leaves behind, and put another in its place; what it had in flight."""
+    if step == "any moment":
+        victim = chance.randrange(len(fleet.workers))
+        name = _name(fleet, victim)
+    else:
+        name = fleet.start_worker((MORTAL, "--step", step, "--at", str(chance.randint(1, 5))))
+        victim = len(fleet.workers) - 1
+        await_that(lambda: fleet.redis.exists(f"rq:worker:{name}"), "its birth")
+    living = [process for index, process in enumerate(fleet.workers) if index != victim]
+    for process in living:
+        process.send_signal(signal.SIGSTOP)  # so that it has something to do
+    if step != "any moment":
+        await_that(lambda: _has_ended(fleet.workers[victim]), f"its death at {step!r}")
+    fleet.workers[victim].kill()
+    fleet.workers[victim].wait()
+    left = _in_flight(fleet, name)
+    assert_consistent(fleet.redis)
+    del fleet.workers[victim]
+    for process in living:
+        process.send_signal(signal.SIGCONT)
+    if step == "any moment":
+        fleet.start_worker()
+    return left
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    if process.poll() is None:
+        return False
+    assert process.returncode == -signal.SIGKILL, f"it ended by itself, with status {process.returncode}"
+    return True
+
+
+def _name(fleet: Fleet, index: int) -> str:
+    arguments: Any = fleet.workers[index].args
+    return str(arguments[arguments.index("--name") + 1])
+
+
+def _in_flight(fleet: Fleet, worker: str) -> int:
+    leased = fleet.redis.zrange("notifier:leases", 0, -1)
+    with fleet.redis.pipeline(transaction=False) as pipe:
+        for job_id in leased:
+            pipe.hget(b"rq:job:" + job_id, "worker_name")
+        return pipe.execute().count(worker.encode())
+
+
+def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -> None:
+    fleet.end_workers()
+    for worker in fleet.workers:
+        worker.wait(15)
+    assert_empty_of_work(fleet.redis)
+    arrivals = fleet.arrivals()
+    outcome.missing = len(set(who) - {int(arrival.data["n"]) for arrival in arrivals})
+    outcome.repeats = len(arrivals) - (outcome.count - outcome.missing)
+    outcome.broken = broken_rules(fleet, sends(arrivals, who))
+    outcome.ended = {word: total(fleet.redis, word) for word in TERMINAL}

@@ -129,16 +129,22 @@ def test_microseconds_are_rounded_up() -> None:
 
 
 def test_the_edges_are_inside() -> None:
-    """The longest expiry, the latest time and the deepest data are accepted; one more is refused by name."""
+    """The longest expiry and collapse id, the latest time and the deepest data are accepted; one more is refused."""
     deep: Any = 1
     for _ in range(DATA_DEPTH - 1):
         deep = [deep]
-    edge: dict[str, Any] = {"expires_in": LONGEST_EXPIRY, "send_at": LATEST, "data": {"a": deep}}
+    edge: dict[str, Any] = {
+        "expires_in": LONGEST_EXPIRY,
+        "send_at": LATEST,
+        "data": {"a": deep},
+        "collapse_id": "ü" * 32,
+    }
     Notification(**GOOD, **edge).validate()
     over: dict[str, Any] = {
         "expires_in": LONGEST_EXPIRY + timedelta(microseconds=1),
         "send_at": LATEST + timedelta(microseconds=1),
         "data": {"a": [[deep]]},
+        "collapse_id": "ü" * 32 + "x",
     }
     for field, value in over.items():
         with pytest.raises(InvalidNotificationError) as caught:

@@ -19,6 +19,7 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
         *_of_policy(("user",), Policy(settings.user.windows, settings.user.gap_us)),
         *_of_overrides(settings),
         *_of_tiers(settings),
+        *_of_apps(settings),
     ]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
@@ -88,6 +89,13 @@ def _of_tiers(settings: Settings) -> Said:
     for name in settings.tiers:
         if name not in had:
             yield ("tiers", name), "nobody has this tier: name it under users"
+
+
+def _of_apps(settings: Settings) -> Said:
+    for name, category in settings.categories.items():
+        for platform in settings.providers.platforms().values():
+            if category.app is not None and (why_not := platform.why_not(category.app)):
+                yield ("categories", name, "app"), f"its notifications to {platform.platform} are refused: {why_not}"
 
 
 def _user_policies(settings: Settings) -> list[Policy]:

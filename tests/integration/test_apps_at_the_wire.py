@@ -73,6 +73,7 @@ def test_each_arrives_under_its_topic_and_project(
         for title, category, app, _ in asked:
             job_id = producer.send(note(title, title, *devices(title), category=category, app=app))
             ends(producer, job_id, "delivered")
+        assert running.end() == 0
     assert {title: under(simulators, title) for title, *_ in asked} == {
         title: {platform: apps[expected] for platform, apps in UNDER.items()} for title, _, _, expected in asked
     }

@@ -28,6 +28,12 @@ CASES = {
         "categories.x.windows.0",
         "what any user may receive in all is no more",
     ),
+    "categories:\n  x: {lane: bulk, app: a}\n"
+    "providers: {apns: {client: console, apps: {a: {}}}, fcm: {client: console}}": (
+        2,
+        "categories.x.app",
+        "its notifications to fcm are refused: 'a' is not among providers.fcm.apps; there are none",
+    ),
     "categories:\n  x: {lane: bulk, gap: 2h, expires: 1h}": (2, "categories.x.expires", "a second one always expires"),
 }
 

@@ -176,10 +176,9 @@ class Notification:
         """The notification in a job's keyword arguments; raises InvalidNotificationError if it is malformed."""
         if not isinstance(kwargs, Mapping):
             raise InvalidNotificationError("kwargs", "must be an object")
-        known = cls.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
         for name in kwargs:
-            if name not in known:
-                raise InvalidNotificationError(str(name), f"is not a field; known are {', '.join(sorted(known))}")
+            if name not in JOB_FIELDS:
+                raise InvalidNotificationError(str(name), f"is not a field; known are {', '.join(sorted(JOB_FIELDS))}")
         for name in ("user", "devices"):
             if name not in kwargs:
                 raise InvalidNotificationError(name, "is missing")
@@ -193,6 +192,10 @@ class Notification:
         notification = cls(devices=tuple(Device(d["platform"], d["token"]) for d in devices), **rest)
         notification.validate()
         return notification
+
+
+# What a job's keyword arguments may hold: when to send it, and only once, is said in its meta.
+JOB_FIELDS: Final = Notification.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
 
 
 def _check_text(name: str, value: object, limit: int) -> None:
@@ -243,7 +246,8 @@ def _what_is_wrong(platform: str, token: object) -> str:
 def _check_mapping(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
-    _check_json(name, dict(value))
+    if value:
+        _check_json(name, dict(value))
 
 
 def _check_json(path: str, value: object, depth: int = 0) -> None:

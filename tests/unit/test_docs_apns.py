@@ -1,0 +1,51 @@
+"""docs/apns.md tells what the code does: its types of push and its options are the code's, the tests it names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from notifier.providers.apns_options import OPTIONS, PUSH_TYPES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "apns.md").read_text(encoding="utf-8")
+
+
+def test_the_types_of_push() -> None:
+    """Each type stands there once: its topic, its priorities with the default in bold, its size, as in the code."""
+    told: dict[str, list[str]] = {}
+    section = PAGE.split("| `push_type` |")[1].split("\n\n")[0]
+    for line in section.splitlines()[2:]:
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", first), cells)
+    assert set(told) == set(PUSH_TYPES)
+    for name, (topic, priorities, size, _) in told.items():
+        kind = PUSH_TYPES[name]
+        assert topic == "the app's" or (f"`{kind.suffix}`" in topic) == bool(kind.suffix), name
+        assert priorities == ", ".join([f"**{kind.priorities[0]}**", *map(str, kind.priorities[1:])]), name
+        assert size == f"{kind.payload_bytes:,}", name
+
+
+def test_the_options() -> None:
+    """Every option is told, and none that there is not; each for the types of push that take it."""
+    section = PAGE.split("| option | for |")[1].split("\n\n")[0]
+    told: dict[str, str] = {}
+    for line in section.splitlines()[2:]:
+        names, types, _ = line.strip("|").split("|", 2)
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", names), types.strip())
+        if "each with" in names:
+            told |= {name.replace("_key", "_args"): types.strip() for name in re.findall(r"`(\w+_key)`", names)}
+    assert set(told) == set(OPTIONS) - {"push_type"}
+    for name, types in told.items():
+        if not types.startswith("all"):
+            assert set(types.split(", ")) == OPTIONS[name].types, name
+
+
+def test_the_tests_that_it_names_exist() -> None:
+    """Each fault of other clients names the tests that this one has not got it; all of them are there."""
+    named = re.findall(r"`(\w+/test_\w+): (test_\w+)`", PAGE)
+    assert len(named) == PAGE.split("| fault, seen in |")[1].count("`") // 2 > 12
+    for path, name in named:
+        tree = ast.parse((ROOT / "tests" / f"{path}.py").read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{path}: {name}"

@@ -244,6 +244,23 @@ def test_goaway_says_why(identity):
     asyncio.run(run())
 
 
+def test_cut_after_a_goaway(identity):
+    """What a GOAWAY promised to answer, and then did not, is UNKNOWN; what it disowned is UNSENT."""
+
+    async def run():
+        async with rig(identity) as r:
+            await r.send()  # stream 1
+            r.simulator.latency_ms = 5000
+            sends = [asyncio.create_task(r.send()) for _ in range(4)]  # streams 3, 5, 7 and 9
+            await r.log.reach(5)
+            r.simulator.go_away(last_stream_id=5)
+            assert [(await send).outcome for send in sends[2:]] == [Outcome.UNSENT] * 2
+            r.simulator.cut()
+            assert [(await send).outcome for send in sends[:2]] == [Outcome.UNKNOWN] * 2
+
+    asyncio.run(run())
+
+
 def test_nothing_is_sent_again_behind_ones_back(identity):
     """What was under way when its connection broke is told, UNKNOWN, and never sent again by the client itself."""
 

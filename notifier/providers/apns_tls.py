@@ -8,6 +8,7 @@ import ssl
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urlsplit
 
+import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 HTTPS_PORT: Final = 443
+SOON: Final = dt.timedelta(days=30)
 
 
 def split(endpoint: str) -> tuple[str, int, bytes]:
@@ -67,8 +69,11 @@ def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
     except ValueError:
         how = "openssl pkcs12 -in certificate.p12 -out certificate.pem -nodes"
         _refuse("cert_file", f"{cert_file} holds no certificate in PEM; of a .p12 make one by: {how}")
-    if certificate.not_valid_after_utc <= dt.datetime.now(dt.UTC):
-        _refuse("cert_file", f"{cert_file} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; have Apple renew it")
+    ends = certificate.not_valid_after_utc
+    if ends <= dt.datetime.now(dt.UTC):
+        _refuse("cert_file", f"{cert_file} expired on {ends:%Y-%m-%d}; have Apple renew it")
+    if ends <= dt.datetime.now(dt.UTC) + SOON:
+        structlog.get_logger(__name__).warning("certificate_ends_soon", cert_file=str(cert_file), on=f"{ends:%Y-%m-%d}")
     key_name, key_file = ("cert_file", cert_file) if cert_key_file is None else ("cert_key_file", cert_key_file)
     try:
         key = load_pem_private_key(_read(key_file, key_name), password=None)

@@ -45,7 +45,9 @@ class Authority:
         made = self._build(self._name, self._key, 30 * DAY).add_extension(constraints, critical=True)
         self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def certificate(self, purpose: Any, *, name: str = "localhost", valid_for: dt.timedelta = DAY) -> tuple[Path, Path]:
+    def certificate(
+        self, purpose: Any, *, name: str = "localhost", valid_for: dt.timedelta = 90 * DAY
+    ) -> tuple[Path, Path]:
         """The files of a certificate and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         addresses = [x509.IPAddress(ipaddress.ip_address(LOCAL))] if name == "localhost" else []
@@ -219,6 +221,16 @@ def test_wrong_files(identity, ours, tmp_path):
         text = refused_settings(identity, **by_certificate(*files))
         assert all(word in text for word in words), text
     make_provider(identity, "https://127.0.0.1:1", **by_certificate(cert_file, key_file))
+
+
+def test_a_certificate_that_ends_soon(identity, tmp_path):
+    """A certificate with less than 30 days to go is used, and said at each start; a younger one is not spoken of."""
+    authority = Authority(tmp_path / "soon")
+    for days, said in ((29, ["certificate_ends_soon"]), (60, [])):
+        files = authority.certificate(ExtendedKeyUsageOID.CLIENT_AUTH, valid_for=days * DAY)
+        with structlog.testing.capture_logs() as logs:
+            make_provider(identity, "https://127.0.0.1:1", **by_certificate(*files))
+        assert [entry["event"] for entry in logs] == said
 
 
 # Who is at the other end.

@@ -152,10 +152,12 @@ def test_back_to_one_after_a_rejection(identity):
                 assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
                 assert (await r.send(TOKEN)).outcome is Outcome.FAULT
                 r.simulator.most_streams = 0
+                assert outcomes(await asyncio.gather(*(r.send(TOKEN) for _ in range(15)))) == {Outcome.FAULT: 15}
+                assert r.simulator.most_streams == 1
                 answers = await asyncio.gather(*(r.send("cd" * 32) for _ in range(40)))
                 assert outcomes(answers) == {Outcome.DELIVERED: 40}
                 assert r.simulator.most_streams == 15
-            assert r.simulator.streams_refused == 0  # as a second stream at first would have been
+            assert r.simulator.streams_refused == 0
             assert r.simulator.connections_opened == 1
 
     asyncio.run(run())

@@ -21,6 +21,7 @@ APNS: Final = Contestant("APNs", "ours_apns")
 BARE_H2: Final = Contestant("bare h2", "bare_h2")
 AIOAPNS: Final = Contestant("aioapns", "with_aioapns", peer="aioapns")
 APNS2: Final = Contestant("apns2, NODELAY, batches", "with_apns2", peer="apns2")
+CLIENT_APNS2: Final = Contestant("APNs, client apns2", "ours_apns2", peer="ours-apns2")
 FCM: Final = Contestant("FCM", "ours_fcm")
 WEBPUSH: Final = Contestant("Web Push", "ours_webpush")
 BARE_AIOHTTP: Final = Contestant("bare aiohttp", "bare_aiohttp")
@@ -46,6 +47,15 @@ def apns_far(*, quick: bool) -> list[Figure]:
     return [
         *(figure(f"{name}, 500 in flight, 20 ms", each) for name, each in runs.items()),
         ratio("APNs, to apns2", runs[APNS.name], runs[APNS2.name], at_least(5)),
+    ]
+
+
+def apns2(*, quick: bool) -> list[Figure]:
+    """100 in flight, answered at once: `client: apns2` beside the default, which is what it costs."""
+    runs = _race([APNS, CLIENT_APNS2, APNS2], ("server_http2", "100", "0"), 100, quick)
+    return [
+        *(figure(f"{name}, 100 in flight", each) for name, each in runs.items()),
+        ratio("client apns2, to h2", runs[CLIENT_APNS2.name], runs[APNS.name], None),
     ]
 
 
@@ -78,6 +88,7 @@ def webpush(*, quick: bool) -> list[Figure]:
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "apns": apns,
     "apns-far": apns_far,
+    "apns2": apns2,
     "fcm": fcm,
     "webpush": webpush,
     "whole-way": whole_way.measure,

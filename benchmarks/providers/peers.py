@@ -1,4 +1,4 @@
-"""Environments for the peers that cannot share ours: aioapns needs its own h2, apns2 one from 2017."""
+"""Environments for those that cannot share ours: aioapns needs its own h2, apns2 and our client apns2 one from 2017."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).resolve().parent / ".peers"
-PEERS: Final = {"aioapns": "aioapns==4.0", "apns2": "compat-fork-apns2==0.8.0"}
+LOCK: Final = FOLDER.parents[2] / "requirements-apns2.lock"
+PEERS: Final = {"aioapns": "aioapns==4.0", "apns2": "compat-fork-apns2==0.8.0", "ours-apns2": f"-r{LOCK}"}
 
 
 def python_of(peer: str) -> str:

@@ -59,6 +59,7 @@ with _aliases():
     from h2.connection import ConnectionState, H2Connection
     from h2.errors import ErrorCodes
     from h2.exceptions import ProtocolError
+    from h2.settings import SettingCodes
     from hyper import HTTP20Connection
     from hyper.common.bufsocket import BufferedSocket
     from hyper.http20.connection import _LockedObject as Locked
@@ -75,4 +76,5 @@ __all__ = [
     "Locked",
     "Payload",
     "ProtocolError",
+    "SettingCodes",
 ]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import socket
 import time
+from ssl import SSLWantReadError
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.providers.apns2_compat import (
@@ -24,6 +25,7 @@ from notifier.providers.apns2_compat import (
     Locked,
     Payload,
     ProtocolError,
+    SettingCodes,
 )
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.http2_headers import HeaderEncoder, literal, repeated
@@ -78,6 +80,8 @@ class Connection(HTTP20Connection):
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self.retired = False  # takes no more requests
         self.answered = False
+        self.failure: Exception | None = None  # how reading from it ended
+        self._greeted = False  # the server's settings are known
         self.recent_recv_streams: set[int] = set()  # hyper adds those that something came for
         self.heard_at = 0.0  # on the monotonic clock, in seconds
 
@@ -89,7 +93,7 @@ class Connection(HTTP20Connection):
             return state
 
     def connect(self) -> None:
-        """Connect and hear the server's settings. Raises OSError, or what h2 makes of a server that is none."""
+        """Connect and greet the server. Raises OSError, or what h2 makes of a server that is none."""
         until = time.monotonic() + self._timeout_s
         plain = socket.create_connection((self.host, self.port), timeout=self._timeout_s)
         try:
@@ -102,8 +106,10 @@ class Connection(HTTP20Connection):
         self._sock = BufferedSocket(secure, self.network_buffer_size)
         if secure.selected_alpn_protocol() != "h2":
             raise OSError("the server does not speak HTTP/2")
-        self._send_preamble()
-        secure.settimeout(self._timeout_s)
+        secure.settimeout(0)
+        self.h2.initiate_connection()
+        self.h2.update_settings({SettingCodes.ENABLE_PUSH: 0})
+        self.flush()
         self.heard_at = time.monotonic()
 
     def fileno(self) -> int:
@@ -117,6 +123,8 @@ class Connection(HTTP20Connection):
             return False
         if not self.open:
             return True  # on an idle connection the window may never become wider
+        if not self._greeted:
+            return False  # until the server's settings say otherwise, it admits one stream
         limit = min(self.h2.remote_settings.max_concurrent_streams, MAX_STREAMS)
         return len(self.open) < limit and self.h2.outbound_flow_control_window >= len(request.body)
 
@@ -150,16 +158,29 @@ class Connection(HTTP20Connection):
         """Hand everything to the socket."""
         self._send_outstanding_data(send_empty=False)
 
+    def _send_cb(self, data: bytes, tolerate_peer_gone: bool = False) -> None:
+        # Reading never waits: TLS may have nothing for us in what made the socket readable. Writing waits its turn.
+        self._sock.settimeout(self._timeout_s)
+        super()._send_cb(data, tolerate_peer_gone)
+        self._sock.settimeout(0)
+
     def ping_server(self) -> None:
         """Ask whether it is still there; `flush` sends it."""
         self.h2.ping(b"notifier")
 
     def receive(self) -> list[tuple[Request, Result]]:
-        """Read what has come; the requests that it answers or ends, and how."""
-        self._single_read()
-        while self._sock.pending():  # decrypted already: the socket would not say that there is more
+        """Read what has come; the requests that it answers or ends, and how. See `failure` then."""
+        try:
             self._single_read()
-        self.heard_at = time.monotonic()
+            while self._sock.pending():  # decrypted already: the socket would not say that there is more
+                self._single_read()
+        except SSLWantReadError:
+            pass  # a part of a record, or one that is TLS's own
+        except Exception as error:  # noqa: BLE001 - what had come before it counts
+            self.failure = error
+        else:
+            self._greeted = True
+            self.heard_at = time.monotonic()
         resets, self.h2.resets = self.h2.resets, {}
         touched, self.recent_recv_streams = self.recent_recv_streams | resets.keys(), set()
         results = {i: self._result(i, resets.get(i)) for i in touched & self.open.keys()}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well.
 APART_S: Final = 0.2
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
+DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
+DOUBT_PATIENCE_S: Final = 1.0
 
 
 class Owner(threading.Thread):
@@ -53,7 +55,7 @@ class Owner(threading.Thread):
         self._living: set[Connection] = set()
         self._backoff = Backoff()
         self._not_before = 0.0  # no connection is begun earlier
-        self._pinged_at = 0.0
+        self._asked_at = self._answer_by = 0.0
         self._stopping = False
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringing = socket.socketpair()
@@ -130,10 +132,9 @@ class Owner(threading.Thread):
             return 0.0
         if self._connection is None:
             return None
-        heard_at, patience_s = self._connection.heard_at, IDLE_S
-        if self._pinged_at > heard_at:
-            heard_at, patience_s = self._pinged_at, self._timeout_s
-        return max(heard_at + patience_s - time.monotonic(), 0.0)
+        heard_at = self._connection.heard_at
+        until = self._answer_by if self._asked_at > heard_at else heard_at + IDLE_S
+        return max(until - time.monotonic(), 0.0)
 
     def _use(self, connection: Connection, action: Callable[[Connection], None]) -> None:
         if connection not in self._living:
@@ -147,28 +148,42 @@ class Owner(threading.Thread):
                 self._failed(connection.heard_at, "ConnectionLost", "ended before it answered anything")
 
     def _receive(self, connection: Connection) -> None:
-        try:
-            self._results += connection.receive()
-        finally:
-            if connection.answered:
-                self._backoff.worked(time.monotonic())
+        self._results += connection.receive()
+        if connection.answered:
+            self._backoff.worked(time.monotonic())
+        if connection.failure is not None:
+            raise connection.failure
 
     def _keep_alive(self) -> None:
         connection, now = self._connection, time.monotonic()
         if connection is None:
             return
-        if self._pinged_at > connection.heard_at:
-            if now >= self._pinged_at + self._timeout_s:
+        if self._asked_at > connection.heard_at:
+            if now >= self._answer_by:
                 self._log.info("connection_dead", idle_s=round(now - connection.heard_at))
                 self._end(connection)
         elif now >= connection.heard_at + IDLE_S:
-            self._pinged_at = now
+            self._ask(connection, self._timeout_s)
+
+    def _ask(self, connection: Connection, patience_s: float) -> None:
+        now = time.monotonic()
+        if self._asked_at > connection.heard_at:
+            self._answer_by = min(self._answer_by, now + patience_s)
+        else:
+            self._asked_at, self._answer_by = now, now + patience_s
             self._use(connection, Connection.ping_server)
+
+    def _sure(self, connection: Connection) -> bool:
+        """Whether the other end was heard of lately. If not it is asked before anything is entrusted to it."""
+        if connection.open or time.monotonic() - connection.heard_at < DOUBT_S:
+            return True
+        self._ask(connection, min(DOUBT_PATIENCE_S, self._timeout_s / 4))
+        return False
 
     def _send_waiting(self) -> None:
         while self._waiting and (self._connection or self._open()):
             assert self._connection is not None
-            if not self._connection.admits(self._waiting[0]):
+            if not self._sure(self._connection) or not self._connection.admits(self._waiting[0]):
                 return
             request = self._waiting.popleft()
             if request.begin():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RIG = ApnsApns2()
 SILENT = Reply(200, delay_ms=60_000)
-AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "wrong_name": False}
+AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "wrong_name": False, "idle_s": 0}
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest
         await s.send()
         (kept,) = owner(s)._living
         async with asyncio.timeout(5):
-            while kept.heard_at < owner(s)._pinged_at or not owner(s)._pinged_at:
+            while kept.heard_at < owner(s)._asked_at or not owner(s)._asked_at:
                 await s.arrivals()
         assert owner(s)._connection is kept
         await s.tell(silent=True)
@@ -261,6 +261,21 @@ def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
 
     RIG.play(simulators, law, timeout_us=300_000)
+
+
+def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What died while it was idle, without a word, costs the next send nothing: it goes over a new connection."""
+    monkeypatch.setattr(apns2_thread, "DOUBT_S", 0.1)
+
+    async def law(s: Stage) -> None:
+        await s.send()
+        await s.tell(idle_s=0.1)
+        await asyncio.sleep(0.2)  # as long as the network takes to forget the connection
+        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
+        await s.tell(idle_s=0)
+        assert len(await s.arrivals()) == 2
+
+    RIG.play(simulators, law, timeout_us=2_000_000)
 
 
 def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:

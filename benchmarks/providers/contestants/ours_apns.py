@@ -12,9 +12,9 @@ from notifier.providers.apns import ApnsProvider
 from notifier.providers.contract import Dispatch, Outcome
 
 
-async def main(task: Task) -> None:
+async def main(task: Task, client: type[ApnsProvider] = ApnsProvider) -> None:
     """Send until the time is over."""
-    provider = ApnsProvider(
+    provider = client(
         team_id=TEAM_ID,
         key_id=KEY_ID,
         key=(Path(task.folder) / f"AuthKey_{KEY_ID}.p8").read_text(encoding="utf-8"),

@@ -13,6 +13,9 @@ import time
 from ssl import SSLWantReadError
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
+from notifier.providers.answers import parse, word
 from notifier.providers.apns2_compat import (
     APNsClient,
     BufferedSocket,
@@ -59,6 +62,8 @@ class _H2(H2Connection):
         super()._receive_goaway_frame(frame)
         self.state_machine.state = ConnectionState.CLIENT_OPEN  # the streams up to the last one go on
         self.last_stream_id = frame.last_stream_id
+        reason = word(parse(frame.additional_data or b"").get("reason"))
+        structlog.get_logger(__name__).info("goaway", code=frame.error_code, reason=reason)
         return [], []
 
     def _receive_rst_stream_frame(self, frame: Any) -> Any:

@@ -18,6 +18,7 @@ from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.providers import apns2_thread
 from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns2_compat import H2Connection
 from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_certificates
@@ -126,6 +127,43 @@ def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
 
 
 # What goes over it.
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"title": "t"},
+        {"data": {"sync": 1}},
+        {"title": "t", "ttl_us": 90_000_000, "collapse_id": "ü score"},
+        {"data": {"call": 1}, "apns": {"push_type": "voip"}},
+        {"title": "t", "apns": {"topic": "com.example.app", "priority": 1, "interruption_level": "passive"}},
+    ],
+    ids=["alert", "background", "expiring", "voip", "options"],
+)
+def test_apns2_sends_what_the_default_client_would(
+    simulators: Simulators, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """Every header reaches the wire as the provider made it, but for the priority 10, which apns2 leaves out."""
+    made: list[dict[bytes, bytes]] = []
+    sent: list[dict[bytes, bytes]] = []
+    make, send = ApnsProvider._headers, H2Connection.send_headers
+
+    def making(*arguments: Any) -> Any:
+        made.append(dict(headers := make(*arguments)))
+        return headers
+
+    def sending(state: Any, stream_id: int, headers: Any, **options: Any) -> None:
+        sent.append(dict(headers))
+        send(state, stream_id, headers, **options)
+
+    monkeypatch.setattr(ApnsProvider, "_headers", making)
+    monkeypatch.setattr(H2Connection, "send_headers", sending)
+
+    async def law(s: Stage) -> None:
+        assert (await s.send(**fields)).status is not None
+        assert [{b"apns-priority": b"10"} | headers for headers in sent] == made
+
+    RIG.play(simulators, law)
 
 
 @pytest.mark.parametrize("size", [1023, 1024, 1025, 2048, PAYLOAD_BYTES])

@@ -46,7 +46,7 @@ test: setup  ## all tests
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \
-	  tests/contract/test_contract.py tests/extra_apns2
+	  tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
 
 check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our simulators of APNs and Web Push
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py

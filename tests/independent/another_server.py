@@ -157,8 +157,8 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "fresh provider token": {"iat": -3500},
     "another team's provider token": {"iss": "OTHERTEAM1"},
     "float iat": {"iat": 0.5},
-    "largest payload": {"body": b'{"aps":{"alert":"' + b"x" * 4077 + b'"}}'},
-    "payload too large": {"body": b'{"aps":{"alert":"' + b"x" * 4078 + b'"}}'},
+    "largest payload": {"body": b'{"aps":{"alert":"' + b"x" * 4076 + b'"}}'},
+    "payload too large": {"body": b'{"aps":{"alert":"' + b"x" * 4077 + b'"}}'},
     "unregistered": {":path": "/3/device/" + THERE["unregistered"]},
 }
 

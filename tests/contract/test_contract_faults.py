@@ -1,0 +1,195 @@
+"""Every fault that the simulators know, met by every provider: what it answers, and that it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from rigs import APNS, NETWORKED, Rig, Simulators, Stage
+
+from notifier.providers.contract import Answer, Outcome
+from notifier.simulators.faults import FAULTS
+
+DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
+UNSENT, UNKNOWN, FAULT = Outcome.UNSENT, Outcome.UNKNOWN, Outcome.FAULT
+SHORT_US = 1_000_000
+
+MEANS = {
+    "unregistered": DEAD,
+    "expired_token": DEAD,
+    "bad_token": REJECTED,
+    "wrong_app": REJECTED,
+    "payload_too_large": REJECTED,
+    "unknown_reason": REJECTED,
+    "wrong_topic": FAULT,
+    "bad_credentials": FAULT,
+    "expired_credentials": FAULT,
+    "too_many_token_updates": FAULT,
+    "forbidden": FAULT,
+    "third_party_auth": FAULT,
+    "not_found": FAULT,
+    "throttled": RETRY,
+    "throttled_seconds": RETRY,
+    "throttled_date": RETRY,
+    "internal": UNKNOWN,
+    "internal_seconds": UNKNOWN,
+    "unavailable": UNKNOWN,
+    "unavailable_seconds": UNKNOWN,
+    "unavailable_date": UNKNOWN,
+    "shutdown": UNKNOWN,
+    "bad_gateway": UNKNOWN,
+    "slow": DELIVERED,
+    "silent": UNKNOWN,
+    "cut": UNKNOWN,
+    "go_away": DELIVERED,
+    "refused_stream": UNSENT,
+    "reset_stream": UNKNOWN,
+}
+BUT = {("apns", "forbidden"): REJECTED}  # Apple: never to be tried again
+# What a push service of browsers says of the sender may be one subscription's fault: test_webpush.py has those.
+OURS = [rig for rig in NETWORKED if rig.platform != "webpush"]
+MET = [(rig, name) for rig in OURS for name, fault in FAULTS.items() if rig.platform in fault.replies]
+networked = pytest.mark.parametrize("rig", NETWORKED, ids=lambda rig: rig.name)
+
+
+@pytest.fixture(scope="module")
+def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "name", value))
+def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str) -> None:
+    """A fault is an answer of the right kind, and whoever is next is served, or told the same without a request."""
+
+    async def law(s: Stage) -> None:
+        device = await s.device(FAULTS[name].replies[rig.platform])
+        answer = await s.send(device)
+        assert answer.outcome is BUT.get((rig.platform, name), MEANS[name]), answer
+        following = await s.insist(await s.device())
+        assert following.outcome is (FAULT if following.status is None else DELIVERED)
+        assert following.status or answer.outcome is FAULT
+
+    rig.play(simulators, law, timeout_us=SHORT_US if name == "silent" else 10 * SHORT_US)
+
+
+@networked
+def test_the_certificate_of_somebody_else(rig: Rig, simulators: Simulators) -> None:
+    """Nothing is sent to a server that shows another host's certificate; once it shows its own, it is sent to."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(wrong_name=True)
+        try:
+            answer = await s.send()
+            assert (answer.outcome, await s.arrivals()) == (UNSENT, [])
+        finally:
+            await s.tell(wrong_name=False)
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+    rig.play(simulators, law)
+
+
+@networked
+def test_a_half_dead_server(rig: Rig, simulators: Simulators) -> None:
+    """A server that takes and never answers leaves nobody without an answer, and is left for one that does."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send()).outcome is DELIVERED
+        await s.tell(silent=True)
+        try:
+            answers = await asyncio.gather(*(s.send() for _ in range(5)))
+            assert {answer.outcome for answer in answers} <= {UNKNOWN, UNSENT}
+        finally:
+            await s.tell(silent=False)
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+    rig.play(simulators, law, timeout_us=SHORT_US)
+
+
+@networked
+def test_a_connection_that_died_of_idleness(rig: Rig, simulators: Simulators) -> None:
+    """The first send into a connection that a firewall has forgotten is unknown, the next one is delivered."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(idle_s=0.2)
+        try:
+            assert (await s.send()).outcome is DELIVERED
+            await asyncio.sleep(0.4)  # longer than the idle time
+            assert (await s.send()).outcome is UNKNOWN
+        finally:
+            await s.tell(idle_s=0)
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+    rig.play(simulators, law, timeout_us=SHORT_US)
+
+
+@pytest.mark.parametrize("rig", OURS, ids=lambda rig: rig.name)
+def test_credentials_that_end_early(rig: Rig, simulators: Simulators) -> None:
+    """Access that the server ended before its time burns no message: it is our fault or a retry, never a refusal."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send()).outcome is DELIVERED
+        await s.tell(expire_tokens=True)
+        answer = await s.send()
+        assert answer.outcome in {FAULT, RETRY, UNSENT, DELIVERED}, answer
+
+    rig.play(simulators, law)
+
+
+async def many(s: Stage, count: int, **fields: object) -> list[Answer]:
+    return await asyncio.gather(*(s.send(**fields) for _ in range(count)))
+
+
+def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
+    """What the server will not process is unsent and never arrived, the rest is delivered; the next goes elsewhere."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send()).outcome is DELIVERED
+        await s.tell(latency_ms=300)
+        try:
+            batch = asyncio.gather(*(s.send() for _ in range(10)))
+            await s.reach(11)
+            await s.tell(go_away={"keep": 0.5})
+            answers = await batch
+        finally:
+            await s.tell(latency_ms=0)
+        assert [answer.outcome for answer in answers].count(DELIVERED) == 5
+        assert {answer.outcome for answer in answers} <= {DELIVERED, UNSENT, UNKNOWN}
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+    APNS.play(simulators, law)
+
+
+def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> None:
+    """The server may take back streams at any time, down to one: all is delivered, only slower."""
+
+    async def law(s: Stage) -> None:
+        assert (await s.send()).outcome is DELIVERED
+        try:
+            devices = [await s.device() for _ in range(50)]
+            batch = asyncio.gather(*(s.insist(device) for device in devices))
+            await s.tell(max_streams=1)
+            assert {answer.outcome for answer in await batch} == {DELIVERED}
+            assert {answer.outcome for answer in await many(s, 20)} == {DELIVERED}
+        finally:
+            await s.tell(max_streams=1000)
+
+    APNS.play(simulators, law)
+
+
+def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
+    """Where the server takes no more, sends end in time; the connection is left, and a new one delivers."""
+
+    async def law(s: Stage) -> None:
+        await s.tell(window_updates=False)
+        try:
+            answers = await many(s, 30, body="x" * 3900)
+        finally:
+            await s.tell(window_updates=True)
+        counted = [answer.outcome for answer in answers]
+        assert counted.count(DELIVERED) >= 15
+        assert set(counted) <= {DELIVERED, UNSENT, UNKNOWN}
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+    APNS.play(simulators, law, timeout_us=SHORT_US)

@@ -25,6 +25,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import structlog
+
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.faults import FAULTS, UnusableError, read_scripts
 from notifier.simulators.simulator import Simulator
@@ -163,7 +165,10 @@ class Control:
     async def _refuse(self, simulator: Simulator, seconds: float) -> None:
         async def come_back() -> None:
             await asyncio.sleep(seconds)
-            await simulator.start()
+            try:
+                await simulator.start()
+            except OSError as error:  # another process has taken the port; `listening` tries again
+                structlog.get_logger(__name__).warning("cannot_listen", url=simulator.url, error=error.strerror)
 
         await self._listen(simulator, False)
         self._refusing[simulator.platform] = asyncio.create_task(come_back())

@@ -63,9 +63,9 @@ class Channel:
         if owner is None:
             return
         owner.stop()
-        ended = asyncio.to_thread(owner.join, 2 * GOODBYE_S)
-        asyncio.get_running_loop().call_later(GOODBYE_S, owner.abort)
-        await ended
+        abort = asyncio.get_running_loop().call_later(GOODBYE_S, owner.abort)
+        await asyncio.to_thread(owner.join, 2 * GOODBYE_S)
+        abort.cancel()
 
     def _thread(self) -> Owner:
         if self._owner is None or not self._owner.is_alive():

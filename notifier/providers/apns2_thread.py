@@ -104,6 +104,7 @@ class Owner(threading.Thread):
         finally:
             for connection in list(self._living):
                 self._end(connection)
+            self._refuse_waiting()
             self._hand_over()
             for resource in (self._selector, self._bell, self._ringing):
                 resource.close()

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rigs import ApnsApns2, Simulators, Stage
+from structlog.testing import capture_logs
 
 from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.providers import apns2_thread
 from notifier.providers.apns import ApnsProvider
 from notifier.providers.apns2_compat import H2Connection
+from notifier.providers.apns2_connection import Connection
 from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_certificates
@@ -345,6 +347,28 @@ def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:
                 assert not thread.is_alive()
 
     asyncio.run(run())
+
+
+def test_a_thread_that_broke_is_replaced(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours in the thread answers what it had at once, is logged, and the next send has a new thread."""
+
+    def broken(*_: object) -> bool:
+        raise RuntimeError("a fault")
+
+    async def law(s: Stage) -> None:
+        under_way = asyncio.create_task(s.send(await s.device(SILENT)))
+        await s.reach(1)
+        first = owner(s)
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            patch.setattr(Connection, "admits", broken)
+            async with asyncio.timeout(2):
+                assert (await s.send()).outcome is Outcome.UNSENT
+                assert (await under_way).outcome is Outcome.UNKNOWN
+        assert [entry["event"] for entry in logs] == ["apns2_broke"]
+        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
+        assert owner(s) is not first
+
+    RIG.play(simulators, law)
 
 
 def test_close_ends_the_thread(simulators: Simulators) -> None:

@@ -7,7 +7,6 @@ for ever, loses results or raises: connecting, writing bodies, GOAWAY, resets, f
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 from ssl import SSLWantReadError
@@ -17,19 +16,17 @@ import structlog
 
 from notifier.providers.answers import parse, word
 from notifier.providers.apns2_compat import (
-    APNsClient,
     BufferedSocket,
     ConnectionState,
-    Credentials,
     ErrorCodes,
     H2Configuration,
     H2Connection,
     HTTP20Connection,
     Locked,
-    Payload,
     ProtocolError,
     SettingCodes,
 )
+from notifier.providers.apns2_push import Pusher
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.http2_headers import HeaderEncoder, literal, repeated
 from notifier.providers.http2_requests import Response, Result
@@ -78,7 +75,7 @@ class Connection(HTTP20Connection):
         super().__init__(host, port, secure=True, ssl_context=tls)
         self._conn = Locked(_H2())
         self._timeout_s = timeout_s
-        self._client = _Client(self)
+        self._client = Pusher(self)
         self._more: Mapping[str, str] = {}
         self._authority = ""
         self.open: dict[int, Request] = {}
@@ -137,7 +134,7 @@ class Connection(HTTP20Connection):
         """Begin a request; `flush` sends it."""
         request.stream_id = self.next_stream_id
         self.open[request.stream_id] = request
-        self._client.start(request)
+        self._client.push(request)
         self._send_body(request)
         if self.next_stream_id > HIGHEST_STREAM_ID:
             self.retired = True
@@ -257,66 +254,3 @@ class Connection(HTTP20Connection):
             request.sent += len(part)
             state.send_data(stream_id, part, end_stream=request.sent == len(body))
         self._blocked.pop(stream_id, None)
-
-
-class _Client(APNsClient):
-    """apns2's client as the one who knows how a push becomes a request."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._credentials = _Given(connection)
-        super().__init__(self._credentials, json_encoder=_Written)
-
-    def start(self, request: Request) -> None:
-        headers = {name.decode(): value.decode() for name, value in request.headers}
-        expiration = headers.pop("apns-expiration", None)
-        path, authority, _, _ = (headers.pop(f":{name}") for name in ("path", "authority", "scheme", "method"))
-        self._credentials.authorization = headers.pop("authorization", None)
-        known = {
-            "topic": headers.pop("apns-topic"),
-            "collapse_id": headers.pop("apns-collapse-id", None),
-            "expiration": None if expiration is None else int(expiration),
-            "push_type": _Value(headers.pop("apns-push-type")),
-            "priority": _Value(headers.pop("apns-priority")),
-        }
-        self._connection.add(authority, headers)
-        self.send_notification_async(path.rpartition("/")[2], _Ready(request.body), **known)
-
-
-class _Given(Credentials):
-    """Credentials that are handed in: the connection is made and the token signed from the same settings as for h2."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-        self.authorization: str | None = None
-
-    def create_connection(self, *_: object) -> Connection:
-        return self._connection
-
-    def get_authorization_header(self, topic: str | None) -> str | None:  # noqa: ARG002
-        return self.authorization
-
-
-class _Value:
-    """A push type or a priority as apns2 wants it, which knows only those of 2019."""
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-
-class _Ready(Payload):
-    """A payload that is JSON already: the same bytes as for h2, of all that a notification may carry."""
-
-    def __init__(self, text: bytes) -> None:
-        super().__init__()
-        self._text = text.decode()
-
-    def dict(self) -> str:
-        return self._text
-
-
-class _Written(json.JSONEncoder):
-    """The encoder for what is JSON already."""
-
-    def encode(self, o: Any) -> str:
-        return str(o)

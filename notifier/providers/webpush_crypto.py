@@ -30,8 +30,8 @@ class Authorization:
     """What shows one push service who sends, and what that service has made of it so far.
 
     header: the value of ``Authorization``. A refusal of it looks the same whether this one subscription was made for
-    another key, or our key, subject or clock is wrong for all. So a service that has taken it before refuses the
-    subscription; and one that has not may be doing either, until it has refused several subscriptions and taken none.
+    another key, or our key, subject or clock is wrong for all. Several in a row, with none taken between them, are our
+    fault. Until then, a service that has taken it before refuses the subscription, and of another it cannot be told.
     """
 
     def __init__(self, header: str, issued_at: float) -> None:
@@ -51,11 +51,11 @@ class Authorization:
         REJECTED: the subscription is another key's. FAULT: ours is wrong. RETRY: it cannot be told yet, so that one
         old subscription neither stops the others nor is given up for a mistake of ours.
         """
-        if self._taken:
-            return Outcome.REJECTED
         if len(self._refused) <= STRANGERS:
             self._refused.add(endpoint)
-        return Outcome.FAULT if len(self._refused) > STRANGERS else Outcome.RETRY
+        if len(self._refused) > STRANGERS:
+            return Outcome.FAULT
+        return Outcome.REJECTED if self._taken else Outcome.RETRY
 
 
 class Vapid:

@@ -453,6 +453,21 @@ def test_a_wrong_key_is_our_fault(rig: Callable[..., Any], wrong: dict[str, str]
     asyncio.run(run())
 
 
+def test_a_key_that_is_revoked_burns_no_more_than_a_few(rig: Callable[..., Any]) -> None:
+    """Also where a service has taken our key before, refusals of all in a row are our fault, until it takes one again."""
+
+    async def run() -> None:
+        async with rig() as r:
+            assert (await r.send("good")).outcome is Outcome.DELIVERED
+            stale = [r.device(f"stale{n}", public_key=other_key()) for n in range(STRANGERS + 2)]
+            outcomes = [(await r.provider.send(dispatch(device))).outcome for device in stale]
+            assert outcomes == [Outcome.REJECTED] * STRANGERS + [Outcome.FAULT] * 2
+            assert (await r.send("good")).outcome is Outcome.DELIVERED
+            assert (await r.provider.send(dispatch(stale[-1]))).outcome is Outcome.REJECTED
+
+    asyncio.run(run())
+
+
 def test_a_refused_clock_is_not_blamed_on_subscriptions(rig: Callable[..., Any]) -> None:
     """A new signature is judged afresh: one that a service finds expired is our fault, whatever it took before."""
     now = [time.time()]

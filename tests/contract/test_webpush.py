@@ -454,7 +454,7 @@ def test_a_wrong_key_is_our_fault(rig: Callable[..., Any], wrong: dict[str, str]
 
 
 def test_a_key_that_is_revoked_burns_no_more_than_a_few(rig: Callable[..., Any]) -> None:
-    """Also where a service has taken our key before, refusals of all in a row are our fault, until it takes one again."""
+    """Also where our key was taken before, refusals of all in a row are our fault, until one is taken again."""
 
     async def run() -> None:
         async with rig() as r:

@@ -12,6 +12,7 @@ from notifier.errors import (
 from notifier.feedback import Gone
 from notifier.job import deliver
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
+from notifier.limiter.routes import Held
 from notifier.notification import Device, Notification
 from notifier.policy import Category, Policies, Policy, Rules, Window
 
@@ -19,6 +20,7 @@ __all__ = [
     "Category",
     "Device",
     "Gone",
+    "Held",
     "Hold",
     "InvalidNotificationError",
     "Limiter",

@@ -18,8 +18,9 @@ from redis.exceptions import RedisError
 from notifier.connection import ask, connect
 from notifier.errors import InvalidNotificationError, NotReplicatedError, RedisUnusableError
 from notifier.feedback import Gone, read_feedback
-from notifier.job import encode_data, encode_meta
+from notifier.job import encode_data, encode_meta, encode_targets
 from notifier.limiter import RedisLimiter, lines
+from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
 from notifier.policy import Category
@@ -164,6 +165,13 @@ class Notifier:
         """
         return read_feedback(self._redis, group, consumer, lease, follow=follow)
 
+    def routes(self) -> list[Held]:
+        """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
+
+        Raises RedisUnusableError if Redis does not answer.
+        """
+        return ask(lambda: read_routes(self._redis))
+
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
         try:
@@ -218,6 +226,7 @@ class Notifier:
             expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
             send_at_us=_send_at_us(notification),
             # With its length, so that no user's name and key together read like another's.
+            targets=encode_targets(notification),
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
         )
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification import Notification
+from notifier.providers.apns_options import push_type
 
 FUNCTION: Final = "notifier.deliver"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
 STEERING: Final = ("user", "category", "priority", "expires_in")
+DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
 def deliver(**_notification: Any) -> NoReturn:
@@ -46,6 +49,25 @@ def encode_meta(notification: Notification) -> bytes:
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def encode_targets(notification: Notification) -> str:
+    """What the scripts are told of the devices: the notification's own app, and each one's platform, kind and digest.
+
+    See `_limits.lua`. The digest stands for the token in the names of keys.
+    """
+    app = notification.app or "-"
+    collapsible = notification.collapse_id is not None
+    targets = [app]
+    for device in notification.devices:
+        kind = "n"
+        if device.platform == "fcm" and collapsible:
+            kind = "c"
+        elif device.platform == "apns" and push_type(notification) == "background":
+            kind = "b"
+        digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
+        targets.append(f"{device.platform}:{kind}:{urlsafe_b64encode(digest).decode()}")
+    return " ".join(targets)
+
+
 def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     """The function's name and its keyword arguments.
 
@@ -66,6 +88,15 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     if function == FUNCTION and args:
         raise InvalidNotificationError("job", "takes keyword arguments only: enqueue(…, kwargs={…})")
     return function, kwargs
+
+
+def targets_in(data: bytes) -> str:
+    """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
+    try:
+        function, kwargs = decode_data(data)
+        return encode_targets(Notification.from_kwargs(kwargs)) if function == FUNCTION else "-"
+    except InvalidNotificationError:
+        return "-"
 
 
 def encode_reason(reason: str) -> str:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_CATEGORY",
     "LANES",
+    "Burst",
     "Category",
     "Lane",
     "OnUnknown",
     "Policies",
     "Policy",
+    "ProviderLimits",
     "Rules",
     "Window",
 ]
@@ -46,6 +48,13 @@ class Policy:
         """How long a send matters to these rules, in microseconds."""
         # A gap may outlast the windows, so permits are kept for the longest of them all.
         return max((self.gap_us, *(window.interval_us for window in self.windows)))
+
+    def most_in(self, interval_us: int) -> int | None:
+        """The most sends that these rules ever admit in an interval of this length; None is without bound."""
+        most = [window.limit * -(-interval_us // window.interval_us) for window in self.windows]
+        if self.gap_us:
+            most.append((interval_us - 1) // self.gap_us + 1)
+        return min(most, default=None)
 
     def replaced(self, windows: tuple[Window, ...] | None = None, gap_us: int | None = None) -> Policy:
         """Put what is given in the place of this policy's own; None leaves a part as it is."""
@@ -82,6 +91,45 @@ class Category:
 
 
 @dataclass(frozen=True, slots=True)
+class Burst:
+    """So many at once, and one more each `every_us` microseconds."""
+
+    limit: int
+    every_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """What the providers themselves admit, apart from the user's rules; what is empty or None holds nothing back.
+
+    fcm_device: for each device. fcm_collapsible: for each device, of what has a collapse id. fcm_project: for each
+    route, whoever the users are. apns_background: for each device, of what shows nothing.
+    """
+
+    fcm_device: Policy = Policy()
+    fcm_collapsible: Burst | None = None
+    fcm_project: Window | None = None
+    apns_background: Policy = Policy()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether they never hold anything back."""
+        return self == ProviderLimits()
+
+    def of_fcm_device(self, user: Policy) -> tuple[Policy, Policy]:
+        """What a user's sends to one FCM device are held to: those that the user's rules hold, and those that bypass.
+
+        Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
+        """
+        windows = self.fcm_device.windows
+        spare = [window.limit - (user.most_in(window.interval_us) or window.limit) for window in windows]
+        if not windows or min(spare) < 1:
+            return self.fcm_device, self.fcm_device
+        left = tuple(Window(n, window.interval_us) for n, window in zip(spare, windows, strict=True))
+        return Policy(), Policy(left)
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What applies to one notification: the user's policy, and its category with the category's own."""
 
@@ -106,7 +154,7 @@ class Policies:
     `default`, under its own name; `default` exists always and has no rules unless it is configured.
     """
 
-    __slots__ = ("_categories", "_default", "_everyone", "_users", "tiers")
+    __slots__ = ("_categories", "_default", "_everyone", "_users", "limits", "tiers")
 
     def __init__(
         self,
@@ -114,8 +162,10 @@ class Policies:
         tiers: Mapping[str, Policy] | None = None,
         users: Mapping[str, Policy | str] | None = None,
         categories: Mapping[str, Category] | None = None,
+        limits: ProviderLimits = ProviderLimits(),
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`."""
+        self.limits = limits
         self.tiers: dict[str, Policy] = dict(tiers or {})
         self._everyone = user
         self._users = {

@@ -195,4 +195,5 @@ class Settings(Section):
                 )
                 for name, category in self.categories.items()
             },
+            self.providers.limits(),
         )

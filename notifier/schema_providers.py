@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -11,7 +12,19 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from notifier import checks
 from notifier.checks import wrong_at
 from notifier.errors import SettingsError
-from notifier.schema_types import AppleEndpoint, Contact, File, Hosts, HttpsEndpoint, Name, Positive, Section
+from notifier.policy import Burst, Policy, ProviderLimits, Window
+from notifier.schema_types import (
+    AppleEndpoint,
+    Contact,
+    File,
+    Hosts,
+    HttpsEndpoint,
+    Name,
+    Positive,
+    Rate,
+    Section,
+    Windows,
+)
 from notifier.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
 from notifier.units import UNITS
 
@@ -117,6 +130,13 @@ class ApnsApp(Section):
         return self
 
 
+class ApnsLimits(Section):
+    """What Apple itself admits; an empty list holds nothing back."""
+
+    # Defaults by factory, as all that the JSON Schema cannot say.
+    background: Windows = Field(default_factory=lambda: (Window(3, UNITS["h"]),))
+
+
 class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
     """Apple. `client: console` prints and needs no other key."""
 
@@ -124,6 +144,7 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
     identity = "topic"
 
     client: Literal["h2", "apns2", "console"] = "h2"
+    limits: ApnsLimits = Field(default_factory=ApnsLimits)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -173,6 +194,21 @@ class FcmApp(Section):
     dry_run: bool = False
 
 
+class BurstSettings(Section):
+    """So many at once, and then one more each time."""
+
+    burst: int = Field(default=20, ge=1, le=10_000)
+    every_us: Positive = Field(default=3 * UNITS["m"], alias="every")
+
+
+class FcmLimits(Section):
+    """What Google itself admits; an empty list, or null, holds nothing back."""
+
+    device: Windows = Field(default_factory=lambda: (Window(240, UNITS["m"]), Window(5_000, UNITS["h"])))
+    collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
+    project: Rate | None = Field(default_factory=lambda: Window(600_000, UNITS["m"]))
+
+
 class FcmSettings(PlatformSettings[FcmApp], FcmApp):
     """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
 
@@ -180,6 +216,7 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
     identity = "service_account"
 
     client: Literal["pyfcm", "console"] = "pyfcm"
+    limits: FcmLimits = Field(default_factory=FcmLimits)
 
     def read_service_account(self, environ: Mapping[str, str], app: str | None = None) -> dict[str, Any]:
         """Return the service account: NOTIFIER_FCM_SERVICE_ACCOUNT or else the file, the app's own before all.
@@ -249,6 +286,17 @@ class ProvidersSettings(Section):
     apns: ApnsSettings | None = None
     fcm: FcmSettings | None = None
     webpush: WebPushSettings | None = None
+
+    def limits(self) -> ProviderLimits:
+        """Return the providers' own limits, of those that are configured."""
+        found = ProviderLimits()
+        if self.fcm is not None:
+            fcm = self.fcm.limits
+            burst = None if fcm.collapsible is None else Burst(fcm.collapsible.burst, fcm.collapsible.every_us)
+            found = replace(found, fcm_device=Policy(fcm.device), fcm_collapsible=burst, fcm_project=fcm.project)
+        if self.apns is not None:
+            found = replace(found, apns_background=Policy(self.apns.limits.background))
+        return found
 
     def platforms(self) -> dict[str, PlatformSettings[Any]]:
         """Return the sections that are there, by platform."""

@@ -14,6 +14,7 @@ from notifier.units import UNITS
 
 Duration = Annotated[int, duration(least_us=0)]
 Positive = Annotated[int, duration(least_us=UNITS["ms"])]
+Rate = Annotated[Window, checks.WINDOW]
 Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS]
 File = Annotated[Path, checks.FILE]
 AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]

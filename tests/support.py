@@ -136,6 +136,10 @@ class Simulators:
         """What arrived under a title, in order, accepted or not."""
         return [arrival for arrival in list(self._log.arrivals) if arrival.title == title]
 
+    def all(self) -> list[Arrival]:
+        """All that arrived, in order, accepted or not."""
+        return list(self._log.arrivals)
+
     def dry_runs(self) -> list[Arrival]:
         """What was only validated, in order."""
         return list(self._log.dry_runs)

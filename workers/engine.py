@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -17,10 +17,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from notifier.job import targets_in
 from notifier.limiter import lines
-from notifier.limiter.lines import Leased, RuleTable, Settlement
+from notifier.limiter.lines import Leased, Settlement
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
+from workers.circuits import Circuits
 from workers.flights import Flights, Foreign, Tuning
 from workers.sender import SUSPECT, Sender, returned
 from workers.watch import Watch
@@ -60,6 +63,7 @@ class Engine:
         lanes: Sequence[str],
         policies: Policies,
         sender: Sender,
+        circuits: Circuits,
         stock: Stock,
         tuning: Tuning,
     ) -> None:
@@ -69,7 +73,10 @@ class Engine:
         self._lanes = list(lanes)
         self._stock = stock
         self._tuning = tuning
-        self._flights = Flights(redis=redis, worker=worker, sender=sender, tuning=tuning, wake=watch.wake)
+        self._circuits = circuits
+        self._flights = Flights(
+            redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=watch.wake
+        )
         self.use(policies)
         self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
@@ -112,8 +119,12 @@ class Engine:
         """Work until stopped. burst: return when nothing is due; most_jobs and most_idle_s bound it as in RQ."""
         loop = asyncio.get_running_loop()
         last_worked = loop.time()
+        begun = False
         while not self._stopping:
             try:
+                if not begun:
+                    await self._circuits.begin()
+                    begun = True
                 worked = await self._round(wait=not burst)
                 self._outage = 0
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
@@ -160,9 +171,11 @@ class Engine:
                 lease_us=self._tuning.lease_us,
                 on_watch=self._watch.kept,
                 lanes=self._lanes,
+                worker=self._worker,
             )
         )
         self._note_suspended(pulled.suspended)
+        self._circuits.use(pulled.shut)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if not pulled.users:
@@ -175,17 +188,27 @@ class Engine:
 
     def _room(self) -> int:
         """How many more may be taken now. While sends are under way, 0 until there is room for a batch's quarter."""
+        if self._circuits.away_s():
+            return 0
         batch, in_flight = self._tuning.batch, self._tuning.in_flight
         room = min(in_flight - len(self._flights), batch)
         return 0 if len(self._flights) and room < min(in_flight, batch) // 4 else room
 
-    async def _admit(self, users: Sequence[tuple[str, str]], room: int) -> None:
+    async def _admit(
+        self, users: Sequence[tuple[str, str]], room: int, targets: Mapping[str, str] | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
         send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S
         admitted = await self._call(
             lines.admit(
-                users, self._rules, most=room, lease_us=self._tuning.lease_us, worker=self._worker, lanes=self._lanes
+                users,
+                self._rules,
+                most=room,
+                lease_us=self._tuning.lease_us,
+                worker=self._worker,
+                lanes=self._lanes,
+                targets=targets,
             )
         )
         for leased in admitted.leased:
@@ -201,6 +224,11 @@ class Engine:
                 category=held.category,
                 time_left_ms=-(-held.time_left_us // 1000),
             )
+        if admitted.unread:
+            # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
+            read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
+            of = {unread.user for unread in admitted.unread}
+            await self._admit([who for who in users if who[0] in of], room - len(admitted.leased), read)
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
@@ -231,9 +259,12 @@ class Engine:
 
     async def _wait(self) -> None:
         wake = self._watch.wake
+        away_s = self._circuits.away_s()
+        if away_s and self._watch.kept:
+            await self._watch.call()
         if self.suspended or not self._room():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), SUSPENDED_S)
+                await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
             wake.clear()
             return
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()

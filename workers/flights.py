@@ -12,9 +12,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from notifier.limiter import lines
-from notifier.limiter.lines import Leased, RuleTable, Settlement, State
+from notifier.limiter.lines import Leased, Settlement, State
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run_async
 from notifier.policy import Policies
+from workers.circuits import Circuits
 from workers.sender import NotOursError, Sender, broken_off, failed
 
 CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed
@@ -54,10 +56,13 @@ class Flights:
     foreign: jobs that turned out to be of another function. wake: is set whenever a send has ended.
     """
 
-    def __init__(self, *, redis: Any, worker: str, sender: Sender, tuning: Tuning, wake: asyncio.Event) -> None:
+    def __init__(
+        self, *, redis: Any, worker: str, sender: Sender, circuits: Circuits, tuning: Tuning, wake: asyncio.Event
+    ) -> None:
         self._redis = redis
         self._worker = worker
         self._sender = sender
+        self._circuits = circuits
         self._tuning = tuning
         self._wake = wake
         self._sending: dict[asyncio.Task[Settlement], Leased] = {}
@@ -107,6 +112,7 @@ class Flights:
 
     async def _settle(self) -> None:
         batch = self._settlements[: self._tuning.batch]
+        await self._circuits.tell()
         await self.settle(batch)
         del self._settlements[: len(batch)]
 

@@ -24,6 +24,7 @@ from notifier.log import configure_logging
 from notifier.providers.contract import Provider
 from notifier.providers.token_store import RedisTokenStore
 from notifier.settings import Settings, load_settings, settings_path
+from workers.circuits import Circuits
 from workers.engine import Engine
 from workers.reload import Reload
 from workers.stock import StockPath
@@ -130,7 +131,8 @@ class PushWorker(Worker):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none of them")
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
-        sender = build_sender(settings, providers)
+        circuits = Circuits(redis, self.name, providers)
+        sender = build_sender(settings, providers, circuits.saw)
         reload = Reload(self._config, redis, lanes) if self._config is not None else None
         if reload is not None:
             settings = await reload.begin(settings)
@@ -141,6 +143,7 @@ class PushWorker(Worker):
             lanes=lanes,
             policies=settings.policies(),
             sender=sender,
+            circuits=circuits,
             stock=stock,
             tuning=build_tuning(settings),
         )

@@ -26,6 +26,11 @@ FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKE
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
 FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT})
+# One service each, so that its routes have circuits. What goes to browsers goes to many services, of which one may be
+# away: its messages wait one by one.
+WITH_CIRCUIT: Final = frozenset({"apns", "fcm"})
+REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value})
+SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
 
 
 class NotOursError(Exception):
@@ -50,11 +55,15 @@ class Backoff:
 
 
 class Sender:
-    """Hands notifications to their providers, which stand under their routes."""
+    """Hands notifications to their providers, which stand under their routes.
 
-    def __init__(self, providers: Mapping[str, Provider], backoff: Backoff) -> None:
+    saw: is told of every answer by a route with a circuit, and says whether what was not sent waits for the route.
+    """
+
+    def __init__(self, providers: Mapping[str, Provider], backoff: Backoff, saw: Callable[[str, Answer], bool]) -> None:
         self._providers = providers
         self._backoff = backoff
+        self._saw = saw
         self._log = structlog.get_logger("notifier.worker")
 
     async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
@@ -79,13 +88,14 @@ class Sender:
         ]
         app = notification.app or category.app
         if len(dispatches) == 1:  # nearly always; a gather would cost a task more
-            answers = [await self._one(dispatches[0], app)]
+            found = [await self._one(dispatches[0], app, leased.shut)]
         else:
-            answers = await asyncio.gather(*(self._one(dispatch, app) for dispatch in dispatches))
+            found = await asyncio.gather(*(self._one(dispatch, app, leased.shut) for dispatch in dispatches))
         if self._log.is_enabled_for(logging.DEBUG):
-            log().debug("sent", outcomes=[answer.outcome.value for answer in answers])
-        by_device = dict(zip(waiting, answers, strict=True))
-        settlement = self._settlement(leased, category, notification, answered, by_device, log)
+            log().debug("sent", outcomes=[answer.outcome.value for answer, _ in found])
+        by_device = {index: answer for index, (answer, _) in zip(waiting, found, strict=True)}
+        alone = any(not waits and answer.outcome in FREE for answer, waits in found)
+        settlement = self._settlement(leased, category, notification, answered, by_device, log, alone=alone)
         gone = tuple(
             DeadToken(notification.devices[index], app, answer.reason, answer.gone_at_us)
             for index, answer in by_device.items()
@@ -100,8 +110,15 @@ class Sender:
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
 
-    async def _one(self, dispatch: Dispatch, app: str | None) -> Answer:
+    async def _one(self, dispatch: Dispatch, app: str | None, shut: frozenset[str]) -> tuple[Answer, bool]:
+        """The answer, and whether what was not sent waits for its route."""
         by = route(dispatch.device.platform, app)
+        if by in shut:
+            return SHUT, True
+        answer = await self._ask(by, dispatch)
+        return answer, dispatch.device.platform in WITH_CIRCUIT and self._saw(by, answer)
+
+    async def _ask(self, by: str, dispatch: Dispatch) -> Answer:
         provider = self._providers.get(by)
         if provider is None:
             return Answer(Outcome.FAULT, reason=f"no provider is configured for {by}")
@@ -120,11 +137,14 @@ class Sender:
         answered: dict[str, str],
         answers: Mapping[int, Answer],
         log: Callable[[], Any],
+        *,
+        alone: bool,  # whether something of it waits for a time of its own, not for a route
     ) -> Settlement:
         reached = any(answer.outcome in REACHED for answer in answers.values())
+        attempt = leased.attempts + 1
         again: list[Answer] = []
         for index, answer in answers.items():
-            if answer.outcome in FINAL or (answer.outcome is Outcome.UNKNOWN and category.on_unknown == "give_up"):
+            if _is_final(answer, category, attempt):
                 answered[str(index)] = answer.outcome.value
             else:
                 again.append(answer)
@@ -132,23 +152,38 @@ class Sender:
                 device = notification.devices[index]
                 log().info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
             elif answer.outcome is not Outcome.DELIVERED:
-                log().warning(answer.outcome.value, status=answer.status, reason=answer.reason)
+                # What is free says nothing of this message: the circuit of its route is what people are told of.
+                say = log().debug if answer.outcome in FREE else log().warning
+                say(answer.outcome.value, status=answer.status, reason=answer.reason)
 
-        spends = any(answer.outcome not in FREE for answer in again)
-        attempt = leased.attempts + 1
-        if not again or (spends and attempt >= category.attempts):
+        if not again:
             if Outcome.DELIVERED.value in answered.values():
                 return _delivered(leased, reached=reached)
-            word = "rejected" if not again and Outcome.UNKNOWN.value not in answered.values() else "failed"
+            word = "rejected" if REFUSED.issuperset(answered.values()) else "failed"
             reasons = "; ".join(sorted({_describe(answer) for answer in answers.values()}))
             return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
 
-        asked = max((answer.retry_after_us or 0 for answer in again), default=0)
-        wait_us = self._backoff.wait_us(attempt, asked) if spends or not asked else asked
-        log().info("retry" if spends else "returned", time_left_ms=wait_us // 1000, attempt=attempt)
-        state: State = "later" if spends else "wait"
-        word = "retried" if spends else "returned"
-        return _settled(leased, state, word, wait_us, json.dumps(answered) if answered else "", reached=reached)
+        so_far = json.dumps(answered) if answered else ""
+        free = all(answer.outcome in FREE for answer in again)
+        if free and not alone:  # to its place: *admit* knows when its route is up
+            log().debug("returned")
+            return _settled(leased, "line", "returned", "", so_far, reached=reached)
+        asked = max(answer.retry_after_us or 0 for answer in again)
+        if free:
+            wait_us = asked or self._backoff.wait_us(attempt, 0)
+            log().info("returned", time_left_ms=wait_us // 1000, attempt=attempt)
+            return _settled(leased, "wait", "returned", wait_us, so_far, reached=reached)
+        wait_us = self._backoff.wait_us(attempt, asked)
+        log().info("retry", time_left_ms=wait_us // 1000, attempt=attempt)
+        return _settled(leased, "later", "retried", wait_us, so_far, reached=reached)
+
+
+def _is_final(answer: Answer, category: Category, attempt: int) -> bool:
+    """Whether a device is not tried again: it answered for good, or what the category allows is used up."""
+    if answer.outcome in FREE:
+        return False
+    give_up = answer.outcome is Outcome.UNKNOWN and category.on_unknown == "give_up"
+    return answer.outcome in FINAL or give_up or attempt >= category.attempts
 
 
 def decode(leased: Leased) -> Notification:

@@ -16,7 +16,7 @@ from rq.connections import get_connection_kwargs
 from notifier.errors import SettingsError
 from notifier.notification import route
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.contract import Provider
+from notifier.providers.contract import Answer, Provider
 from notifier.providers.token_store import TokenStore
 from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
@@ -128,10 +128,10 @@ def dry_runs(settings: Settings) -> list[str]:
     return [route("fcm", app) for app in fcm.app_names if fcm.app(app).dry_run]
 
 
-def build_sender(settings: Settings, providers: Mapping[str, Provider]) -> Sender:
-    """The sender with these providers."""
+def build_sender(settings: Settings, providers: Mapping[str, Provider], saw: Callable[[str, Answer], bool]) -> Sender:
+    """The sender with these providers; see `Sender` for `saw`."""
     backoff = settings.worker.backoff
-    return Sender(providers, Backoff(backoff.first_us, backoff.most_us))
+    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw)
 
 
 def build_tuning(settings: Settings) -> Tuning:

@@ -7,40 +7,24 @@ Each function builds a `Call`; who holds a synchronous client runs it by `run`, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from notifier.limiter.redis import policy_array
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, script
 from notifier.notification import Device
-from notifier.policy import LANES, Policies, Policy
 
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 State = Literal["delivered", "failed", "later", "wait", "line", "queue", "held"]
 
 
-class RuleTable:
-    """The rules as *admit* and *settle* take them: the categories' encoded once, the users' for each call."""
-
-    def __init__(self, policies: Policies, lanes: Sequence[str] = LANES) -> None:
-        self._policies = policies
-        categories = policies.categories.values()
-        of_category = ",".join(f"{json.dumps(c.name)}:{policy_array(c.policy)}" for c in categories)
-        bypass = json.dumps({c.name: True for c in categories if c.bypass})
-        all_lanes = json.dumps([*LANES, *(lane for lane in lanes if lane not in LANES)])
-        self._rest = f'"c":{{{of_category}}},"b":{bypass},"l":{all_lanes}'
-
-    def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
-        """The table for these users, and for each the index of its policy."""
-        known: dict[Policy, int] = {}
-        indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
-        return f'{{"u":[{",".join(map(policy_array, known))}],{self._rest}}}', indexes
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them."""
+    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them.
+
+    targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
+    """
 
     id: str
     lane: str
@@ -49,6 +33,7 @@ class Job:
     expires_in_us: int | None = None
     send_at_us: int | None = None
     dedupe: str = ""
+    targets: str = ""
 
 
 def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: str, clock: str = "") -> Call[list[str]]:
@@ -57,7 +42,7 @@ def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: s
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
-        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe)
+        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets)
     return Call(script("enqueue"), [], args, lambda reply: [_text(job_id) for job_id in reply])
 
 
@@ -65,7 +50,8 @@ def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: s
 class Pulled:
     """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
-    users: (user, lane) to be looked at. stock: (job id, permit) of jobs that are not notifications.
+    users: (user, lane) to be looked at. stock: (job id, permit) of jobs that are not notifications. shut: the routes
+    whose circuit is open.
     """
 
     now_us: int
@@ -74,23 +60,29 @@ class Pulled:
     stock: list[tuple[str, str]]
     taken: int
     suspended: bool
+    shut: frozenset[str] = frozenset()
 
 
-def pull(*, most: int, lease_us: int, on_watch: bool, lanes: Sequence[str], clock: str = "") -> Call[Pulled]:
+def pull(
+    *, most: int, lease_us: int, on_watch: bool, lanes: Sequence[str], worker: str = "", clock: str = ""
+) -> Call[Pulled]:
     """Line up what has arrived or fallen due, and name the users to look at."""
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, stock, taken = reply
+        now, next_us, users, stock, taken, shut = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
-        return Pulled(now, at, _pairs(users), _pairs(stock), taken, suspended)
+        return Pulled(now, at, _pairs(users), _pairs(stock), taken, suspended, frozenset(map(_text, shut)))
 
-    return Call(script("pull"), [], [clock, most, lease_us, int(on_watch), *lanes], decode)
+    return Call(script("pull"), [], [clock, most, lease_us, int(on_watch), worker, *lanes], decode)
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever."""
+    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
+
+    shut: the routes that it is not to go by now; the others take it meanwhile.
+    """
 
     job_id: str
     permit: str
@@ -101,6 +93,7 @@ class Leased:
     attempts: int
     crashes: int
     answered: bytes | None
+    shut: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +107,27 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A waiting job of which the scripts do not know whom it is for: that stands in its compressed data alone."""
+
+    job_id: str
+    user: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """What *admit* gave out; `looks` counts the users who had nothing that might go."""
+    """What *admit* gave out; `looks` counts the users who had nothing that might go.
+
+    unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
+    `targets` of each.
+    """
 
     now_us: int
     looks: int
     waiting: list[Waiting]
     leased: list[Leased]
+    unread: list[Unread]
 
 
 def admit(
@@ -131,21 +138,27 @@ def admit(
     lease_us: int,
     worker: str,
     lanes: Sequence[str],
+    targets: Mapping[str, str] | None = None,
     clock: str = "",
 ) -> Call[Admitted]:
-    """Take the heads that the rules admit of the lines of these (user, lane)."""
+    """Take the heads that the rules admit of the lines of these (user, lane).
+
+    targets: of jobs that came without, by job id.
+    """
     table, indexes = rules.encode(user for user, _ in users)
     flat: list[str | int] = []
     for (user, lane), index in zip(users, indexes, strict=True):
         flat += (user, lane, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
+    args.append(json.dumps(targets) if targets else "")
 
     def decode(reply: list[Any]) -> Admitted:
-        now, looks, held = reply[:3]
+        now, looks, held, unread = reply[:4]
         waiting = [
             Waiting(_text(held[i]), _text(held[i + 1]), _text(held[i + 2]), held[i + 3]) for i in range(0, len(held), 4)
         ]
-        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[3:]])
+        read = [Unread(_text(unread[i]), _text(unread[i + 1]), unread[i + 2]) for i in range(0, len(unread), 3)]
+        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read)
 
     return Call(script("admit"), [], args, decode)
 
@@ -246,9 +259,18 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 
 
 def _leased(entry: list[Any]) -> Leased:
-    job_id, permit, user, category, data, left, attempts, crashes, answered = entry
+    job_id, permit, user, category, data, left, attempts, crashes, answered, shut = entry
     return Leased(
-        _text(job_id), _text(permit), _text(user), _text(category), data, left, int(attempts), int(crashes), answered
+        _text(job_id),
+        _text(permit),
+        _text(user),
+        _text(category),
+        data,
+        left,
+        int(attempts),
+        int(crashes),
+        answered,
+        frozenset(_text(shut).split()) if shut else frozenset(),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+
+from notifier.limiter.memory_ranked import Ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,76 +16,27 @@ if TYPE_CHECKING:
 
 EVERY: Final = 8
 ELSEWHERE: Final = 99  # the rank of a lane that the caller does not serve
-SLACK: Final = 64  # how many entries that no longer hold a heap may have, beside as many as hold
-
-
-class Ranked:
-    """Members by score, as a sorted set in Redis, where only those in front are ever asked for."""
-
-    __slots__ = ("_heap", "_score")
-
-    def __init__(self) -> None:
-        self._score: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # holds entries too that were moved or taken out since
-
-    def __len__(self) -> int:
-        return len(self._score)
-
-    def put(self, member: str, score: int) -> None:
-        """Add a member, or give it another score."""
-        if self._score.get(member) == score:
-            return
-        self._score[member] = score
-        heappush(self._heap, (score, member))
-        if len(self._heap) > 2 * len(self._score) + SLACK:
-            self._heap = [(score, member) for member, score in self._score.items()]
-            heapify(self._heap)
-
-    def lower(self, member: str, score: int) -> None:
-        """Add a member, or give it a lower score; a higher one changes nothing."""
-        if self._score.get(member, score) >= score:
-            self.put(member, score)
-
-    def discard(self, member: str) -> None:
-        """Take a member out, if it is there."""
-        self._score.pop(member, None)
-
-    def first(self) -> tuple[int, str] | None:
-        """The lowest score and its member."""
-        heap = self._heap
-        while heap:
-            if self._score.get(heap[0][1]) == heap[0][0]:
-                return heap[0]
-            heappop(heap)
-        return None
-
-    def pop(self) -> tuple[int, str]:
-        """Take out the first; raise KeyError where there is none."""
-        entry = self.first()
-        if entry is None:
-            raise KeyError("it is empty")
-        heappop(self._heap)
-        del self._score[entry[1]]
-        return entry
-
-    def upto(self, score: int, most: int) -> list[str]:
-        """At most so many members of a score up to `score`, in order; they stay."""
-        found: dict[str, tuple[int, str]] = {}
-        while len(found) < most and (entry := self.first()) is not None and entry[0] <= score:
-            found[entry[1]] = heappop(self._heap)
-        for entry in found.values():
-            heappush(self._heap, entry)
-        return list(found)
 
 
 @dataclass(slots=True)
 class Line:
-    """A user's waiting notifications of one category. at_us: when its head may go, as of `Gates.time`."""
+    """A user's waiting notifications of one category.
+
+    at_us: when its head may go, as of `Gates.time`. Of the head, as of one look: least_us, when its devices may be sent
+    to; parked, what it waits for without a gate; unread, that nobody has said whom it is for.
+    """
 
     category: Category
     lane: str
     ids: Ranked = field(default_factory=Ranked)
     at_us: int = 0
+    least_us: int = 0
+    parked: tuple[str, ...] = ()
+    unread: bool = False
+
+    def anew(self) -> None:
+        """Forget what was found of the head."""
+        self.least_us, self.parked, self.unread = 0, (), False
 
 
 @dataclass(slots=True)
@@ -136,18 +88,36 @@ class Gates:
 
     def expires(self, entry: Entry, at_us: int) -> None:
         """A job that has become the head of its line expires then: the gate does not know of it."""
-        line = self._users[entry.user].lines[entry.category]
-        head = line.ids.first()
-        if head is not None and head[1] == entry.job.id:
-            self.of_lane(line.lane).lower(entry.user, at_us)
+        if self.is_head(entry.user, entry.category, entry.job.id):
+            self.of_lane(self.lane_of(entry.user, entry.category)).lower(entry.user, at_us)
 
-    def take_out(self, user: str, category: str, job_id: str) -> None:
-        """Take a job out of its line. The line stands, and the gates too, until the user is looked at."""
-        self._users[user].lines[category].ids.discard(job_id)
+    def take_out(self, user: str, category: str, job_id: str, now: int) -> None:
+        """Take a job out of its line. The line stands, and the gates too, until the user is looked at.
+
+        One who is parked has no gate, and gets one: who stands behind may go by another route.
+        """
+        line = self._users[user].lines[category]
+        line.ids.discard(job_id)
+        if user not in self.of_lane(line.lane):
+            self.of_lane(line.lane).put(user, now)
+
+    def is_head(self, user: str, category: str, job_id: str) -> bool:
+        """Whether the job is the next of its line."""
+        head = self._users[user].lines[category].ids.first()
+        return head is not None and head[1] == job_id
+
+    def stands_in(self, user: str, lane: str) -> bool:
+        """Whether a line of the user's travels in the lane."""
+        return user in self._users and any(line.lane == lane for line in self._users[user].lines.values())
+
+    def lane_of(self, user: str, category: str) -> str:
+        """The lane in which the user's line travels."""
+        return self._users[user].lines[category].lane
 
     def take_head(self, user: str, line: Line) -> str:
         """Take out the head of a line that is not empty, and the line when it was the last; returns its id."""
         _, job_id = line.ids.pop()
+        line.anew()
         if not line.ids:
             del self._users[user].lines[line.category.name]
         return job_id
@@ -165,6 +135,8 @@ class Gates:
             if not line.ids:
                 del waiting.lines[line.category.name]
         lines = [line for line in lines if line.ids]
+        for line in lines:
+            line.anew()
         if len(lines) == 1:
             return lines, False
         several = any(line.lane != lines[0].lane for line in lines)
@@ -185,6 +157,7 @@ class Gates:
                 line.at_us = 0
             else:
                 line.at_us = max(user_next, self._limiter.next_for(user, category.name, category.policy)[0])
+            line.at_us = max(line.at_us, line.least_us)
 
     def record(self, user: str, line: Line, permit: str, at_us: int, now: int) -> None:
         """Record a send from a line, at `at_us`, against the user's rules and the category's."""
@@ -194,11 +167,12 @@ class Gates:
 
     def looked(self, user: str, lines: Iterable[Line], now: int, lanes: Iterable[str]) -> None:
         """Set the gates of these lines, which are all of the user's, and leave none in the other `lanes`."""
+        lines = list(lines)
         with_gate = self._set(user, lines, now)
         for lane in lanes:
             if lane not in with_gate:
                 self.of_lane(lane).discard(user)
-        if not with_gate:
+        if not lines:
             self._users.pop(user, None)
 
     def settled(self, user: str, now: int) -> None:
@@ -206,6 +180,8 @@ class Gates:
         if user not in self._users:
             return
         lines = [line for line in self._users[user].lines.values() if line.ids]
+        for line in lines:
+            line.anew()
         self.time(user, lines)
         self._set(user, lines, now)
 
@@ -220,8 +196,11 @@ class Gates:
         at_of: dict[str, int] = {}
         for line in lines:
             at = max(line.at_us, now)
-            if at > now and (deadline := self.deadline(line)) is not None:
-                at = max(now, min(at, deadline))
+            deadline = self.deadline(line) if at > now or line.parked else None
+            if line.parked and deadline is None:
+                continue
+            if deadline is not None:
+                at = max(now, deadline if line.parked else min(at, deadline))
             at_of[line.lane] = min(at, at_of.get(line.lane, at))
         for lane, at in at_of.items():
             self.of_lane(lane).put(user, at)
@@ -242,17 +221,17 @@ class Due:
 
     def __init__(self, gates: Gates, lanes: Sequence[str], until_us: int) -> None:
         self._gates = gates
-        self._until_us = until_us
+        self.until_us = until_us
         self._named: set[str] = set()
         self._fresh: dict[str, list[str]] = {lane: [] for lane in lanes}
         self._due: dict[str, list[str]] = {lane: [] for lane in lanes}
 
-    def name(self, user: str, lane: str) -> None:
-        """Name a user who has just come, once."""
-        self._name(user, lane, self._fresh)
+    def name(self, user: str, lane: str, *, waited: bool = False) -> None:
+        """Name a user who has just come, or who was let go of, once."""
+        self._name(user, lane, self._due if waited else self._fresh)
 
     def _name(self, user: str, lane: str, among: dict[str, list[str]]) -> None:
-        self._gates.of_lane(lane).put(user, self._until_us)
+        self._gates.of_lane(lane).put(user, self.until_us)
         if user not in self._named:
             self._named.add(user)
             among[lane].append(user)

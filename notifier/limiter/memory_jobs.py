@@ -26,8 +26,9 @@ class Entry:
     attempts: int = 0
     crashes: int = 0
     answered: bytes | None = None
+    targets: str = ""
 
-    def leased(self, left_us: int | None) -> Leased:
+    def leased(self, left_us: int | None, shut: frozenset[str]) -> Leased:
         """What the worker that holds the lease is told."""
         return Leased(
             self.job.id,
@@ -39,6 +40,7 @@ class Entry:
             self.attempts,
             self.crashes,
             self.answered,
+            shut,
         )
 
 

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from notifier.limiter.lines import Admitted, DeadToken, Job, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
-from notifier.limiter.memory_admit import Look
-from notifier.limiter.memory_gates import Due, Gates, Ranked, shares
+from notifier.limiter.memory_admit import Judge, Look
+from notifier.limiter.memory_gates import Due, Gates, shares
 from notifier.limiter.memory_jobs import Entry, steering
+from notifier.limiter.memory_limits import Limits, targets_of
+from notifier.limiter.memory_ranked import Ranked
+from notifier.limiter.memory_routes import Routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from notifier.limiter.routes import Change, Seen
     from notifier.policy import Policies
 
 SUSPECT: Final = 2  # crashes after which *begin* tells which one was to blame
@@ -46,6 +50,8 @@ class MemoryLines:
         self._queues: dict[str, deque[str]] = {}
         self._later = Ranked()
         self._leases = Ranked()
+        self._routes = Routes()
+        self._limits = Limits()
 
     @property
     def policies(self) -> Policies:
@@ -69,7 +75,7 @@ class MemoryLines:
             self._forget(now)
             return [self._accept(now, job, dedupe_for_us) for job in jobs]
 
-    def pull(self, *, most: int, lease_us: int, lanes: Sequence[str]) -> Pulled:
+    def pull(self, *, most: int, lease_us: int, lanes: Sequence[str], worker: str = "") -> Pulled:
         """Line up what has arrived or fallen due, and name the users to look at; `most` of each."""
         with self.limiter.lock:
             now = self.limiter.clock()
@@ -81,25 +87,38 @@ class MemoryLines:
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
-                lane = self._line_up(now, entry, rank)
-                if lane is None:
-                    self._lease(entry, now + lease_us)
-                    stock.append((entry.job.id, entry.permit))
-                elif lane in rank:
-                    due.name(entry.user, lane)
-                elif lane:
-                    self._gates.of_lane(lane).lower(entry.user, now)
+                self._place(now, entry, rank, due, stock)
+            for member in self._routes.let_go(now, most, worker):
+                self._look_at(member, now, rank, due)
             due.name_due(now, most)
             places = (self._later, self._leases, *map(self._gates.of_lane, lanes))
             nexts = [first[0] for first in map(Ranked.first, places) if first is not None]
-            return Pulled(now, min(nexts, default=None), due.users(most), stock, len(arrived), suspended=False)
+            nexts += self._routes.nexts(now, worker)
+            users, shut = due.users(most), self._routes.shut()
+            return Pulled(now, min(nexts, default=None), users, stock, len(arrived), suspended=False, shut=shut)
 
-    def admit(self, users: Iterable[tuple[str, str]], *, most: int, lease_us: int, lanes: Sequence[str]) -> Admitted:
-        """Take the heads that the rules admit of the lines of these (user, lane), `most` in all."""
+    def admit(
+        self,
+        users: Iterable[tuple[str, str]],
+        *,
+        most: int,
+        lease_us: int,
+        lanes: Sequence[str],
+        worker: str = "",
+        targets: Mapping[str, str] | None = None,
+    ) -> Admitted:
+        """Take the heads that the rules admit of the lines of these (user, lane), `most` in all.
+
+        targets: of jobs that came without, by job id.
+        """
         with self.limiter.lock:
             now = self.limiter.clock()
+            for job_id, text in (targets or {}).items():
+                if job_id in self._jobs:
+                    self._jobs[job_id].targets = text
             rank = {lane: place for place, lane in enumerate(lanes, 1)}
-            look = Look(self._gates, self._jobs, self._lease, now, most, lease_us, rank)
+            judge = Judge(self._gates.policies, self._routes, self._limits, now, worker)
+            look = Look(self._gates, self._jobs, self._lease, self._later, judge, now, most, lease_us, rank)
             for user, lane in users:
                 if look.room > 0:
                     look.at(user, lane)
@@ -107,7 +126,7 @@ class MemoryLines:
                     self._gates.of_lane(lane).put(user, now)
             self.totals["dispatched"] += len(look.leased)
             self.totals["looked"] += look.idle
-            return Admitted(now, look.idle, look.waiting, look.leased)
+            return Admitted(now, look.idle, look.waiting, look.leased, look.unread)
 
     def settle(
         self, settlements: Sequence[Settlement], *, keep_failed_us: int, keep_delivered_us: int, keep_feedback_us: int
@@ -133,14 +152,24 @@ class MemoryLines:
             if entry.permit:
                 return "sending"
             # A queued one stays in its queue, which can be long: *pull* passes over it.
-            if entry.state == "line":
-                self._gates.take_out(entry.user, entry.category, job_id)
-            self._later.discard(job_id)
             now = self.limiter.clock()
+            if entry.state == "line":
+                self._gates.take_out(entry.user, entry.category, job_id, now)
+            self._later.discard(job_id)
             self._end(job_id, "cancelled", now + keep_failed_us)
             self._forget(now)
             self.totals["cancelled"] += 1
             return "cancelled"
+
+    def circuit(self, worker: str, route: str, seen: Seen, *, first_us: int = 0, most_us: int = 0) -> Change:
+        """Tell what a worker has seen of a route; see `routes.circuit`."""
+        with self.limiter.lock:
+            now = self.limiter.clock()
+            if seen == "up":
+                return self._routes.up(now, worker, route)
+            if seen == "retry":
+                return self._routes.retry(now, route)
+            return self._routes.down(now, worker, route, first_us=first_us, most_us=most_us)
 
     def reset(self, user: str, *categories: str) -> int:
         """As `Limiter.reset`; what waits in the user's lines is looked at again at once."""
@@ -160,7 +189,7 @@ class MemoryLines:
                 return first
         if self.state(job.id) is not None:
             return job.id
-        entry = self._jobs[job.id] = Entry(job)
+        entry = self._jobs[job.id] = Entry(job, targets=job.targets)
         at = job.send_at_us if job.send_at_us is not None and job.send_at_us > now else None
         if job.expires_in_us is not None:
             entry.deadline_us = (now if at is None else at) + job.expires_in_us
@@ -206,9 +235,40 @@ class MemoryLines:
                 entry.deadline_us = now + math.floor(expires_in * 1_000_000)
         entry.state = "line"
         fresh = self._gates.line_up(entry, entry.order, rank)
-        if not fresh and entry.deadline_us is not None:
+        if fresh:
+            return fresh
+        if self._routes.holds:  # the user may be parked for what the head before it needs
+            if self._gates.is_head(entry.user, entry.category, entry.job.id):
+                return self._gates.lane_of(entry.user, entry.category)
+        elif entry.deadline_us is not None:
             self._gates.expires(entry, max(now, entry.deadline_us))
-        return fresh
+        return ""
+
+    def _place(
+        self, now: int, entry: Entry, rank: Mapping[str, int], due: Due, stock: list[tuple[str, str]] | None = None
+    ) -> None:
+        lane = self._line_up(now, entry, rank)
+        if lane is None:
+            assert stock is not None  # what was lined up before is a notification
+            self._lease(entry, due.until_us)
+            stock.append((entry.job.id, entry.permit))
+        elif lane in rank:
+            due.name(entry.user, lane)
+        elif lane:
+            self._gates.of_lane(lane).lower(entry.user, now)
+
+    def _look_at(self, member: str, now: int, rank: Mapping[str, int], due: Due) -> None:
+        """Look at what was parked: a user in a lane, or the rest of a notification, which goes back to its place."""
+        lane, _, user = member[1:].partition(" ")
+        if member[0] == "j":
+            if (job_id := member[1:]) in self._later:
+                self._later.discard(job_id)
+                self._place(now, self._jobs[job_id], rank, due)
+        elif self._gates.stands_in(user, lane):
+            if lane in rank:
+                due.name(user, lane, waited=True)
+            else:
+                self._gates.of_lane(lane).lower(user, now)
 
     def _lease(self, entry: Entry, until_us: int) -> None:
         self._seq += 1
@@ -220,8 +280,12 @@ class MemoryLines:
         entry = self._jobs.get(s.job_id)
         if entry is None or not entry.permit or entry.permit != s.permit:
             return False
+        lease_ends = self._leases.score(s.job_id)
         self._leases.discard(s.job_id)
         self.limiter.close(s.user, s.category, s.permit, now if s.reached else None)
+        if s.word != "expired":
+            targets = targets_of(entry, self.policies.category(s.category))
+            self._limits.close(self.policies, s.permit, targets, now if s.reached else None, max(0, lease_ends - now))
         entry.permit = ""
         if s.answered:
             entry.answered = s.answered.encode()
@@ -255,6 +319,7 @@ class MemoryLines:
 
     def _forget(self, now: int) -> None:
         """Drop what was kept long enough."""
+        self._limits.forget(now)
         for kept, words in ((self._kept, self._ended), (self._deduped, self._dedupe)):
             while (first := kept.first()) is not None and first[0] <= now:
                 del words[kept.pop()[1]]

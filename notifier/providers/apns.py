@@ -125,7 +125,7 @@ class ApnsProvider:
         if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
             return Answer(Outcome.RETRY, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
-            self._log.error(
+            self._log.debug(  # the circuit of the route is what people are told of, once
                 "apns_fault",
                 job_id=dispatch.job_id,
                 token=mask(dispatch.device.token),

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 SECOND_US: Final = 1_000_000
 FIRST_BACKOFF_S: Final = 0.2
-LONGEST_BACKOFF_S: Final = 30.0
+LONGEST_BACKOFF_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
 
 
 # The devices whose turn is held, each with those who wait for it. No lock for each: nearly no device has two at once.
@@ -19,7 +19,7 @@ _Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
 
 
 class Backoff:
-    """When to try again after failures: from 0.2 s doubled to 30 s, with jitter; by the loop's clock."""
+    """When to try again after failures: from 0.2 s doubled to 8 s, with jitter; by the loop's clock."""
 
     def __init__(self) -> None:
         self.failing = False

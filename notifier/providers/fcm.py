@@ -75,7 +75,7 @@ class FcmProvider:
             token = fetched
         answer = await self._post(body, token, dispatch.send_by)
         if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
-            self._log.error(
+            self._log.debug(  # the circuit of the route is what people are told of, once
                 "fcm_fault",
                 job_id=dispatch.job_id,
                 token=mask(dispatch.device.token),

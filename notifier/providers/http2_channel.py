@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
 BACKOFF_LEAST_S: Final = 0.2
 # …and up to so far, when one after the other cannot be opened or ends before it answered anything.
-BACKOFF_MOST_S: Final = 30.0
+BACKOFF_MOST_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
 GOODBYE_S: Final = 1.0
 
 

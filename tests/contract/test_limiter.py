@@ -15,7 +15,8 @@ from redis.retry import Retry
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, RedisLimiter, lines
-from notifier.limiter.lines import Job, RuleTable
+from notifier.limiter.lines import Job
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.policy import Category, Policies, Policy, Rules, Window
 

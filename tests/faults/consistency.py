@@ -20,6 +20,7 @@ WORK: Final = (
     "notifier:gates:*",
     "notifier:later",
     "notifier:leases",
+    "notifier:parked:*",
 )
 
 # Where a job may stand by its status, in the words of `State.places`.
@@ -54,12 +55,15 @@ def problems(redis: Redis) -> list[str]:
     """What is wrong, for people; empty where all is well."""
     state = read(redis)
     found = [said for job_id, job in state.jobs.items() for said in _of_job(job_id, job, state)]
-    return found + _strays(state) + _of_users(state)
+    return found + _strays(state) + _of_users(state) + _of_parked(state)
 
 
 @dataclass(frozen=True)
 class State:
-    """All that Redis holds of work, read once: registries by lane, lines by `{user}:category`, lines' lanes by user."""
+    """All that Redis holds of work, read once: registries by lane, lines by `{user}:category`, lines' lanes by user.
+
+    held: what is held, each with who is parked for it.
+    """
 
     jobs: dict[str, dict[str, str]]
     places: dict[str, list[str]]
@@ -68,6 +72,8 @@ class State:
     gates: dict[str, dict[str, float]]
     scheduled: dict[str, dict[str, float]]
     wip: dict[str, dict[str, float]]
+    held: dict[str, dict[str, float]]
+    parked: set[str]
 
 
 def read(redis: Redis) -> State:
@@ -94,6 +100,8 @@ def read(redis: Redis) -> State:
         gates={lane: _zset(redis, f"notifier:gates:{lane}") for lane in LANES},
         scheduled={lane: _zset(redis, f"rq:scheduled:{lane}") for lane in LANES},
         wip={lane: _zset(redis, f"rq:wip:{lane}") for lane in LANES},
+        held={name: _zset(redis, f"notifier:parked:{name}") for name in _members(redis, "notifier:routes")},
+        parked={key.removeprefix("notifier:parked:") for key in _keys(redis, "notifier:parked:*")},
     )
 
 
@@ -104,6 +112,11 @@ def _put(places: dict[str, list[str]], place: str, job_ids: Any) -> None:
 
 def _keys(redis: Redis, pattern: str) -> list[str]:
     return sorted(key.decode() for key in redis.scan_iter(pattern, count=1000))
+
+
+def _members(redis: Redis, key: str) -> list[str]:
+    found: Any = redis.smembers(key)
+    return sorted(member.decode() for member in found)
 
 
 def _zset(redis: Redis, key: str) -> dict[str, float]:
@@ -165,9 +178,20 @@ def _of_users(state: State) -> list[str]:
         if not noted:
             said.append(f"{user} has no line and is remembered")
         for category, lane in noted.items():
-            if user[1:-1] not in state.gates.get(lane, {}):
-                said.append(f"{user} has the line {category} and no gate in {lane}")
+            parked = any(f"u{lane} {user[1:-1]}" in members for members in state.held.values())
+            if user[1:-1] not in state.gates.get(lane, {}) and not parked:
+                said.append(f"{user} has the line {category} and neither a gate in {lane} nor is it parked")
     for lane, gates in state.gates.items():
         idle = [user for user in gates if lane not in state.open_lines.get(f"{{{user}}}", {}).values()]
         said += [f"the gate of {user} in {lane} belongs to no line" for user in idle]
+    return said
+
+
+def _of_parked(state: State) -> list[str]:
+    said = [f"somebody is parked for {name}, which is not held" for name in state.parked - set(state.held)]
+    for name, members in state.held.items():
+        for member in members:
+            lane, _, user = member[1:].partition(" ")
+            if member.startswith("u") and lane not in state.open_lines.get(f"{{{user}}}", {}).values():
+                said.append(f"{user} is parked for {name} in {lane} and has no line there")
     return said

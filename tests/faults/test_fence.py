@@ -7,7 +7,8 @@ from redis import Redis
 
 from notifier import Device, Notification, Notifier
 from notifier.limiter import lines
-from notifier.limiter.lines import DeadToken, RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, Settlement, State
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.settings import parse_settings
 

@@ -18,7 +18,7 @@ from notifier.cli.__main__ import main
 from notifier.client import CHUNK
 from notifier.embedded import EmbeddedRedis
 from notifier.limiter import lines
-from notifier.limiter.lines import RuleTable
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run as run_call
 from notifier.policy import LANES
 from notifier.settings import load_settings

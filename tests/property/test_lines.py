@@ -10,7 +10,8 @@ from model import violations
 from world import KEEP, LANES, LEASE, S, World
 
 from notifier.limiter import RedisLimiter, lines
-from notifier.limiter.lines import DeadToken, Job, RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, Job, Settlement, State
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.notification import Device
 from notifier.policy import Category, Policies, Policy, Window

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from model import Send, Sends
 
 from notifier.limiter import MemoryLimiter, MemoryLines, lines
-from notifier.limiter.lines import DeadToken, Job, Leased, Pulled, RuleTable, Settlement, State
+from notifier.limiter.lines import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
+from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class World:
     ended: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
     receipts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
@@ -88,21 +90,27 @@ class World:
         high: bool = False,
         expires_in_us: int | None = None,
         send_in_us: int = 0,
+        targets: str = "",
+        plain: bool = False,
     ) -> str:
-        """Accept one job; returns its id."""
+        """Accept one job; returns its id. plain: by a producer that does not write its targets down."""
         number = len(self.told)
         meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
         send_at = self.now + send_in_us if send_in_us else None
         job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
+        job = replace(job, targets="" if plain else targets)
+        self.targets[job.id] = targets
         call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
         self._both(call, lambda: self.memory.enqueue([job]))
         self.told[job.id] = Told(number, user, category, lane, high, not send_in_us)
         return job.id
 
-    def pull(self, most: int = 50) -> Pulled:
+    def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
-        call = lines.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, clock=str(self.now))
-        pulled: Pulled = self._both(call, lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES))
+        call = lines.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, worker=worker, clock=str(self.now))
+        pulled: Pulled = self._both(
+            call, lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES, worker=worker)
+        )
         self.seen["pulls"] += 1
         recovered = [flight for flight in self.flights if self.memory.state(flight.leased.job_id) != "leased"]
         for flight in recovered:
@@ -116,21 +124,31 @@ class World:
         pulled = self.pull(most)
         return self.admit(pulled.users, room) if pulled.users else 0
 
-    def admit(self, users: list[tuple[str, str]], room: int = 50) -> int:
+    def admit(self, users: list[tuple[str, str]], room: int = 50, read: dict[str, str] | None = None) -> int:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
         waiting = self._lines()
-        call = lines.admit(users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now))
+        call = lines.admit(
+            users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
+        )
         admitted = run(self.redis, call)
-        twin = self.memory.admit(users, most=room, lease_us=LEASE, lanes=LANES)
+        twin = self.memory.admit(users, most=room, lease_us=LEASE, lanes=LANES, worker="w", targets=read)
         for leased, of_twin in zip(admitted.leased, twin.leased, strict=True):
             assert leased == replace(of_twin, permit=leased.permit)
             self._dispatched(Flight(leased, of_twin, self.now, self.now + LEASE), waiting)
         assert admitted == replace(twin, leased=admitted.leased)
         for held in admitted.waiting:
-            # Law 3: a head is told exactly how long the rules hold it back, never longer.
-            assert held.time_left_us == self.earliest(held.user, held.category) - self.now
+            self.check_wait(held)
         self.seen["looks"] += admitted.looks
-        return len(admitted.leased)
+        taken = len(admitted.leased)
+        if admitted.unread:
+            read = {unread.job_id: self.targets[unread.job_id] for unread in admitted.unread}
+            asked = {unread.user for unread in admitted.unread}
+            taken += self.admit([(user, lane) for user, lane in users if user in asked], room - taken, read)
+        return taken
+
+    def check_wait(self, held: Waiting) -> None:
+        """Law 3: a head is told exactly how long the rules hold it back, never longer."""
+        assert held.time_left_us == self.earliest(held.user, held.category) - self.now
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         leased = flight.leased
@@ -168,12 +186,22 @@ class World:
         word: str = "",
         wait_us: int = 0,
         gone: tuple[DeadToken, ...] = (),
+        answered: str = "",
     ) -> bool:
         """Settle one flight; a lost one must change nothing."""
         self.flights.remove(flight)
         leased = flight.leased
         settlement = Settlement(
-            leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, wait_us, gone=gone
+            leased.job_id,
+            leased.permit,
+            leased.user,
+            leased.category,
+            reached,
+            state,
+            word,
+            wait_us,
+            answered,
+            gone,
         )
         before = self.dump() if flight.lost else None
         call = lines.settle(

@@ -3,9 +3,10 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from notifier.policy import Category, Policies, Policy, Rules, Window
+from notifier.policy import Category, Policies, Policy, ProviderLimits, Rules, Window
 
 SECOND = 1_000_000
+MINUTE = 60 * SECOND
 EVERYONE = Policy((Window(10, 60 * SECOND),), gap_us=SECOND)
 QUIET = Policy((Window(4, 60 * SECOND),), gap_us=5 * SECOND)
 OWN = Policy(gap_us=10 * SECOND)
@@ -108,3 +109,32 @@ def test_rules_are_found_in_microseconds_among_fifty_thousand_users() -> None:
             policies.rules(name, "chat")
         fastest = min(fastest, time.perf_counter() - begin)
     assert fastest / len(names) < 5e-6
+
+
+def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
+    """Ten a minute never make 240 a minute nor 5,000 an hour; what bypasses them gets what they leave."""
+    limits = ProviderLimits(fcm_device=Policy((Window(240, MINUTE), Window(5_000, 60 * MINUTE))))
+    held, bypassing = limits.of_fcm_device(Policy((Window(10, MINUTE),), gap_us=1))
+    assert held.is_empty
+    assert bypassing == Policy((Window(230, MINUTE), Window(4_400, 60 * MINUTE)))
+    loose = Policy((Window(100, MINUTE),))
+    assert limits.of_fcm_device(loose) == (limits.fcm_device, limits.fcm_device), "6,000 an hour"
+    assert limits.of_fcm_device(Policy()) == (limits.fcm_device, limits.fcm_device)
+    assert limits.of_fcm_device(Policy(gap_us=MINUTE))[0].is_empty
+    assert ProviderLimits().of_fcm_device(Policy()) == (Policy(), Policy())
+
+
+@pytest.mark.parametrize(
+    ("policy", "interval_us", "most"),
+    [
+        (Policy(), 10, None),
+        (Policy((Window(3, 10),)), 10, 3),
+        (Policy((Window(3, 10),)), 11, 6),
+        (Policy((Window(3, 10),), gap_us=10), 11, 2),
+        (Policy(gap_us=5), 5, 1),
+        (Policy(gap_us=5), 6, 2),
+    ],
+)
+def test_the_most_that_rules_admit(policy: Policy, interval_us: int, most: int | None) -> None:
+    """The bound holds for any half-open interval, and a schedule at the bound exists for one rule alone."""
+    assert policy.most_in(interval_us) == most

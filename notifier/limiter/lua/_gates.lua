@@ -26,15 +26,21 @@ local function expect(id, at)
 end
 
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
--- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at}.
+-- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
+-- parked: what the head waits for without a gate, save that of its expiry}.
 -- Returns the earliest of all, and the gates by lane.
 local function set_gates(user, lines, now)
   local gates, earliest = {}, nil
   for _, line in ipairs(lines) do
     local at = math.max(line.at, now)
-    local deadline = at > now and expect(line.head, at)
-    if deadline then at = math.max(now, math.min(at, deadline)) end
-    if not gates[line.lane] or at < gates[line.lane] then gates[line.lane] = at end
+    if line.parked then
+      local deadline = expect(line.head, at)
+      at = deadline and math.max(now, deadline)
+    else
+      local deadline = at > now and expect(line.head, at)
+      if deadline then at = math.max(now, math.min(at, deadline)) end
+    end
+    if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end
   end
   for lane, at in pairs(gates) do
     redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)

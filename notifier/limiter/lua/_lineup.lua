@@ -15,6 +15,12 @@ local function open_line(user, category, lane, rank)
   return lane, true
 end
 
+local held -- looked up once in a call
+local function routes_are_held()
+  if held == nil then held = redis.call('EXISTS', 'notifier:routes') == 1 end
+  return held
+end
+
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
 -- library cannot give: it cannot ask Redis for the time.
 local function first_time(now, key, meta, deadline, outcome)
@@ -33,7 +39,8 @@ end
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
--- the user, the line's lane, and whether the line is new: the caller looks at the user, or sets the gate.
+-- the user, the line's lane, and whether the line (or, while routes are held, its head) is new: the caller looks at the
+-- user, or sets the gate.
 local function line_up(now, id, rank)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
@@ -57,9 +64,11 @@ local function line_up(now, id, rank)
   end
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
-  if deadline and not fresh and redis.call('ZRANK', line, id) == 0 then
-    -- A head that the gate does not know of may expire before the gate opens.
-    redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
+  if not fresh and (deadline or routes_are_held()) and redis.call('ZRANK', line, id) == 0 then
+    if routes_are_held() then fresh = true -- the user may be parked for what the head before it needs
+    else -- A head that the gate does not know of may expire before the gate opens.
+      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
+    end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled')
   redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(expected), id)

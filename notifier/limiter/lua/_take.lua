@@ -1,20 +1,21 @@
--- take: leases the head `id` of a line to `worker` under `permit`. Returns what the worker needs to send it, or
--- nil where the job was deleted or cancelled meanwhile: it has left the line, and nothing else is to be done.
-local function take(now, until_text, worker, line, user, category, id, permit)
-  local key = job_key(id)
-  local job = redis.call('HMGET', key, 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
-    'push_crashes', 'push_answered')
+-- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile.
+local function read_job(id)
+  local job = redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
+    'push_crashes', 'push_answered', 'push_targets')
+  if not job[1] or not job[2] or job[3] == 'canceled' then return nil, job[2] end
+  return {data = job[1], origin = job[2], status = job[3], deadline = tonumber(job[4]), attempts = job[5],
+    crashes = job[6], answered = job[7], targets = job[8]}
+end
+
+-- take: leases the head `id` of a line to `worker` under `permit`. Returns what the worker needs to send it. shut: the
+-- routes it is not to go by now, or false.
+local function take(now, until_text, worker, line, user, category, id, permit, job, shut)
   redis.call('ZREM', line, id)
-  if not job[1] or not job[2] or job[3] == 'canceled' then
-    if job[2] then redis.call('ZREM', 'rq:scheduled:' .. job[2], id) end
-    return nil
-  end
-  if job[3] == 'scheduled' then redis.call('ZREM', 'rq:scheduled:' .. job[2], id) end
+  if job.status == 'scheduled' then redis.call('ZREM', 'rq:scheduled:' .. job.origin, id) end
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
-  redis.call('ZADD', 'rq:wip:' .. job[2], '+inf', id .. ':' .. permit)
+  redis.call('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
   redis.call('ZADD', 'notifier:leases', until_text, id)
-  redis.call('HSET', key, 'status', 'started', 'push_permit', permit, 'worker_name', worker)
-  local deadline = tonumber(job[4])
-  return {id, permit, user, category, job[1], deadline and deadline - now or false,
-    job[5] or '0', job[6] or '0', job[7] or false}
+  redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
+  return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,
+    job.attempts or '0', job.crashes or '0', job.answered or false, shut}
 end

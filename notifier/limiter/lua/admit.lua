@@ -3,28 +3,38 @@
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see _gates.lua)
 --      7 the users, JSON: user, lane in which the gate was due, index of its policy in u (from 0), …
--- returns {now, looks, {job id, user, category, µs left, …}, {job id, permit, user, category, data,
---          µs left until it expires or nil, attempts, crashes, answered or nil}, …}
---   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on.
+--      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
+-- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
+--          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil}, …}
+--   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
+--   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _rules _alarm _gates _flight _take
+--! include _clock _keys _rules _alarm _gates _flight _take _routes _limits
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[6])
 local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
-local reply = {now, 0, {}}
+local reply = {now, 0, {}, {}}
 local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
+local MOST_UNREAD = 25
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of all the gates set here
 
 local until_text = text(now + lease)
 local users = cjson.decode(ARGV[7])
+local holds = read_holds()
+if ARGV[8] ~= '' then
+  for id, targets in pairs(cjson.decode(ARGV[8])) do
+    if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
+  end
+end
 local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - room or 0
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
   local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
   line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
+  line.least, line.parked, line.at = nil, nil, nil
   return line.head
 end
 
@@ -66,26 +76,129 @@ local function advance(user, lines, i)
   table.remove(lines, i)
 end
 
--- send_head: takes the head of line i, and counts it in `flying` if it may race. Returns whether a permit was spent on it.
-local function send_head(user, sent, policy, lines, i, flying)
-  local line = lines[i]
-  local permit = text(seq + 1)
-  local taken = take(now, until_text, worker, line.key, user, line.category, line.head, permit)
-  local spent = taken and (not taken[6] or taken[6] > 0)
-  if taken then
-    reply[#reply + 1] = taken
-    if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
-    room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
+-- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
+-- routes take stands behind them.
+local function is_shut(target, several)
+  local hold = holds and holds[target.route]
+  if not hold then return false end
+  if hold.state == 'closing' then return several end
+  return hold.probe ~= '1'
+end
+
+-- fill: the project of `route` has no room for `cost` more: it is held until it has.
+local function fill(route, project, cost)
+  local name, at, room = route .. '|full', project_frees(project, cost)
+  holds = holds or {}
+  holds[name] = holds[name] or {}
+  redis.call('SADD', 'notifier:routes', name)
+  change_hold(name, holds[name], 'state', 'full', 'until', text(at), 'room', text(room))
+  earliest = math.min(earliest, at)
+  return name
+end
+
+-- judge: whether the providers let the head of a line go now. Returns 'go', its targets and the routes that are shut;
+-- 'parked' and what it waits for; 'wait' and until when; or 'unread'.
+local function judge(line, job, index)
+  if not (rules.w or holds) then return 'go', {} end
+  if not job.targets then return 'unread' end
+  local targets = targets_of(job.targets, job.answered, rules.a and rules.a[line.category])
+  local open, shut, needs, at = {}, {}, {}, 0
+  for _, target in ipairs(targets) do
+    local of = is_shut(target, #targets > 1 and not job.answered) and shut or open
+    of[#of + 1] = target
   end
-  if spent then
-    local trim = seq % TRIM_EVERY == 0
-    if not is_empty(policy) then record(sent, policy, permit, now + lease, until_text, now, trim) end
-    if not is_empty(line.policy) then
-      record(sent_key(user, line.category), line.policy, permit, now + lease, until_text, now, trim)
+  if #open == 0 and #shut > 0 then
+    local names = {}
+    for _, target in ipairs(shut) do names[#names + 1] = target.route end
+    return 'parked', names
+  end
+  for _, target in ipairs(open) do
+    at = math.max(at, device_next(rules, index, target, line.bypass))
+    needs[target.route] = (needs[target.route] or 0) + 1
+  end
+  if at > now then return 'wait', at end
+  for _, target in ipairs(open) do
+    local project = project_of(rules, target.route, target.platform, now)
+    local cost = project and math.min(needs[target.route], project.limit)
+    if project and project.sum + cost > project.limit then
+      return 'parked', {fill(target.route, project, cost)}
     end
   end
+  return 'go', open, shut
+end
+
+-- spend: records what goes under `permit`: with the user, the category, the devices and the projects. A probe is one.
+local function spend(user, sent, policy, index, line, permit, open)
+  local trim, at = seq % TRIM_EVERY == 0, now + lease
+  if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim) end
+  if not is_empty(line.policy) then
+    record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim)
+  end
+  for _, target in ipairs(open) do
+    count_device(rules, index, target, line.bypass, permit, at, until_text, now)
+    local project = project_of(rules, target.route, target.platform, now)
+    if project then count_project(project) end
+    local hold = holds and holds[target.route]
+    if hold and hold.state == 'open' then
+      local again = now + hold.interval
+      change_hold(target.route, hold, 'probe', '', 'prober', worker, 'until', text(again), 'others', text(again))
+      earliest = math.min(earliest, again)
+    end
+  end
+end
+
+local function names_of(targets)
+  local names = {}
+  for i, target in ipairs(targets) do names[i] = target.route end
+  return #names > 0 and table.concat(names, ' ')
+end
+
+-- send_head: takes the head of line i, and counts it in `flying` if it may race. open, shut: nil for what has expired.
+-- Returns whether a permit was spent on it.
+local function send_head(user, sent, policy, index, lines, i, flying, job, open, shut)
+  local line = lines[i]
+  local permit = text(seq + 1)
+  reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
+    shut and names_of(shut) or false)
+  if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
+  room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
+  if open then spend(user, sent, policy, index, line, permit, open) end
   advance(user, lines, i)
-  return spent
+  return open
+end
+
+-- step_aside: the rest of what other routes took leaves its line, or it would keep back what can go by them. It comes
+-- back to its place when its route is up, or when it expires.
+local function step_aside(line, job, names)
+  redis.call('ZREM', line.key, line.head)
+  redis.call('ZADD', 'notifier:later', text(job.deadline or FAR), line.head)
+  if job.deadline then earliest = math.min(earliest, job.deadline) end
+  for _, name in ipairs(names) do redis.call('ZADD', parked_key(name), 'NX', text(now), 'j' .. line.head) end
+end
+
+-- ask: has the caller read whom the jobs at the head of a line are for. Nothing of the line goes before.
+local function ask(user, line)
+  for _, id in ipairs(redis.call('ZRANGE', line.key, 0, MOST_UNREAD - 1)) do
+    local job = redis.call('HMGET', job_key(id), 'data', 'push_targets')
+    if job[1] and not job[2] then
+      for _, value in ipairs({id, user, job[1]}) do reply[4][#reply[4] + 1] = value end
+    end
+  end
+end
+
+-- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else.
+local function park(user, lanes, lines)
+  for name in pairs(holds) do
+    local waits = {}
+    for _, line in ipairs(lines) do
+      for _, of_line in ipairs(line.parked or {}) do waits[line.lane] = waits[line.lane] or of_line == name end
+    end
+    for lane in pairs(lanes) do
+      local member = 'u' .. lane .. ' ' .. user
+      if waits[lane] then redis.call('ZADD', parked_key(name), 'NX', text(now), member)
+      else redis.call('ZREM', parked_key(name), member) end
+    end
+  end
 end
 
 -- expect_all: tells RQ when those behind the heads should go. Once for a user who begins to wait; whoever joins a
@@ -96,25 +209,56 @@ local function expect_all(lines, step)
   end
 end
 
-local function visit(user, due_lane, policy)
-  local sent = sent_key(user)
+-- try: what becomes of the head of line i, whose time has come or which has expired. Returns whether a permit was spent.
+local function try(user, sent, policy, index, lines, i, flying)
+  local line = lines[i]
+  local job, origin = read_job(line.head)
+  if not job then -- deleted or cancelled meanwhile
+    redis.call('ZREM', line.key, line.head)
+    if origin then redis.call('ZREM', 'rq:scheduled:' .. origin, line.head) end
+    advance(user, lines, i)
+  elseif job.deadline and job.deadline <= now then
+    send_head(user, sent, policy, index, lines, i, flying, job)
+  else
+    local verdict, first, shut = judge(line, job, index)
+    if verdict == 'go' then
+      return send_head(user, sent, policy, index, lines, i, flying, job, first, shut)
+    elseif verdict == 'wait' then
+      line.at, line.least = first, first
+    elseif verdict == 'unread' then
+      line.unread = true
+      ask(user, line)
+    elseif job.answered then
+      step_aside(line, job, first)
+      advance(user, lines, i)
+    else
+      line.parked, line.at = first, tonumber(holds[first[1]]['until'])
+    end
+  end
+  return false
+end
+
+local function visit(user, due_lane, index)
+  local sent, policy = sent_key(user), rules.u[index + 1]
   local lines, several = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
-  local user_next, sends, full, flying = nil, 0, #reply + MOST_HEADS, {}
+  local user_next, sends, asked, full, flying = nil, 0, #reply[4], #reply + MOST_HEADS, {}
   local function timed(line)
-    if line.elsewhere then return now + lease end -- its worker's settling, or the end of its lease, opens the gate
+    -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it read.
+    if line.elsewhere or line.unread then return now + lease end
     user_next = user_next or next_for(sent, policy, 1)
-    return next_of(user, user_next, line.category, line.policy, line.bypass)
+    return math.max(line.least or 0, next_of(user, user_next, line.category, line.policy, line.bypass))
   end
   local i = 1
   while i <= #lines and room > 0 and #reply < full do
     local line = lines[i]
     line.at = line.at or timed(line)
-    if line.rank == 99 or line.elsewhere or line.at > now and not has_expired(line.head, now) then
+    if line.rank == 99 or line.elsewhere or line.unread or line.parked
+      or line.at > now and not has_expired(line.head, now) then
       i = i + 1
-    elseif send_head(user, sent, policy, lines, i, flying) then
+    elseif try(user, sent, policy, index, lines, i, flying) then
       sends, user_next = sends + 1, nil
       for _, other in ipairs(lines) do other.at = nil end
       if several then
@@ -126,8 +270,9 @@ local function visit(user, due_lane, policy)
   end
 
   for _, line in ipairs(lines) do
+    if line.unread then line.at = nil end
     line.at = line.at or timed(line)
-    if line.at > now and not line.elsewhere then
+    if line.at > now and not line.elsewhere and not line.unread and not line.parked then
       for _, value in ipairs({line.head, user, line.category, line.at - now}) do
         reply[3][#reply[3] + 1] = value
       end
@@ -138,6 +283,7 @@ local function visit(user, due_lane, policy)
   for lane in pairs(lanes) do
     if not gates[lane] then redis.call('ZREM', 'notifier:gates:' .. lane, user) end
   end
+  if holds then park(user, lanes, lines) end
   if #lines == 0 then
     redis.call('DEL', lines_key(user))
   else
@@ -146,19 +292,20 @@ local function visit(user, due_lane, policy)
     if redis.call('HSET', lines_key(user), '#pace', text(slowest)) == 1 then
       expect_all(lines, slowest)
     end
-    earliest = math.min(earliest, at)
-    if sends == 0 then reply[2] = reply[2] + 1 end
+    earliest = math.min(earliest, at or math.huge)
+    if sends == 0 and #reply[4] == asked then reply[2] = reply[2] + 1 end
   end
 end
 
 for i = 1, #users, 3 do
   if room > 0 then
-    visit(users[i], users[i + 1], rules.u[users[i + 2] + 1])
+    visit(users[i], users[i + 1], users[i + 2])
   else -- *pull* pushed the gate ahead: it is due still
     redis.call('ZADD', 'notifier:gates:' .. users[i + 1], text(now), users[i])
   end
 end
+write_projects(now)
 alarm(earliest)
-redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 3)
+redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 4)
 redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2])
 return reply

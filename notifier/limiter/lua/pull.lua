@@ -1,20 +1,21 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs taken from the queues, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
---      5.. the caller's lanes, most urgent first
+--      5 the worker's name  6.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
--- returns {now, next, {user, lane, …}, {job id, permit, …}, taken}
+-- returns {now, next, {user, lane, …}, {job id, permit, …}, taken, {route, …}}
 --   next: µs of the next thing due in these lanes, or -1. users: their gates stand one lease ahead until *admit*
 --   sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
---   ours (RQ's stock path). taken: how many jobs came from the queues. next is 'suspended' under `rq suspend`.
---! include _clock _keys _alarm _lineup
+--   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
+--   'suspended' under `rq suspend`.
+--! include _clock _keys _alarm _lineup _routes
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0} end
+if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}} end
 
-local lanes, rank = {}, {}
-for i = 5, #ARGV do
+local worker, lanes, rank = ARGV[5], {}, {}
+for i = 6, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
 end
@@ -93,10 +94,56 @@ for i, n in ipairs(shares(waiting, most)) do
   end
 end
 
+-- let_go: what was parked is looked at now; the rest of a notification goes back to its place.
+local function let_go(member)
+  local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
+  if id then
+    if redis.call('ZREM', 'notifier:later', id) == 1 then place(id) end
+    return
+  end
+  for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
+    if standing == lane then
+      if rank[lane] then name(user, lane, due)
+      else redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+      return
+    end
+  end
+end
+
+-- how_many: of what is parked may go now.
+local function how_many(hold)
+  if hold.state == 'closing' then return most end
+  if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
+  return probe_at(hold, worker) <= now and 1 or 0
+end
+
+local holds, names = read_holds()
+local shut, next_due = {}, nil
+for _, of in ipairs(names) do
+  local hold = holds[of]
+  local n = how_many(hold)
+  if n > 0 then
+    if hold.state == 'open' then
+      local again = text(now + CLAIM)
+      change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
+    end
+    local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1)
+    if #parked > 0 then redis.call('ZREM', parked_key(of), unpack(parked)) end
+    for _, member in ipairs(parked) do let_go(member) end
+  end
+  local left = redis.call('ZCARD', parked_key(of))
+  if hold.state == 'open' then shut[#shut + 1] = of
+  elseif left == 0 and n > 0 then drop_hold(of) end
+  if left > 0 or hold.state == 'open' and hold.probe ~= '1' then
+    local at = hold.state == 'closing' and now or probe_at(hold, worker)
+    next_due = math.min(next_due or math.huge, at)
+  end
+end
+
 -- Then those whose gate is due, as far as there is room for them beside those who have just come.
 local come, gates = 0, {}
 for i, lane in ipairs(lanes) do
-  come = come + #fresh[i]
+  come = come + #fresh[i] + #due[i]
   gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'LIMIT', 0, most)
   waiting[i] = #gates[i]
 end
@@ -118,7 +165,6 @@ end
 put(1, tenth)
 put(tenth + 1, math.huge)
 
-local next_due
 local function first(key)
   local entry = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   local at = tonumber(entry[2])
@@ -130,4 +176,4 @@ for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
 if on_watch then
   redis.call('SET', 'notifier:alarm', text(next_due or now + 3600000000), 'PX', 5000)
 end
-return {now, next_due or -1, users, stock, taken}
+return {now, next_due or -1, users, stock, taken, shut}

@@ -14,7 +14,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _rules _alarm _lineup _gates _flight
+--! include _clock _keys _rules _alarm _lineup _gates _flight _limits
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = cjson.decode(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -93,13 +93,20 @@ end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'push_targets', 'push_answered')
   if job[2] and job[1] ~= permit then return 0 end
+  local lease_ends = redis.call('ZSCORE', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
   close_permit(permit, sent_key(user), reached == 1)
   close_permit(permit, sent_key(user, category), reached == 1)
+  if job[3] and word ~= 'expired' and counts_devices(rules, index, job[3]) then
+    local targets = targets_of(job[3], job[4], nil)
+    for _, target in ipairs(targets) do
+      close_device(rules, target, permit, now_text, reached == 1, math.max(0, lease_ends - now), #targets == 1)
+    end
+  end
   if state == 'delivered' then delivered(id, key)
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
   elseif state == 'failed' then failed(id, key, job[2], word, detail)

@@ -1,0 +1,126 @@
+-- The providers' own limits, and what a head needs to know of its devices. A job's push_targets is text: the
+-- notification's own app or '-', then 'platform:kind:device' for each device in order. kind: n, or b (a background
+-- push), or c (collapsible). device: a digest, so that no token is in a key.
+-- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
+-- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;
+-- k {burst, interval} of what is collapsible; p {platform: {limit, interval, bucket}} of a project; w true if any.
+--   notifier:device:<device>      zset permit -> µs, as a user's sends
+--   notifier:device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
+--   notifier:project:<route>      hash bucket -> messages
+
+local function device_key(device) return 'notifier:device:' .. device end
+
+-- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, device, route}.
+local function targets_of(text_of, answered, app)
+  local done = answered and cjson.decode(answered)
+  local own = string.match(text_of, '^(%S+)')
+  if own ~= '-' then app = own end
+  local found, n = {}, 0
+  for platform, kind, device in string.gmatch(text_of, '(%w+):(%a):(%S+)') do
+    if not (done and done[tostring(n)]) then
+      found[#found + 1] = {platform = platform, kind = kind, device = device,
+        route = app and platform .. '/' .. app or platform}
+    end
+    n = n + 1
+  end
+  return found
+end
+
+-- device_policy: what counts the sends to a device, or nil.
+local function device_policy(rules, index, target, bypass)
+  if target.platform == 'fcm' then
+    local of_user = rules.d and rules.d[index + 1]
+    return of_user and of_user[bypass and 2 or 1]
+  end
+  return target.platform == 'apns' and target.kind == 'b' and rules.g
+end
+
+-- device_next: the first µs at which one more may go to this device.
+local function device_next(rules, index, target, bypass)
+  local policy, at = device_policy(rules, index, target, bypass), 0
+  if policy then at = next_for(device_key(target.device), policy, 1) end
+  if target.kind == 'c' and rules.k then
+    local full = redis.call('GET', device_key(target.device) .. ':c')
+    if full then at = math.max(at, full - (rules.k[1] - 1) * rules.k[2]) end
+  end
+  return at
+end
+
+-- count_device: counts a send under a lease that ends at `until_us`. It may come as late as that, so until it is settled
+-- a bucket is fuller by the whole lease.
+local function count_device(rules, index, target, bypass, permit, until_us, until_text, now)
+  local policy = device_policy(rules, index, target, bypass)
+  if policy then record(device_key(target.device), policy, permit, until_us, until_text, now, true) end
+  if target.kind == 'c' and rules.k then
+    local key = device_key(target.device) .. ':c'
+    local full = math.max(tonumber(redis.call('GET', key) or 0), now) + rules.k[2] + until_us - now
+    redis.call('SET', key, text(full), 'PX', text(math.ceil((full - now) / 1000)))
+  end
+end
+
+local function counts_devices(rules, index, targets)
+  return rules.w and (rules.d and rules.d[index + 1] or string.find(targets, ':[bc]:'))
+end
+
+-- close_device: what was counted took place by now, or never. unused: µs of its lease that are left. alone: it was the
+-- job's only device, so it was counted.
+local function close_device(rules, target, permit, now_text, reached, unused, alone)
+  local key = device_key(target.device)
+  if reached then redis.call('ZADD', key, 'XX', now_text, permit) else redis.call('ZREM', key, permit) end
+  local full = target.kind == 'c' and alone and rules.k and redis.call('GET', key .. ':c')
+  -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
+  if full then
+    redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or rules.k[2])), 'KEEPTTL')
+  end
+end
+
+-- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
+local projects = {}
+local function project_of(rules, route, platform, now)
+  local limit = rules.p and rules.p[platform]
+  if not limit then return nil end
+  local project = projects[route]
+  if not project then
+    project = {limit = limit[1], interval = limit[2], bucket = limit[3], sum = 0, added = 0, counts = {}, old = {}}
+    local fields = redis.call('HGETALL', 'notifier:project:' .. route)
+    for i = 1, #fields, 2 do
+      local from = tonumber(fields[i])
+      if from + project.bucket + project.interval <= now then project.old[#project.old + 1] = fields[i]
+      else
+        project.counts[#project.counts + 1] = {from, tonumber(fields[i + 1])}
+        project.sum = project.sum + fields[i + 1]
+      end
+    end
+    project.mine = {now - now % project.bucket, 0}
+    project.counts[#project.counts + 1] = project.mine
+    projects[route] = project
+  end
+  return project
+end
+
+local function count_project(project)
+  project.sum, project.added, project.mine[2] = project.sum + 1, project.added + 1, project.mine[2] + 1
+end
+
+-- project_frees: when there is room for `cost` more, and for how many then.
+local function project_frees(project, cost)
+  table.sort(project.counts, function(a, b) return a[1] < b[1] end)
+  local left = project.sum
+  for _, count in ipairs(project.counts) do
+    left = left - count[2]
+    if left + cost <= project.limit then
+      return count[1] + project.bucket + project.interval, project.limit - left
+    end
+  end
+end
+
+local function write_projects(now)
+  for route, project in pairs(projects) do
+    local key = 'notifier:project:' .. route
+    if #project.old > 0 then redis.call('HDEL', key, unpack(project.old)) end
+    if project.added > 0 then
+      redis.call('HINCRBY', key, text(project.mine[1]), project.added)
+      redis.call('PEXPIRE', key, text(math.ceil((project.interval + 2 * project.bucket) / 1000)))
+    end
+  end
+end

@@ -1,0 +1,51 @@
+-- What is held. A route ('apns', 'fcm', 'apns/driver': by which provider and app a device is reached) is held while its
+-- circuit is open; its project's limit is held under '<route>|full' while the minute is full. Who can go by nothing
+-- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
+--   notifier:routes            set of the names of what is held; there is none nearly always
+--   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that had
+--                              no trouble), interval, kind, reason, since, probe, prober, and 'w:<worker>' for each
+--                              worker that could not get through
+--   notifier:parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
+--                              'j<job id>', the rest of a notification that other routes took (it stands in `later`)
+-- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go.
+-- state 'closing': open to all; the parked are let go of, a batch with each pull. state 'full': until then no room.
+local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
+local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
+
+local function route_key(name) return 'notifier:route:' .. name end
+local function parked_key(name) return 'notifier:parked:' .. name end
+
+local function hold_of(name)
+  local fields, hold = redis.call('HGETALL', route_key(name)), {}
+  if #fields == 0 then return nil end
+  for i = 1, #fields, 2 do hold[fields[i]] = fields[i + 1] end
+  return hold
+end
+
+-- read_holds: all that is held, by name, and the names in order; or nil.
+local function read_holds()
+  local names = redis.call('SMEMBERS', 'notifier:routes')
+  if #names == 0 then return nil, names end
+  table.sort(names)
+  local holds = {}
+  for _, name in ipairs(names) do holds[name] = hold_of(name) end
+  return holds, names
+end
+
+local function change_hold(name, hold, ...)
+  local pairs_of = {...}
+  for i = 1, #pairs_of, 2 do hold[pairs_of[i]] = pairs_of[i + 1] end
+  redis.call('HSET', route_key(name), ...)
+end
+
+local function drop_hold(name)
+  redis.call('SREM', 'notifier:routes', name)
+  redis.call('DEL', route_key(name))
+end
+
+-- probe_at: when this worker may let the next probe go. One that had no trouble itself need not wait long: if only the
+-- others' network is broken, the route is up again at once.
+local function probe_at(hold, worker)
+  if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
+  return tonumber(hold['until'])
+end

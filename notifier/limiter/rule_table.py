@@ -1,0 +1,65 @@
+"""The rules as the scripts take them: JSON, the categories' encoded once, the users' for each call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from notifier.limiter.redis import policy_array
+from notifier.policy import LANES, Policies, Policy
+
+BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
+
+
+class RuleTable:
+    """The rules for *admit* and *settle*; see `_gates.lua` and `_limits.lua` for what stands where."""
+
+    def __init__(self, policies: Policies, lanes: Sequence[str] = LANES) -> None:
+        self._policies = policies
+        categories = policies.categories.values()
+        of_category = ",".join(f"{json.dumps(c.name)}:{policy_array(c.policy)}" for c in categories)
+        rest: dict[str, Any] = {
+            "b": {c.name: True for c in categories if c.bypass},
+            "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
+        }
+        if apps := {c.name: c.app for c in categories if c.app}:
+            rest["a"] = apps
+        self._device = policies.limits.fcm_device
+        self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
+        self._of_device: dict[Policy, str] = {}
+
+    def _limits(self, rest: dict[str, Any]) -> str:
+        limits = self._policies.limits
+        if not limits.is_empty:
+            rest["w"] = True
+        if not limits.apns_background.is_empty:
+            rest["g"] = json.loads(policy_array(limits.apns_background))
+        if (burst := limits.fcm_collapsible) is not None:
+            rest["k"] = [burst.limit, burst.every_us]
+        if (project := limits.fcm_project) is not None:
+            rest["p"] = {"fcm": [project.limit, project.interval_us, bucket_us(project.interval_us)]}
+        return json.dumps(rest, separators=(",", ":"))[1:-1]
+
+    def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
+        """The table for these users, and for each the index of its policy."""
+        known: dict[Policy, int] = {}
+        indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
+        devices = "" if self._device.is_empty else f'"d":[{",".join(map(self._devices, known))}],'
+        return f'{{"u":[{",".join(map(policy_array, known))}],{devices}{self._rest}}}', indexes
+
+    def _devices(self, user: Policy) -> str:
+        text = self._of_device.get(user)
+        if text is None:
+            held, bypassing = self._policies.limits.of_fcm_device(user)
+            if held.is_empty and not any(c.bypass for c in self._policies.categories.values()):
+                text = "false"
+            else:
+                text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
+            self._of_device[user] = text
+        return text
+
+
+def bucket_us(interval_us: int) -> int:
+    """How wide a bucket of a project's interval is, in microseconds."""
+    return -(-interval_us // BUCKETS)

@@ -1,0 +1,284 @@
+"""Circuits with real workers and simulators: a provider that is away holds up nobody but those who go by it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import (
+    Simulators,
+    WorkerProcess,
+    apns,
+    client_of,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    queue,
+    worker,
+    write_config,
+)
+
+from notifier import Notification, Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.simulators.wire import Reply
+
+USERS = 30
+
+
+@dataclass
+class Service:
+    """Simulators, a Redis, a producer; workers are started by the tests."""
+
+    simulators: Simulators
+    config: Path
+    redis_url: str
+    redis: Redis
+    producer: Notifier
+    stack: ExitStack
+
+    def work(self, name: str, config: Path | None = None) -> WorkerProcess:
+        """Start one more worker."""
+        started = self.stack.enter_context(worker(config or self.config, name=name))
+        return started.ready(self.redis)
+
+    def send(self, notifications: list[Notification]) -> list[str]:
+        """Accept these; returns their ids."""
+        ids: list[str] = []
+        self.producer.send_many(notifications, on_accepted=ids.extend)
+        return ids
+
+    def delivered(self) -> int:
+        """How many have been delivered in all."""
+        return int(self.redis.hget("notifier:stats", "delivered") or 0)  # type: ignore[arg-type]
+
+    def nothing_spent(self, ids: list[str]) -> None:
+        """No attempt was spent on what still waits, and no permit stands for it."""
+        for job_id in ids:
+            assert self.redis.hmget(f"rq:job:{job_id}", "push_attempts", "push_permit") == [None, None]
+
+
+@contextmanager
+def service(tmp_path: Path, **sections: Any) -> Iterator[Service]:
+    with ExitStack() as stack:
+        simulators = stack.enter_context(Simulators(tmp_path / "simulators"))
+        server = stack.enter_context(EmbeddedRedis())
+        config = write_config(tmp_path, server.url, simulators.providers(), **sections)
+        producer = stack.enter_context(notifier(config))
+        redis = stack.enter_context(client_of(config))
+        yield Service(simulators, config, server.url, redis, producer, stack)
+
+
+@contextmanager
+def slammed_door(simulators: Simulators) -> Iterator[list[float]]:
+    """In the simulator's place something that takes every connection and closes it; when each came."""
+    tries: list[float] = []
+
+    async def slam(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(time.monotonic())
+        writer.transport.abort()
+
+    port = int(simulators.apns.url.rpartition(":")[2])
+    simulators.call(simulators.apns.close())
+    server = simulators.call(asyncio.start_server(slam, "127.0.0.1", port))
+    try:
+        yield tries
+    finally:
+
+        async def leave() -> None:
+            server.close()
+            await server.wait_closed()
+
+        simulators.call(leave())
+        simulators.call(simulators.apns.start())
+
+
+def events(workers: list[WorkerProcess], name: str) -> list[dict[str, Any]]:
+    """What the workers logged under this event."""
+    lines = [json.loads(line) for one in workers for line in one.log.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == name]
+
+
+def order_by_user(arrivals: list[Any]) -> dict[str, list[int]]:
+    """The numbers in the titles `<prefix>-<user>-<number>` by prefix and user, in the order of arrival."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for arrival in arrivals:
+        who, _, number = arrival.title.rpartition("-")
+        found[f"{arrival.platform} {who}"].append(int(number))
+    return found
+
+
+def test_apns_is_away_and_fcm_goes_on(tmp_path: Path) -> None:
+    """Two workers, users of either platform and of both; nothing is lost, delayed at the other, spent or disordered.
+
+    No storm of connections; once the server is back all that waited has gone within 3 s.
+    """
+    with service(tmp_path) as up:
+        workers = [up.work("one"), up.work("two")]
+        up.send([note(f"warm{n}", f"warm-warm{n}-0", apns(f"w{n}"), fcm(f"w{n}")) for n in range(20)])
+        eventually(lambda: up.delivered() == 20, "the connections to be open")
+        with slammed_door(up.simulators) as tries:
+            begun_us, begun = time.time_ns() // 1000, time.monotonic()
+            sent: list[Notification] = []
+            for n in range(4):
+                sent += [note(f"a{u}", f"apns-a{u}-{n}", apns(f"a{u}")) for u in range(USERS)]
+                sent += [note(f"f{u}", f"fcm-f{u}-{n}", fcm(f"f{u}")) for u in range(USERS)]
+                sent += [note(f"b{u}", f"both-b{u}-{n}", apns(f"b{u}"), fcm(f"b{u}")) for u in range(USERS)]
+            ids = up.send(sent)
+            eventually(lambda: len(up.simulators.titles("fcm-")) == 4 * USERS, "what goes by FCM alone")
+            eventually(lambda: len(up.simulators.titles("both-")) == 4 * USERS, "what goes by FCM as well")
+            by_fcm = [a for a in up.simulators.all() if a.title and a.title.startswith(("fcm-", "both-"))]
+            assert max(a.at_us for a in by_fcm) - begun_us < 2_000_000
+            eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
+            time.sleep(max(0.0, begun + 4 - time.monotonic()))  # the length of the outage is the fault
+            waiting = [job_id for job_id in ids if up.redis.exists(f"rq:job:{job_id}")]
+            assert len(waiting) == 8 * USERS
+            up.nothing_spent([i for i in waiting if not up.redis.zscore("notifier:leases", i)])
+            looked = int(up.redis.hget("notifier:stats", "looked") or 0)
+            tried = len(tries)
+        back = time.monotonic()
+        eventually(lambda: up.delivered() == 20 + len(ids), "all to be delivered")
+        recovery_s = time.monotonic() - back
+        log = [len(events(workers, name)) for name in ("circuit_opened", "circuit_closed")]
+
+        arrived = [a for a in up.simulators.all() if a.status == 200]
+        assert recovery_s <= 3.0
+        assert tried <= 12  # two workers, four seconds, probes 1, 2, 4 s apart
+        assert looked <= 3 * len(ids)
+        assert log == [1, 1], "told once, not for each message"
+        assert int(up.redis.hget("notifier:stats", "retried") or 0) == 0
+        assert all(numbers == sorted(set(numbers)) for numbers in order_by_user(arrived).values())
+        assert len(arrived) == 40 + 4 * USERS * 4
+        assert up.redis.smembers("notifier:routes") == set()
+
+
+def test_a_plain_job_waits_for_its_route_as_well(tmp_path: Path) -> None:
+    """A job that RQ alone enqueued is read once, parked and delivered, though the scripts cannot read its data."""
+    with service(tmp_path) as up:
+        up.simulators.call(up.simulators.apns.close())
+        try:
+            up.work("one")
+            for n in range(3):
+                kwargs = {"user": "plain", "title": f"plain-{n}"}
+                kwargs |= {"devices": [{"platform": "apns", "token": apns("plain").token}]}
+                queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "plain"})
+            eventually(lambda: up.redis.zcard("notifier:parked:apns"), "the user to be parked")
+        finally:
+            up.simulators.call(up.simulators.apns.start())
+        eventually(lambda: up.delivered() == 3, "all to be delivered")
+        assert up.simulators.titles("plain-") == ["plain-0", "plain-1", "plain-2"]
+
+
+def test_a_wrong_topic_parks_the_app_and_shouts_once(tmp_path: Path) -> None:
+    """One line at error level for a thousand messages, none of them burnt; a worker with the right one frees all."""
+    with service(tmp_path) as up:
+        providers = up.simulators.providers()
+        wrong = {**providers, "apns": {**providers["apns"], "topic": "com.example.wrong"}}
+        config = write_config(tmp_path / "wrong", up.redis_url, wrong)
+        ids = up.send([note(f"u{n % 50}", f"topic-u{n % 50}-{n}") for n in range(1_000)])
+        up.send([note(f"f{n}", f"free-f{n}-0", fcm(f"f{n}")) for n in range(50)])
+        with worker(config, name="wrong") as misled:
+            misled.ready(up.redis)
+            eventually(lambda: len(up.simulators.titles("free-")) == 50, "what goes by FCM")
+            eventually(lambda: up.redis.zcard("notifier:parked:apns") == 50, "the users to be parked")
+            eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
+            errors = [line for line in misled.log.splitlines() if '"level": "error"' in line]
+        assert len(errors) == 1, errors
+        assert "circuit_opened" in errors[0]
+        assert "TopicDisallowed" in errors[0] or "BadTopic" in errors[0]
+        up.nothing_spent(ids)
+        refused = [a for a in up.simulators.all() if a.status != 200]
+        assert len(refused) <= 500, "what was under way when it showed, and a probe now and then"
+        up.work("right")
+        eventually(lambda: up.delivered() == 1_050, "all to be delivered")
+        arrived = [a for a in up.simulators.all() if a.status == 200]
+        assert all(numbers == sorted(set(numbers)) for numbers in order_by_user(arrived).values())
+        assert int(up.redis.hget("notifier:stats", "retried") or 0) == 0
+
+
+def test_a_prober_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
+    """A worker dies with the probe in its hands; the next probe is another worker's, and all is delivered."""
+    with service(tmp_path) as up:
+        up.simulators.call(up.simulators.apns.close())
+        named = {name: up.work(name) for name in ("one", "two")}
+        probed = up.simulators.answer(apns("u0"), *[Reply(200, silent=True)] * 2, Reply(200))
+        ids = up.send([note(f"u{n}", f"kill-u{n}-0") for n in range(20)])
+        eventually(lambda: up.redis.zcard("notifier:parked:apns"), "the circuit to open")
+        assert probed
+        for device in range(20):
+            up.simulators.delay(apns(f"u{device}"), 900)
+        up.simulators.call(up.simulators.apns.start())
+        prober = eventually(lambda: up.redis.hget("notifier:route:apns", "prober"), "a probe")
+        victim = named[prober.decode()].process
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        for device in range(20):
+            up.simulators.answer(apns(f"u{device}"), Reply(200))
+        eventually(lambda: up.delivered() == len(ids), "all to be delivered")
+
+
+def test_one_workers_broken_network_stops_nobody(tmp_path: Path) -> None:
+    """Where one worker of two cannot reach APNs it steps back; the other serves all, and users hardly notice."""
+    small = {"lease": "3s", "grace": "4s", "batch": 10, "in_flight": 10}  # so that both are needed
+    with service(tmp_path, worker=small) as up:
+        providers = up.simulators.providers()
+        nowhere = {**providers, "apns": {**providers["apns"], "endpoint": "https://127.0.0.1:1"}}
+        broken = write_config(tmp_path / "broken", up.redis_url, nowhere, worker=small)
+        workers = [up.work("good"), up.work("broken", broken)]
+        late = []
+        for n in range(40):
+            begun = time.monotonic()
+            up.send([note(f"u{n}-{i}", f"alone-{n}-{i}") for i in range(50)])
+            eventually(lambda n=n: up.delivered() == 50 * (n + 1), f"number {n}")
+            late.append(time.monotonic() - begun)
+        assert sorted(late)[30] < 0.5
+        assert max(late) < 3.0
+        assert len(events(workers, "circuit_opened")) <= 3
+        assert events(workers, "stepped_back")
+        assert {event["worker"] for event in events(workers, "stepped_back")} == {"broken"}
+
+
+LIMITS = {
+    "device": ({"device": ["5/1s"]}, [fcm("one")] * 20, {}),
+    "collapsible": ({"collapsible": {"burst": 3, "every": "500ms"}}, [fcm("one")] * 9, {"collapse_id": "score"}),
+    "project": ({"project": "20/2s"}, [fcm(f"d{n}") for n in range(60)], {}),
+}
+
+
+@pytest.mark.parametrize("which", LIMITS)
+def test_a_providers_limit_holds_at_the_wire(tmp_path: Path, which: str) -> None:
+    """What FCM admits for a device, of what is collapsible, and for a project is never exceeded, and used up."""
+    limits, devices, more = LIMITS[which]
+    off = {"device": [], "collapsible": None, "project": None}
+    with service(tmp_path) as up:
+        providers = up.simulators.providers()
+        providers["fcm"]["limits"] = off | limits
+        write_config(tmp_path, up.redis_url, providers)
+        up.work("one")
+        up.work("two")
+        begun = time.monotonic()
+        users = ["one" if which != "project" else f"u{n}" for n in range(len(devices))]
+        up.send([replace(note(user, "limit", device), **more) for user, device in zip(users, devices, strict=True)])
+        eventually(lambda: up.delivered() == len(devices), "all to be delivered")
+        seconds = time.monotonic() - begun
+        at = sorted(a.at_us for a in up.simulators.all() if a.status == 200)
+    if which == "device":
+        assert all(after - first >= 1_000_000 for first, after in zip(at, at[5:], strict=False))
+        assert 3.0 <= seconds < 5.0
+    elif which == "collapsible":
+        assert all(j - i + 1 <= 3 + (at[j] - at[i]) // 500_000 for i in range(len(at)) for j in range(i, len(at)))
+        assert 3.0 <= seconds < 5.0
+    else:
+        # Counted when they are let go; a busy machine may bring some a little later to the wire.
+        assert all(after - first >= 1_800_000 for first, after in zip(at, at[20:], strict=False))
+        assert 4.0 <= seconds < 6.5

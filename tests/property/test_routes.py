@@ -1,0 +1,307 @@
+"""Circuits and the providers' limits: the Lua against its twin in memory, both against what the plain model allows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model import Send, Sends, violations
+from test_lines import moments, policies, seldom
+from world import LEASE, Flight, S, World
+
+from notifier.limiter.routes import Seen, circuit
+from notifier.policy import Burst, Category, Policies, Policy, ProviderLimits, Window
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from notifier.limiter.lines import State, Waiting
+
+M = 60 * S
+USERS = ("ann", "bob")
+CATEGORIES = {"chat": "urgent", "news": "default", "alarm": "urgent"}
+ROUTES = ("apns", "fcm")
+WORKERS = ("w", "v")
+
+
+@dataclass
+class Routed(World):
+    """A world whose jobs have devices: what was sent to each as the limits judge it, and what each received."""
+
+    devices: dict[str, Sends] = field(default_factory=dict)
+    full: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, list[int]] = field(default_factory=dict)
+
+    def change(self, worker: str, route: str, seen: Seen) -> str:
+        """Tell what a worker saw of a route, without jitter."""
+        call = circuit(worker, route, seen, first_us=S, most_us=10 * S, clock=str(self.now))
+        said: str = self._both(call, lambda: self.memory.circuit(worker, route, seen, first_us=S, most_us=10 * S))
+        return said
+
+    def going(self, flight: Flight) -> list[str]:
+        """The devices that a flight goes to: those that have not answered, by routes that are not shut."""
+        return [target for _, target in self.asked(flight) if target.partition(":")[0] not in flight.leased.shut]
+
+    def asked(self, flight: Flight) -> list[tuple[str, str]]:
+        """The devices that have not answered for good, and their places."""
+        done = json.loads(flight.leased.answered) if flight.leased.answered else {}
+        targets = enumerate(self.targets[flight.leased.job_id].split(" ")[1:])
+        return [(str(n), target) for n, target in targets if str(n) not in done]
+
+    def _policy(self, target: str, user: str, category: str) -> Policy:
+        limits = self.policies.limits
+        if target.startswith("fcm"):
+            return limits.of_fcm_device(self.policies.for_user(user))[self._category(category).bypass]
+        return limits.apns_background if target.startswith("apns:b") else Policy()
+
+    def _device(self, target: str, user: str, category: str) -> int:
+        """The first µs at which one more may go to a device, by brute force."""
+        limits, device = self.policies.limits, target.rpartition(":")[2]
+        policy = self._policy(target, user, category)
+        at = Sends(policy, self.devices[device].all).earliest()[0] if device in self.devices else 0
+        if ":c:" in target and limits.fcm_collapsible is not None and device in self.full:
+            at = max(at, self.full[device] - (limits.fcm_collapsible.limit - 1) * limits.fcm_collapsible.every_us)
+        return at
+
+    def check_wait(self, held: Waiting) -> None:
+        """Law 3: as long as the rules say; once they admit it, as long as the devices do.
+
+        While routes are held it is not said which devices are meant.
+        """
+        if self.earliest(held.user, held.category) > self.now:
+            super().check_wait(held)
+        elif not self.redis.exists("notifier:routes"):
+            answered: Any = self.redis.hget(f"rq:job:{held.job_id}", "push_answered")
+            done = json.loads(answered or "{}")
+            targets = enumerate(self.targets[held.job_id].split(" ")[1:])
+            free = [self._device(target, held.user, held.category) for n, target in targets if str(n) not in done]
+            assert held.time_left_us == max(free) - self.now
+
+    def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
+        super()._dispatched(flight, waiting)
+        leased = flight.leased
+        if leased.left_us is not None and leased.left_us <= 0:
+            return
+        burst = self.policies.limits.fcm_collapsible
+        assert not leased.shut or self.going(flight)
+        for target in self.going(flight):
+            assert self._device(target, leased.user, leased.category) <= self.now
+        for target in self.going(flight):
+            device = target.rpartition(":")[2]
+            if not self._policy(target, leased.user, leased.category).is_empty:
+                sends = self.devices.setdefault(device, Sends(Policy(gap_us=1)))
+                sends.all.append(Send(leased.permit, flight.until_us))
+            if ":c:" in target and burst is not None:
+                self.full[device] = max(self.full.get(device, 0), self.now) + burst.every_us + LEASE
+
+    def close(self, flight: Flight, state: State, *, reached: bool, word: str = "", answered: str = "") -> None:
+        """Settle, and with it what the devices were counted for."""
+        open_to = self.asked(flight)
+        if not self.settle(flight, state, reached=reached, word=word, answered=answered) or word == "expired":
+            return
+        burst = self.policies.limits.fcm_collapsible
+        for _, target in open_to:
+            device = target.rpartition(":")[2]
+            if device in self.devices:
+                if reached:
+                    self.devices[device].move(flight.leased.permit, self.now)
+                else:
+                    self.devices[device].take_back(flight.leased.permit)
+            if len(open_to) == 1 and burst is not None and ":c:" in target and device in self.full:
+                self.full[device] -= max(0, flight.until_us - self.now) + (0 if reached else burst.every_us)
+
+    def received(self, flight: Flight, at_us: int) -> None:
+        """The providers took it at this moment."""
+        super().received(flight, at_us)
+        for target in self.going(flight):
+            self.taken.setdefault(target, []).append(at_us)
+
+    def check_parked(self) -> None:
+        """Who has something waiting has a gate in that lane or is parked; nobody is parked for what is not held."""
+        names: Any = self.redis.smembers("notifier:routes")
+        parked = set()
+        for name in names:
+            members: Any = self.redis.zrange(b"notifier:parked:" + name, 0, -1)
+            parked |= {member.decode() for member in members}
+        keys: Any = self.redis.keys("notifier:parked:*")
+        assert {key.removeprefix(b"notifier:parked:") for key in keys} <= names
+        for user in USERS:
+            fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
+            for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
+                if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
+                    gate = self.redis.zscore(f"notifier:gates:{lane}", user)
+                    assert gate is not None or f"u{lane} {user}" in parked
+
+
+def windows(least: int, most: int) -> st.SearchStrategy[Policy]:
+    window = st.builds(Window, st.integers(least, most), st.integers(M, 4 * M))
+    return st.builds(Policy, st.lists(window, max_size=2).map(tuple))
+
+
+limits = st.builds(
+    ProviderLimits,
+    fcm_device=windows(1, 5),
+    fcm_collapsible=st.one_of(st.none(), st.builds(Burst, st.integers(1, 3), st.integers(M, 3 * M))),
+    fcm_project=st.one_of(st.none(), st.builds(Window, st.integers(2, 8), st.just(M))),
+    apns_background=windows(1, 3),
+)
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> Policies:
+    """Rules for ann, others for bob, each loose or narrow; one category bypasses them."""
+    loose = st.one_of(st.just(Policy()), policies)
+    categories = {
+        "chat": Category("chat", policy=draw(loose)),
+        "alarm": Category("alarm", policy=draw(loose), bypass=draw(seldom)),
+    }
+    return Policies(draw(loose), users={"bob": draw(loose)}, categories=categories, limits=draw(limits))
+
+
+spans = st.one_of(st.sampled_from([S // 4, S, 2 * S, 10 * S]), moments)
+enqueues = st.tuples(
+    st.just("enqueue"),
+    st.integers(1, 6),
+    st.sampled_from(USERS),
+    st.sampled_from(sorted(CATEGORIES.items())),
+    st.sampled_from(["apns:n", "apns:b", "fcm:n", "fcm:c", "apns:n fcm:n", "apns:n fcm:c", "fcm:n fcm:n"]),
+    seldom,
+    seldom,
+    st.one_of(st.none(), st.none(), moments),
+)
+rounds = st.tuples(st.just("round"), st.sampled_from([1, 3, 50]), st.sampled_from([1, 2, 50]), st.sampled_from(WORKERS))
+hows = st.sampled_from(["up", "up", "half", "unsent", "dead"])
+settles = st.tuples(st.just("settle"), st.integers(0, 9), hows, st.booleans())
+sights = st.sampled_from(["down", "down", "up", "retry"])
+changes = st.tuples(st.just("change"), st.sampled_from(WORKERS), st.sampled_from(ROUTES), sights)
+steps = st.one_of(
+    enqueues,
+    enqueues,
+    rounds,
+    rounds,
+    settles,
+    settles,
+    changes,
+    st.tuples(st.just("advance"), spans),
+    st.tuples(st.just("cancel"), st.integers(0, 99)),
+)
+schedules = st.lists(steps, min_size=20, max_size=60)
+
+
+def carry_out(world: Routed, verb: str, args: list[Any]) -> None:
+    if verb == "enqueue":
+        copies, user, (category, lane), to, high, plain, expires_in_us = args
+        devices = to.split(" ")
+        names = [f"{device}:{user}-{device[0]}{n}" for n, device in enumerate(devices)]
+        targets = " ".join(["-", *names])
+        for _ in range(copies):
+            world.enqueue(user, category, lane, high=high, expires_in_us=expires_in_us, targets=targets, plain=plain)
+    elif verb == "round":
+        most, room, worker = args
+        pulled = world.pull(most, worker)
+        if pulled.users:
+            world.admit(pulled.users, room)
+    elif verb == "advance":
+        world.now += args[0]
+    elif verb == "settle" and world.flights:
+        settle(world, *args)
+    elif verb == "change":
+        world.change(*args)
+    elif verb == "cancel" and world.told:
+        world.cancel(list(world.told)[args[0] % len(world.told)])
+
+
+def settle(world: Routed, index: int, how: str, early: bool) -> None:
+    flight = world.flights[index % len(world.flights)]
+    left = flight.leased.left_us
+    if left is not None and left <= 0:
+        world.close(flight, "failed", reached=False, word="expired")
+        return
+    if how == "unsent":
+        world.close(flight, "line", reached=False)
+        return
+    if how == "dead":
+        return  # its worker is: the lease gives it back
+    last = min(world.now, flight.until_us)
+    world.received(flight, flight.since_us if early else last)
+    going = world.going(flight)
+    rest = [target for _, target in world.asked(flight) if target not in going]
+    if rest or (how == "half" and len(going) > 1):
+        done = json.loads(flight.leased.answered) if flight.leased.answered else {}
+        took = {n: "delivered" for n, target in world.asked(flight) if target in going[: 1 if how == "half" else None]}
+        world.close(flight, "line", reached=True, answered=json.dumps(done | took))
+        return
+    world.close(flight, "delivered", reached=True, word="delivered")
+
+
+def mend_and_drain(world: Routed) -> None:
+    """Everything is up again: work on until nothing waits, sleeping from one thing due to the next."""
+    for _ in range(100 + 12 * len(world.told)):
+        for route in ROUTES:
+            world.change("w", route, "up")
+        if world.round() or world.flights:
+            while world.flights:
+                settle(world, 0, "up", early=False)
+            continue
+        world.check_parked()
+        pulled = world.pull()
+        if pulled.users:
+            world.admit(pulled.users)
+            continue
+        if pulled.next_us is None:
+            world.now += 2 * M  # a project that is full again is noticed by whoever looks next
+            world.pull()
+            return
+        world.now = max(world.now, pulled.next_us)
+    raise AssertionError("it never came to an end")
+
+
+@given(rule_sets(), schedules)
+@settings(max_examples=200)
+def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
+    """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.
+
+    At every step Redis and twin agree, each job is in one place, each user who waits has a gate or is parked, and what
+    goes may go by the devices' limits; in the end every job has ended, once.
+    """
+    world = Routed(redis, rules)
+    for verb, *args in schedule:
+        carry_out(world, verb, args)
+        world.check()
+        world.check_parked()
+    mend_and_drain(world)
+    world.check()
+    assert sum(world.ended[word] for word in ("delivered", "expired", "cancelled")) == len(world.told)
+    assert redis.smembers("notifier:routes") == set()
+
+
+@given(rule_sets(), schedules)
+@settings(max_examples=150)
+def test_no_device_gets_more_than_its_provider_admits(
+    redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]
+) -> None:
+    """A device's limits hold where they count, at the provider, also for what bypasses the user's rules.
+
+    Each may be taken at any moment of its lease, also from a worker that dies and never tells.
+    """
+    world = Routed(redis, rules)
+    for verb, *args in schedule:
+        carry_out(world, verb, args)
+    mend_and_drain(world)
+    of_device: dict[str, list[int]] = {}
+    for target, times in world.taken.items():
+        platform, kind, device = target.split(":")
+        if (platform, kind) == ("apns", "b"):
+            assert not violations(rules.limits.apns_background, times)
+        if platform == "fcm":
+            of_device.setdefault(device, []).extend(times)
+        burst = rules.limits.fcm_collapsible
+        if kind == "c" and burst is not None:
+            for (i, first), (j, last) in combinations(enumerate(sorted(times)), 2):
+                assert j - i + 1 <= burst.limit + (last - first) // burst.every_us
+    for times in of_device.values():
+        assert not violations(rules.limits.fcm_device, times)

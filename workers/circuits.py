@@ -1,0 +1,143 @@
+"""Circuits: what this worker sees of each route, told to all the workers, so that a route that is down is left alone.
+
+The state is Redis's (`_routes.lua`): the first worker that cannot get through opens a route's circuit, *admit* takes
+nothing more that goes by it alone, and now and then one message as a probe, whose answer closes it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from notifier.limiter.routes import circuit
+from notifier.limiter.scripts import run_async
+from notifier.providers.contract import Answer, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from notifier.limiter.routes import Kind
+
+# The provider itself spoke, and not of our credentials.
+ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY})
+# Not sent for reasons of this worker's own, or by a server that is well and moves house.
+NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway", "RefusedStream"})
+SERVER_ERROR: Final = 500
+APART_S: Final = 10.0  # so soon after the route worked a fault is taken for one message's own
+FAILURES: Final = 10  # without an answer, one after the other: then the provider is failing
+# To the first probe, then doubling to the most. What is unreachable may be back soon; a wrong key needs a person.
+PROBE_US: Final[dict[Kind, tuple[int, int]]] = {
+    "unreachable": (1_000_000, 10_000_000),
+    "failing": (1_000_000, 10_000_000),
+    "fault": (10_000_000, 60_000_000),
+}
+JITTER: Final = (0.8, 1.0)
+TELL_S: Final = 2.0  # how often a worker tells that it gets through
+STEP_BACK_S: Final = (1.0, 60.0)
+
+
+class Circuits:
+    """One worker's part: `saw` notes what it sees, `tell` tells it."""
+
+    def __init__(self, redis: Any, worker: str, routes: Iterable[str]) -> None:
+        self._redis = redis
+        self._routes = tuple(routes)
+        self._worker = worker
+        self._shut: frozenset[str] = frozenset()
+        self._down: dict[str, tuple[Kind, str]] = {}
+        self._up: set[str] = set()
+        self._worked: dict[str, float] = {}
+        self._told_up: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        self._steps_back = 0
+        self._back_at = 0.0
+        self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
+
+    def use(self, shut: frozenset[str]) -> None:
+        """Know the routes whose circuit is open, as of the last look."""
+        self._shut = shut
+
+    def saw(self, route: str, answer: Answer) -> bool:
+        """Note a provider's answer. Returns whether what was not sent waits for the route; else it waits for itself."""
+        now = asyncio.get_running_loop().time()
+        if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR:
+            self._failures[route] = 0
+            self._down.pop(route, None)
+            self._worked[route] = now
+            if route in self._shut or now >= self._told_up.get(route, -TELL_S) + TELL_S:
+                self._up.add(route)
+        elif answer.outcome is Outcome.FAULT and now < self._worked.get(route, -APART_S) + APART_S:
+            # The route works for others: the fault lies in this message, a topic of its own perhaps.
+            self._log.error("fault", route=route, status=answer.status, reason=answer.reason)
+            return False
+        elif (kind := self._trouble(route, answer)) is not None:
+            self._up.discard(route)
+            status = "" if answer.status is None else f"{answer.status} "
+            self._down.setdefault(route, (kind, f"{status}{answer.reason}"))
+        return True
+
+    def _trouble(self, route: str, answer: Answer) -> Kind | None:
+        if answer.outcome is Outcome.FAULT:
+            return "fault"
+        if answer.outcome is Outcome.UNSENT:
+            return None if answer.reason in NO_TROUBLE else "unreachable"
+        self._failures[route] += 1
+        return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
+
+    async def tell(self) -> None:
+        """Tell what was seen since the last time; before the messages go back to their lines, or they come at once."""
+        for route in list(self._up):
+            change = await run_async(self._redis, circuit(self._worker, route, "up"))
+            self._up.discard(route)
+            self._told_up[route] = asyncio.get_running_loop().time()
+            self._steps_back = 0
+            if change == "closed":
+                self._log.info("circuit_closed", route=route)
+        for route, (kind, reason) in list(self._down.items()):
+            await self._tell_down(route, kind, reason)
+            del self._down[route]
+
+    async def _tell_down(self, route: str, kind: Kind, reason: str) -> None:
+        first_us, most_us = PROBE_US[kind]
+        call = circuit(
+            self._worker,
+            route,
+            "down",
+            kind=kind,
+            reason=reason,
+            first_us=first_us,
+            most_us=most_us,
+            share=random.uniform(*JITTER),  # noqa: S311 - jitter
+        )
+        change = await run_async(self._redis, call)
+        self._failures[route] = 0
+        self._told_up.pop(route, None)
+        if change == "opened":
+            # Whatever waits for the route is told by this one line; what is ours to mend is shouted.
+            log = self._log.error if kind == "fault" else self._log.warning
+            log("circuit_opened", route=route, kind=kind, reason=reason)
+        elif change == "alone":
+            self._step_back(route, reason)
+
+    def _step_back(self, route: str, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._back_at:
+            return
+        first, most = STEP_BACK_S
+        wait = random.uniform(*JITTER) * min(most, first * 2**self._steps_back)  # noqa: S311 - jitter
+        self._steps_back = min(self._steps_back + 1, 16)
+        self._back_at = now + wait
+        self._log.warning("stepped_back", route=route, reason=reason, wait_ms=round(wait * 1000))
+
+    def away_s(self) -> float:
+        """For how long this worker leaves the work to the others, who get through; 0 is not at all."""
+        return max(0.0, self._back_at - asyncio.get_running_loop().time())
+
+    async def begin(self) -> None:
+        """Have the routes that are held probed at once: this worker may have been started to mend one."""
+        for route in self._routes:
+            await run_async(self._redis, circuit(self._worker, route, "retry"))

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from notifier import sentinel
 from notifier.errors import SettingsError
 from notifier.notification import NAME_FORM, USER_BYTES
-from notifier.subscription import HOST_PATTERN
+from notifier.subscription import HOST_PATTERN, PORTS
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ APPLE_ENDPOINTS: Final = {
     "production": "https://api.push.apple.com",
     "sandbox": "https://api.sandbox.push.apple.com",
 }
-_PORTS: Final = range(1, 65_536)
 # Apple answers 403 to a contact at localhost, whatever the key.
 _CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
 
@@ -113,7 +112,7 @@ def _file(value: object, info: ValidationInfo) -> Path:
 
 def _https(value: object) -> str:
     match = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
-    if match is None or (match[1] and int(match[1]) not in _PORTS):
+    if match is None or (match[1] and int(match[1]) not in PORTS):
         raise ValueError("is not the address of a server; write https://host or https://host:port")
     return match[0].rstrip("/")
 
@@ -132,7 +131,7 @@ def _hosts(value: object) -> tuple[str, ...]:
         raise ValueError(f"must be a list such as [fcm.googleapis.com, '*.push.apple.com'], is {kind(value)}")
     for host in value:
         match = HOST_PATTERN.fullmatch(host) if isinstance(host, str) else None
-        if match is None or (match[1] and int(match[1]) not in _PORTS):
+        if match is None or (match[1] and int(match[1]) not in PORTS):
             said = shown(host) if isinstance(host, str) else kind(host)
             raise ValueError(f"{said} is not a host; write push.example.com, push.example.com:8443 or '*.example.com'")
     return tuple(value)

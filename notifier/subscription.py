@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 
 ENDPOINT_CHARACTERS: Final = 2048
+HOST_CHARACTERS: Final = 253  # what a resolver takes
+PORTS: Final = range(1, 65536)
 AUTH_BYTES: Final = 16
 POINT_BYTES: Final = 65
 UNCOMPRESSED: Final = 4
 FIELDS: Final = frozenset({"endpoint", "keys", "expirationTime"})
 
 # What a browser writes: lower case, no user, no fragment, nothing that a URL would have to quote.
-_HOST: Final = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::([1-9][0-9]{0,4}))?"
+_LABEL: Final = "[a-z0-9-]{1,63}"
+_HOST: Final = rf"{_LABEL}(?:\.{_LABEL})*(?::([1-9][0-9]{{0,4}}))?"
 _ENDPOINT: Final = re.compile(rf"(https://({_HOST}))/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 HOST_PATTERN: Final = re.compile(rf"(?:\*\.)?{_HOST}")
 # The sender's private key as web push libraries print it: the number alone, of 32 bytes.
@@ -88,7 +91,7 @@ def read_subscription(token: str) -> Subscription:
     endpoint = given["endpoint"]
     short = isinstance(endpoint, str) and len(endpoint) <= ENDPOINT_CHARACTERS
     url = _ENDPOINT.fullmatch(endpoint) if short else None
-    if url is None:
+    if url is None or len(url[2]) > HOST_CHARACTERS or (url[3] and int(url[3]) not in PORTS):
         raise ValueError(f"its endpoint is not an https URL of at most {ENDPOINT_CHARACTERS} characters")
     if len(_bytes("auth", keys["auth"])) != AUTH_BYTES:
         raise ValueError(f"its keys.auth has not {AUTH_BYTES} bytes")

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,10 @@ def test_subscriptions_of_all_browsers_are_read(endpoint: str) -> None:
         (written(endpoint="https://example.com\\@internal/x"), "https URL"),
         (written(endpoint="https://[::1]/x"), "https URL"),
         (written(endpoint="https://example.com:0/x"), "https URL"),
+        (written(endpoint="https://example.com:65536/x"), "https URL"),
+        (written(endpoint="https://example.com./x"), "https URL"),
+        (written(endpoint="https://" + "a" * 64 + ".example.com/x"), "https URL"),
+        (written(endpoint="https://" + "a." * 123 + "example.com/x"), "https URL"),
         (written(endpoint="https://example.com/" + "x" * 2048), "2048 characters"),
         (written(keys=[]), "keys"),
         (written(keys={"auth": AUTH}), "keys"),
@@ -105,6 +110,19 @@ def test_any_text_is_a_subscription_or_refused(text: str) -> None:
     """Whatever a stranger sends as a subscription is read or is a ValueError, nothing else."""
     with contextlib.suppress(ValueError):
         assert read_subscription(text).host
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=6), st.sampled_from(["", ":1", ":65535", ":65536", ":99999"]))
+def test_what_is_read_can_be_looked_up(labels: list[int], port: str) -> None:
+    """A name that no resolver takes, or a port that there is not, never gets as far as a connection."""
+    host = ".".join("x" * size for size in labels) + port
+    try:
+        origin = urlsplit(read_subscription(written(endpoint=f"https://{host}/x")).origin)
+    except ValueError:
+        return
+    assert origin.hostname is not None
+    assert origin.hostname.encode("idna").decode() == origin.hostname
+    assert origin.port != 0
 
 
 def test_nothing_of_a_subscription_is_shown() -> None:

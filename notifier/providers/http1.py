@@ -20,8 +20,10 @@ from notifier.providers.contract import Answer, Outcome
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
-# No connection, or none free in time: not a byte of the request left. All else may have reached the server.
-NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
+# reached the server.
+NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError)
+BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
 # What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
 NOT_ASKED_FOR: Final = ("Accept", "Accept-Encoding", "User-Agent")
 MOST_BACKOFFS: Final = 1000
@@ -29,7 +31,7 @@ MOST_BACKOFFS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answered; the names of the headers in any case."""
+    """What a server answered; the names of the headers in any case; of the body the first `BODY_BYTES`."""
 
     status: int
     headers: Mapping[str, str]
@@ -89,8 +91,8 @@ class Pool:
                 timeout=timeout,
                 allow_redirects=False,
             ) as answer:
-                response = Response(answer.status, answer.headers, await answer.read())
-        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
+                response = Response(answer.status, answer.headers, await _beginning(answer.content))
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
             return self._without_answer(origin, error, began)
         except asyncio.CancelledError:
             # aiohttp cancels those who wait for a connection when the pool closes; a real one passes.
@@ -115,7 +117,10 @@ class Pool:
                 limit=0, limit_per_host=self._max_connections, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=NOT_ASKED_FOR
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=NOT_ASKED_FOR,
+                auto_decompress=False,  # nobody was asked to compress: a few bytes of it can be any number
             )
         return self._session
 
@@ -137,6 +142,13 @@ class Pool:
                 self._backoffs.clear()
             backoff = self._backoffs[origin] = Backoff()
         return backoff
+
+
+async def _beginning(content: aiohttp.StreamReader) -> bytes:
+    body = b""
+    while len(body) < BODY_BYTES and (part := await content.read(BODY_BYTES - len(body))):
+        body += part
+    return body
 
 
 def tls_context(ca_file: Path | None, key: str) -> ssl.SSLContext:

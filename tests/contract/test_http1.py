@@ -1,0 +1,99 @@
+"""Pooled HTTP/1.1 against servers that are no simulators: what a stranger's server may do to the one who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import zlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.http1 import BODY_BYTES, Pool, Response, tls_context
+from notifier.simulators.certificates import Certificates, make_certificates
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+OK = b"HTTP/1.1 201 Created\r\n"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@asynccontextmanager
+async def served(
+    certificates: Certificates, head: bytes, part: bytes, hung_up: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[Pool, str]]:
+    """A pool, and a server that answers with a head and then this part of a body, again and again for ever."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"\r\n")
+        try:
+            while not writer.is_closing():
+                writer.write(part)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+        if hung_up is not None:
+            hung_up()
+
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificates.cert_file, certificates.key_file)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
+    pool = Pool("webpush", tls=tls_context(certificates.ca_file, "ca_file"), timeout_s=2, max_connections=2)
+    async with server:
+        yield pool, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await pool.close()
+
+
+async def post(pool: Pool, origin: str) -> Response | Answer:
+    now = asyncio.get_running_loop().time()
+    return await pool.post(f"{origin}/x", b"", {}, origin=origin, send_by=now + 5)
+
+
+def test_an_answer_without_end_is_an_answer(certificates: Certificates) -> None:
+    """Of a body that does not end no more is read than a reason can stand in, and its connection is not used again."""
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        async with served(certificates, OK, b"x" * 65_536, ended.set) as (pool, origin):
+            async with asyncio.timeout(1):  # half the pool's own: it is not saved by that
+                response = await post(pool, origin)
+                assert isinstance(response, Response)
+                assert (response.status, len(response.body)) == (201, BODY_BYTES)
+                await ended.wait()
+
+    asyncio.run(run())
+
+
+def test_what_is_packed_is_not_unpacked(certificates: Certificates) -> None:
+    """No answer was asked to be compressed; one that is, a thousand times smaller than it gets, stays as it is."""
+
+    async def run() -> None:
+        bomb = zlib.compress(bytes(20_000_000), wbits=31)
+        async with served(certificates, OK + b"Content-Encoding: gzip\r\n", bomb) as (pool, origin):
+            response = await post(pool, origin)
+            assert isinstance(response, Response)
+            assert (response.status, response.body) == (201, bomb[:BODY_BYTES])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["x" * 64 + ".example", "x..example"])
+def test_a_name_that_cannot_be_looked_up_is_not_sent_to(certificates: Certificates, host: str) -> None:
+    """Whatever stands in an address, nothing is raised: no resolver takes a name like that, so nothing left."""
+
+    async def run() -> None:
+        async with served(certificates, OK, b"") as (pool, _):
+            answer = await post(pool, f"https://{host}")
+            assert isinstance(answer, Answer)
+            assert answer.outcome is Outcome.UNSENT
+
+    asyncio.run(run())

@@ -84,7 +84,8 @@ class Circuits:
         if answer.outcome is Outcome.FAULT:
             return "fault"
         if answer.outcome is Outcome.UNSENT:
-            return None if answer.reason in NO_TROUBLE else "unreachable"
+            # One with a status comes from a server that was reached, and wants a newer token, which there is by now.
+            return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
         self._failures[route] += 1
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
 

@@ -123,7 +123,7 @@ class ApnsProvider:
     async def _read(self, dispatch: Dispatch, result: Response, authorization: bytes) -> Answer:
         answer = apns_answers.read(result.status, result.headers, result.body)
         if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
-            return Answer(Outcome.RETRY, answer.status, answer.reason)
+            return Answer(Outcome.UNSENT, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
             self._log.debug(  # the circuit of the route is what people are told of, once
                 "apns_fault",

@@ -303,7 +303,7 @@ def test_fifty_providers_and_apples_rule(redis, identity):
                 for store in shared:
                     store.ahead_us = 21 * MINUTE_US
                 r.simulator.expire_tokens()
-                assert await send_all(providers) == {(Outcome.RETRY, "ExpiredProviderToken")}
+                assert await send_all(providers) == {(Outcome.UNSENT, "ExpiredProviderToken")}
                 assert await send_all(providers) == {(Outcome.DELIVERED, "")}
                 assert r.simulator.tokens_seen == 2
                 assert r.simulator.connections_opened == 50

@@ -61,6 +61,8 @@ def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[by
         ([BUSY] * FAILURES, [("apns", "down", "failing")]),
         ([SILENT] * 6 + [UP] + [SILENT] * 6, [("apns", "up")]),
         ([Answer(Outcome.UNSENT, reason=reason) for reason in ("TooLate", "Closed", "GoAway", "RefusedStream")], []),
+        ([Answer(Outcome.UNSENT, 401, "UNAUTHENTICATED")] * 100, []),
+        ([Answer(Outcome.UNSENT, 403, "ExpiredProviderToken")] * 100, []),
     ],
 )
 def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]) -> None:

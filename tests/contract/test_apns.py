@@ -155,8 +155,9 @@ def test_fresh_token_called_expired(identity):
 
 
 def test_expired_token_is_renewed(identity):
-    """A provider token of over 20 minutes that Apple calls expired is made anew once for all who used it, whose messages
-    spend no attempt: they had no part in it.
+    """A provider token of over 20 minutes that Apple calls expired is made anew once, for all who used it.
+
+    Their messages had no part in it, and spend no attempt.
     """
 
     async def run():

@@ -15,8 +15,8 @@ from typing import Final, Literal, Self, TypeVar
 from redis import Redis
 from redis.exceptions import RedisError
 
-from notifier.connection import ask, connect
-from notifier.errors import InvalidNotificationError, NotReplicatedError, RedisUnusableError
+from notifier.connection import ask, connect, unusable
+from notifier.errors import InvalidNotificationError, NotReplicatedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
 from notifier.limiter import RedisLimiter, lines
@@ -177,7 +177,7 @@ class Notifier:
         try:
             return self._status(job_id)
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
 
     def _status(self, job_id: str) -> Status | None:
         fields = ("status", "origin", "push_outcome", "push_attempts")
@@ -255,7 +255,7 @@ class Notifier:
                 job_ids = self._run(call, connection)
                 self._wait_for_replicas(connection, job_ids)
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
         return job_ids
 
     def _wait_for_replicas(self, connection: Redis, job_ids: list[str]) -> None:

@@ -20,12 +20,14 @@ T = TypeVar("T")
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
 
+OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
         "refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL",
     ),
     (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
+    (redis.exceptions.OutOfMemoryError, OUT_OF_MEMORY),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
     (redis.exceptions.TimeoutError, "does not answer in time"),
     (MasterNotFoundError, "is unknown there: no sentinel answers, or none knows a healthy primary of this name"),
@@ -89,7 +91,16 @@ def ask(do: Callable[[], T]) -> T:
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
             return do()
     except redis.exceptions.RedisError as error:
-        raise RedisUnusableError(f"Redis does not answer: {error}") from error
+        raise unusable(error) from error
+
+
+def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
+    """Return what to raise for people where Redis did not do what it was asked."""
+    # Redis 6.2 wraps what is said inside a script; then there is no class to know it by.
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "-OOM " in str(error):
+        return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
+    said = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
+    return RedisUnusableError(f"Redis {said}: {error}")
 
 
 def check(client: redis.Redis) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.job import targets_in
@@ -31,8 +32,10 @@ from workers.watch import Watch
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
 SUSPENDED_S: Final = 1.0
 RECONNECT_S: Final = (0.1, 5.0)
-# Answers of a Redis that is there but cannot write now: out of memory, failing over, unable to persist.
-PASSING: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN")
+# Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
+# a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
+PASSING: Final = (OutOfMemoryError, ReadOnlyError, MasterDownError)
+PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 
 
 class Stock(Protocol):
@@ -272,7 +275,7 @@ class Engine:
             await self._watch.wait(due_in)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
-        if isinstance(error, ResponseError) and not any(word in str(error) for word in PASSING):
+        if isinstance(error, ResponseError) and not is_passing(error):
             raise error
         self._outage += 1
         first, most = RECONNECT_S
@@ -288,3 +291,8 @@ class Engine:
 
     async def _call(self, call: Call[Any]) -> Any:
         return await run_async(self._redis, call)
+
+
+def is_passing(error: ResponseError) -> bool:
+    """Whether it is worth while to ask again after this answer: the script was not run, and may be another time."""
+    return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None

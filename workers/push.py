@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 from rq.worker import Worker, WorkerStatus
 
-from notifier.connection import check
+from notifier.connection import check, unusable
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.contract import Provider
@@ -103,6 +103,9 @@ class PushWorker(Worker):
             self.bootstrap(logging_level, *args)
         except ValueError as error:  # RQ's answer to a name that a living worker has
             print(error, file=sys.stderr)  # noqa: T201 - as above
+            raise SystemExit(1) from None
+        except RedisError as error:  # one that cannot take a worker's entry is full, or may not be written to
+            print(unusable(error), file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(1) from None
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         try:

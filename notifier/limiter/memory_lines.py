@@ -182,11 +182,10 @@ class MemoryLines:
 
     def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
         if job.dedupe:
-            if job.dedupe not in self._dedupe:
-                self._dedupe[job.dedupe] = job.id
-                self._deduped.put(job.dedupe, now + dedupe_for_us)
-            if (first := self._dedupe[job.dedupe]) != job.id:
-                return first
+            if job.dedupe in self._dedupe:
+                return self._dedupe[job.dedupe]
+            self._dedupe[job.dedupe] = job.id
+            self._deduped.put(job.dedupe, now + dedupe_for_us)
         if self.state(job.id) is not None:
             return job.id
         entry = self._jobs[job.id] = Entry(job, targets=job.targets)

@@ -7,8 +7,7 @@ import secrets
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
@@ -83,7 +82,7 @@ class RedisLimiter:
     def _run(self, call: Call[T]) -> T:
         try:
             return run(self._redis, call)
-        except (RedisConnectionError, RedisTimeoutError) as error:
+        except RedisError as error:
             raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
 
 

@@ -1,15 +1,21 @@
-"""Laws 1, 2 and 4 with a Redis that forgets its scripts, cuts its connections, or is restarted under load."""
+"""Laws 1, 2, 4 and 8 with a Redis that forgets its scripts, cuts its connections, hangs, refuses, or is restarted."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from consistency import assert_empty_of_work
+from redis import Redis
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import total
+from notifier import LimiterUnreachableError, Policy, RedisUnusableError, Window
 from notifier.simulators.laws import out_of_order
 
 RATES = {
@@ -89,3 +95,72 @@ def test_a_restart_of_redis_with_its_data_loses_nothing(how: str) -> None:
     assert broken == []
     assert repeats == 0
     assert alive == [0, 0, 0]
+
+
+@contextlib.contextmanager
+def read_only(redis: Any) -> Iterator[None]:
+    """A primary that somebody made a replica, of nobody who answers."""
+    redis.replicaof("127.0.0.1", 1)
+    yield
+    redis.replicaof("NO", "ONE")
+
+
+@contextlib.contextmanager
+def without_replicas(redis: Any) -> Iterator[None]:
+    """A primary that wants a replica before it writes."""
+    redis.config_set("min-replicas-to-write", 1)
+    yield
+    redis.config_set("min-replicas-to-write", 0)
+
+
+@contextlib.contextmanager
+def busy(redis: Any) -> Iterator[None]:
+    """A Redis in which somebody's script does not come to its end."""
+    redis.config_set("lua-time-limit", 1)
+
+    def hang() -> None:
+        with contextlib.suppress(Exception):
+            redis.eval("while true do end", 0)
+
+    endless = threading.Thread(target=hang)
+    endless.start()
+    yield
+    redis.script_kill()
+    endless.join()
+
+
+@contextlib.contextmanager
+def paused(redis: Any) -> Iterator[None]:
+    """A Redis that takes calls and answers none, for longer than redis.socket_timeout."""
+    redis.client_pause(int(AWAY_S * 1000) + 200)
+    yield
+
+
+AWAY_S = 3.0
+
+
+@pytest.mark.parametrize("fault", [read_only, without_replicas, busy, paused])
+def test_while_redis_cannot_be_asked_nothing_is_sent(fault: Callable[[Any], Any]) -> None:
+    """Law 8: while it refuses to write, or hangs, nothing is sent and producers are told; then all go on, each once."""
+    # What cannot be settled before its lease ends may come twice.
+    rates = {**RATES, "worker": {"lease": "10s", "grace": "2s"}}
+    with start_fleet(rates, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
+        enqueue(fleet)
+        fleet.await_delivered(80)
+        begun_us = time.time_ns() // 1000
+        with Redis.from_url(fleet.server.url) as redis, fleet.notifier() as notifier, fault(redis):
+            with pytest.raises(RedisUnusableError):
+                notifier.send(notification("u0", 0), job_id="meanwhile")
+            with pytest.raises(LimiterUnreachableError):
+                notifier.limiter.acquire("ann", Policy(windows=(Window(1, 1_000_000),)))
+            time.sleep(max(0.0, AWAY_S - (time.time_ns() // 1000 - begun_us) / 1e6))  # nothing may come
+            ended_us = time.time_ns() // 1000
+        broken, repeats, _ = judge(fleet)
+        arrivals = fleet.arrivals()
+        alive = [worker.returncode for worker in fleet.workers]
+
+    # What had its permit before may still be on its way for a moment.
+    assert [a for a in arrivals if begun_us + 300_000 < a.at_us < ended_us] == []
+    assert broken == []
+    assert repeats == 0
+    assert alive == [0, 0, 0], "no worker gave up"

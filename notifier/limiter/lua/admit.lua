@@ -9,7 +9,7 @@
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _rules _alarm _gates _flight _take _routes _limits
+--! include _clock _keys _rules _alarm _gates _flight _take _routes _limits _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = cjson.decode(ARGV[6])
 local rank = {}

@@ -11,8 +11,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   if dedupe ~= '' then
     local key = 'notifier:dedupe:' .. dedupe
     if not redis.call('SET', key, id, 'NX', 'PX', dedupe_for) then
-      local first = redis.call('GET', key)
-      if first ~= id then return first end
+      return redis.call('GET', key) -- this very id, where it is the same call again
     end
   end
   local key = job_key(id)

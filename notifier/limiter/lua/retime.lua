@@ -1,7 +1,7 @@
 -- retime: makes some of a lane's gates due now, because the rules have changed and the wait may be over.
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many gates to look at
 -- returns {the cursor to go on from, or '0' at the end; how many gates were moved}
---! include _clock _keys _alarm
+--! include _clock _keys _alarm _full
 local now, gates = now_us(ARGV[1]), 'notifier:gates:' .. ARGV[2]
 local found = redis.call('ZSCAN', gates, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0

@@ -1,0 +1,104 @@
+"""Laws 1, 2 and 8 with a Redis at the end of its memory: it takes nothing new, and what it has is sent all the same."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from consistency import assert_consistent, assert_empty_of_work
+from redis import Redis
+from support import worker, write_config
+
+from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.harness import total
+from notifier import Notifier, RedisUnusableError
+from notifier.embedded import EmbeddedRedis
+
+RATES: Final = {
+    "user": {"windows": ["5/1s"], "gap": "10ms"},
+    "worker": {"lease": "20s", "grace": "2s"},
+    "redis": {"socket_timeout": "2s"},
+}
+USERS: Final = 40
+ROOM: Final = 400_000  # bytes until it is full: some three hundred notifications
+
+
+def user(n: int) -> str:
+    return f"u{n % USERS}"
+
+
+def send_until_refused(notifier: Notifier, first: int) -> tuple[int, str]:
+    """The number of the first that was refused, and what was said."""
+    n = first
+    try:
+        while True:
+            notifier.send(notification(user(n), n, body="x" * 500), job_id=f"n{n}")
+            n += 1
+    except RedisUnusableError as error:
+        return n, str(error)
+
+
+@contextmanager
+def still(fleet: Fleet) -> Iterator[None]:
+    """Stop the workers for the time of a look."""
+    for process in fleet.workers:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in fleet.workers:
+            process.send_signal(signal.SIGCONT)
+
+
+def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
+    """What is refused is in no place, what was accepted goes out once each while it stays full, and then all go on."""
+    with start_fleet(RATES, workers=2, latency_ms=5, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
+        redis = fleet.redis
+        redis.config_set("maxmemory", redis.info("memory")["used_memory"] + ROOM)
+        refused, said = send_until_refused(notifier, 0)
+        delivered_when_full = total(redis, "delivered")
+        redis.config_set("maxmemory", 1)  # and from here on nothing that is freed is enough
+        with still(fleet):
+            assert redis.exists(f"rq:job:n{refused}") == 0
+            assert_consistent(redis)
+        fleet.await_ended(refused)
+        with pytest.raises(RedisUnusableError, match="out of memory"):
+            notifier.send(notification(user(refused), refused), job_id=f"n{refused}")
+        redis.config_set("maxmemory", 0)
+        notifier.send_many(
+            (notification(user(n), n) for n in range(refused, refused + 60)),
+            job_ids=[f"n{n}" for n in range(refused, refused + 60)],
+        )
+        fleet.await_ended(refused + 60)
+        fleet.end_workers()
+        statuses = [process.wait(10) for process in fleet.workers]
+        assert_empty_of_work(redis)
+        ended = total(redis, "accepted"), total(redis, "delivered")
+        arrivals = fleet.arrivals()
+        broken = broken_rules(fleet, sends(arrivals, {n: (user(n), "default") for n in range(refused + 60)}))
+
+    assert "out of memory" in said
+    assert delivered_when_full < refused, "it filled up under load"
+    assert sorted(int(arrival.data["n"]) for arrival in arrivals) == list(range(refused + 60)), "each once"
+    assert ended == (refused + 60, refused + 60)
+    assert broken == []
+    assert statuses == [0, 0], "no worker gave up"
+
+
+def test_a_worker_that_starts_on_a_full_redis_says_so(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """It cannot register, and ends with one clear line."""
+    config = write_config(tmp_path, redis_server.url)
+    redis.config_set("maxmemory", 1)
+    try:
+        with worker(config) as process:
+            assert process.process.wait(20) == 1
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert "Redis is out of memory" in process.log
+    assert "Traceback" not in process.log

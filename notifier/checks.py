@@ -174,7 +174,8 @@ def _name(value: str) -> str:
     return value
 
 
-def _user(value: str) -> str:
+def check_user(value: str) -> str:
+    """Return the id of a user; raise ValueError if it is none."""
     if not value or len(value.encode()) > USER_BYTES:
         raise ValueError(f"is not a user's id; it must have 1 to {USER_BYTES} bytes")
     return value
@@ -198,7 +199,7 @@ HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
 CONTACT: Final = AfterValidator(_contact)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
 NAME: Final = AfterValidator(_name)
-USER: Final = AfterValidator(_user)
+USER: Final = AfterValidator(check_user)
 TIER: Final = AfterValidator(_tier)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from notifier.policy import DEFAULT_CATEGORY
+from notifier.users_files import Entry, Override
 from notifier.yaml_source import Path as KeyPath
 from notifier.yaml_source import Source
 
@@ -22,17 +24,28 @@ class Places:
 class Provenance:
     """The places of the rules in one configuration, which must have been found right before."""
 
-    def __init__(self, source: Source, name: str) -> None:
-        """source: its data and their places. name: its file; of data that has no places, what to call it."""
+    def __init__(self, source: Source, name: str, in_files: Mapping[str, Entry] | None = None) -> None:
+        """source: its data and their places. name: its file; of data that has no places, what to call it.
+
+        in_files: the users of `users_from`.
+        """
         self._source = source
         self._name = name
+        self._in_files = in_files or {}
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
-        entry = _get(self._source.data, "users", user)
+        entry = self._in_files.get(user) or _get(self._source.data, "users", user)
+        if isinstance(entry, Override):
+            return self._of_file(user, entry)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
         named = f"users.{user} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
         return self._places(named or "user", own, ("user",))
+
+    def _of_file(self, user: str, entry: Override) -> Places:
+        own, everyone = str(_get(self._source.data, "users_from")), self._places("", ("user",))
+        windows = everyone.windows if entry.windows is None else (own,) * len(entry.windows)
+        return Places(f"users_from, {user}", windows, everyone.gap if entry.gap_us is None else own)
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""

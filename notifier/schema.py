@@ -7,6 +7,7 @@ only enqueues has no keys and must be able to load the same file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -19,6 +20,7 @@ from notifier.policy import Category, Lane, OnUnknown, Policies, Policy
 from notifier.schema_providers import ProvidersSettings
 from notifier.schema_types import Duration, File, Name, Positive, Section, Windows
 from notifier.units import UNITS, format_duration
+from notifier.users_files import Entry
 
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]
@@ -130,6 +132,7 @@ class Settings(Section):
     user: UserSettings = UserSettings()
     tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
     users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
+    users_from: File | None = None
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)
     providers: ProvidersSettings = ProvidersSettings()
     worker: WorkerSettings = WorkerSettings()
@@ -139,6 +142,7 @@ class Settings(Section):
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
     _rates_version: str = PrivateAttr("")
+    _users_in_files: dict[str, Entry] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _lease_outlasts_every_send(self) -> Self:
@@ -172,6 +176,15 @@ class Settings(Section):
         """Keep the version beside the rates that it names."""
         self._rates_version = version
 
+    @property
+    def users_in_files(self) -> Mapping[str, Entry]:
+        """The users of `users_from`: the name of a tier, or rules."""
+        return self._users_in_files
+
+    def take_users(self, users: dict[str, Entry]) -> None:
+        """Keep the users of `users_from`, which have been read."""
+        self._users_in_files = users
+
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
         everyone = Policy(self.user.windows, self.user.gap_us)
@@ -180,7 +193,7 @@ class Settings(Section):
             {name: everyone.replaced(tier.windows, tier.gap_us) for name, tier in self.tiers.items()},
             {
                 user: entry if isinstance(entry, str) else everyone.replaced(entry.windows, entry.gap_us)
-                for user, entry in self.users.items()
+                for user, entry in (*self.users.items(), *self._users_in_files.items())
             },
             {
                 name: Category(

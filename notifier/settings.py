@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from notifier.schema import (
 )
 from notifier.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
 from notifier.settings_errors import explain, line_of
+from notifier.users_files import read_users
 from notifier.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml
 
 if TYPE_CHECKING:
@@ -117,7 +119,8 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
     """
     source = read_source(text, name=name)
     if rates is not None and isinstance(source.data, dict):
-        source.data = {key: value for key, value in source.data.items() if key not in SECTIONS} | dict(rates)
+        own = {key: value for key, value in source.data.items() if key not in (*SECTIONS, "users_from")}
+        source.data = own | dict(rates)
     problems = source.problems
     tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
     context = {"folder": Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
@@ -129,7 +132,12 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
         found = explain(error, source, Settings)
         problems = problems + [problem for problem in found if problem.path not in said]
     if not problems:
-        settings.name_rates(version_of(rates_in(source.data)))
+        version = version_of(rates_in(source.data))
+        if settings.users_from is not None:
+            users = read_users(settings.users_from, settings.tiers, settings.users)
+            settings.take_users(users.entries)
+            version = hashlib.sha256(f"{version}:{users.digest}".encode()).hexdigest()[:12]
+        settings.name_rates(version)
         return settings
     problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
     lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]

@@ -70,10 +70,10 @@ class Source:
     problems: list[Problem] = field(default_factory=list)
 
 
-def decode(raw: bytes) -> str:
-    """Return the text in a file's bytes; raise YamlError if it is too large or not UTF-8."""
-    if len(raw) > MAX_BYTES:
-        raise YamlError(f"is larger than {MAX_BYTES // 1_000_000} MB; a configuration this large is a mistake")
+def decode(raw: bytes, most: int = MAX_BYTES) -> str:
+    """Return the text in a file's bytes; raise YamlError if it is larger than `most` or not UTF-8."""
+    if len(raw) > most:
+        raise YamlError(f"is larger than {most // 1_000_000} MB; a configuration this large is a mistake")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -84,6 +84,8 @@ def decode(raw: bytes) -> str:
 
 def has_password(text: str) -> bool:
     """Whether a text is a Redis URL with a password in it."""
+    if "://" not in text:
+        return False
     user_info = _REDIS_USER_INFO.match(text)
     if user_info is not None and user_info[1].partition(":")[2]:
         return True

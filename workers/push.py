@@ -171,8 +171,8 @@ class PushWorker(Worker):
         while True:
             try:
                 if reload is not None:
-                    if (settings := await reload.changed()) is not None:
-                        engine.use(settings.policies())
+                    if (policies := await reload.changed()) is not None:
+                        engine.use(policies)
                     await reload.retime()
                     self._tell(reload)
                 self._report(engine)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 
 from notifier.errors import SettingsError
 from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
+from notifier.policy import Policies
 from notifier.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode
 from notifier.settings import Settings, load_settings
+from notifier.users_files import files_at
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
+Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -34,7 +37,8 @@ class Reload:
         self._path = path
         self._redis = redis
         self._lanes = lanes
-        self._seen = _fingerprint(path)
+        self._users_from: Path | None = None
+        self._seen: Seen = None
         self._published = Published()
         self._version = ""
         self._number = 0  # of this worker among those who took up the same rates
@@ -42,18 +46,21 @@ class Reload:
 
     async def begin(self, settings: Settings) -> Settings:
         """These settings, read from the file, or where rates are published those."""
-        self._version = settings.rates_version
+        self._version, self._users_from = settings.rates_version, settings.users_from
+        self._seen = _fingerprint(self._path, self._users_from)
         self._published = await self._ask()
-        return (await self._load() if self._published.version else None) or settings
+        loaded = await self._load() if self._published.version else None
+        return loaded[0] if loaded else settings
 
-    async def changed(self) -> Settings | None:
-        """The new settings, if there are any and they can be used; broken ones are logged, and the old ones go on."""
-        seen, published = await asyncio.to_thread(_fingerprint, self._path), await self._ask()
+    async def changed(self) -> Policies | None:
+        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        seen = await asyncio.to_thread(_fingerprint, self._path, self._users_from)
+        published = await self._ask()
         if published == self._published and seen in {self._seen, None}:
             return None
         self._seen, self._published = seen, published
-        settings = await self._load()
-        if settings is None:
+        loaded = await self._load()
+        if loaded is None:
             return None
         key = f"notifier:reload:{self._version}:taken"
         pipe = self._redis.pipeline()
@@ -61,7 +68,7 @@ class Reload:
         pipe.expire(key, KEPT_S)
         self._number, _ = await pipe.execute()
         self._log.info("config_taken_up", source=self._source, version=self._version)
-        return settings
+        return loaded[1]
 
     def told(self) -> dict[Any, str]:
         """What this worker tells of itself in Redis; see `notifier.published`."""
@@ -74,19 +81,19 @@ class Reload:
     async def _ask(self) -> Published:
         return decode(*await self._redis.hmget(KEY, "version", "at"))
 
-    async def _load(self) -> Settings | None:
+    async def _load(self) -> tuple[Settings, Policies] | None:
         try:
             rates = None
             if self._published.version:
                 rates = json.loads(await self._redis.hget(KEY, "rates") or b"{}")
                 await self._until(self._published.at_us)
-            settings = await asyncio.to_thread(load_settings, self._path, rates=rates)
+            settings, policies = await asyncio.to_thread(_read, self._path, rates)
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
-        self.problem, self._version = "", settings.rates_version
-        return settings
+        self.problem, self._version, self._users_from = "", settings.rates_version, settings.users_from
+        return settings, policies
 
     async def _until(self, at_us: int) -> None:
         """Wait for a moment on Redis's clock, so that every host changes at the same one."""
@@ -120,9 +127,16 @@ class Reload:
                 return
 
 
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+def _read(path: Path, rates: Mapping[str, Any] | None) -> tuple[Settings, Policies]:
+    settings = load_settings(path, rates=rates)
+    return settings, settings.policies()
+
+
+def _fingerprint(path: Path, users_from: Path | None) -> Seen:
+    """What changes when one of the files does; None where the configuration is not there."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
+        found = [os.stat(path)]  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
+        found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)

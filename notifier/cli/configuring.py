@@ -17,9 +17,10 @@ from notifier.connection import ask, connect
 from notifier.errors import SettingsError
 from notifier.json_schema import schema_text
 from notifier.published import followers, publish, rates_in, withdraw
-from notifier.settings import load_settings, read_source, read_text, settings_path
+from notifier.settings import Settings, load_settings, read_source, read_text, settings_path
 from notifier.settings_errors import line_of
 from notifier.units import UNITS, parse_duration
+from notifier.users_files import as_written
 from notifier.yaml_source import Source
 
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
@@ -50,8 +51,7 @@ def check(
         return
     for warning in warnings:
         say(f"warning: {warning}")
-    counts = f"{len(settings.tiers)} tiers, {len(settings.users)} users with rules of their own"
-    say(f"{path} is right: {len(settings.categories)} categories, {counts}")
+    say(f"{path} is right: {_counts(settings)}")
 
 
 @commands.command()
@@ -75,6 +75,8 @@ def apply(
     """
     settings, delay_us = load_settings(file), _delay_us(after)
     rates = rates_in(_source(file).data)
+    if settings.users_in_files:  # on another host the same path may name nothing
+        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
     load_settings(context.obj, rates=rates)  # what cannot stand in this host's own configuration is not sent to others
     with closing(connect(load_settings(context.obj))) as redis:
         published = ask(lambda: publish(redis, rates, delay_us))
@@ -82,8 +84,7 @@ def apply(
     if json:
         print_json({"version": published.version, "at": at})
         return
-    users = f"{len(settings.tiers)} tiers, {len(settings.users)} users with rules of their own"
-    say(f"{published.version} holds from {moment(at)}: {len(settings.categories)} categories, {users}")
+    say(f"{published.version} holds from {moment(at)}: {_counts(settings)}")
     say("see who follows it: notifier config status")
 
 
@@ -116,6 +117,13 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
             say(f"they differ: {', '.join(sorted(versions))}")
     if not agreed:
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _counts(settings: Settings) -> str:
+    users = len(settings.users) + len(settings.users_in_files)
+    return (
+        f"{len(settings.categories)} categories, {len(settings.tiers)} tiers, {users:,} users with rules of their own"
+    )
 
 
 def _source(path: Path) -> Source:

@@ -92,7 +92,7 @@ def explain(
         if rates is not None:
             settings = load_settings(path, rates=rates)
         found = Inspection(redis, settings.policies()).explain(user, category)
-    file = Provenance(read_source(read_text(path), name=str(path)), str(path))
+    file = Provenance(read_source(read_text(path), name=str(path)), str(path), settings.users_in_files)
     provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
     of_user, of_category = provenance.of_user(user), provenance.of_category(category)
     places = _places(of_user, found, "user") + _places(of_category, found, "category")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -128,8 +129,16 @@ class Reload:
 
 
 def _read(path: Path, rates: Mapping[str, Any] | None) -> tuple[Settings, Policies]:
-    settings = load_settings(path, rates=rates)
-    return settings, settings.policies()
+    # The collector would stop the event loop's thread as well, a fifth of a second for the users of a large file, to
+    # find that they are no garbage. They stay, so it need not look at them again either.
+    gc.disable()
+    try:
+        settings = load_settings(path, rates=rates)
+        policies = settings.policies()
+        gc.freeze()
+    finally:
+        gc.enable()
+    return settings, policies
 
 
 def _fingerprint(path: Path, users_from: Path | None) -> Seen:

@@ -54,18 +54,17 @@ def encode_targets(notification: Notification) -> str:
 
     See `_limits.lua`. The digest stands for the token in the names of keys.
     """
-    app = notification.app or "-"
-    collapsible = notification.collapse_id is not None
-    targets = [app]
+    kinds, devices = [notification.app or "-"], []
     for device in notification.devices:
         kind = "n"
-        if device.platform == "fcm" and collapsible:
+        if device.platform == "fcm" and notification.collapse_id is not None:
             kind = "c"
         elif device.platform == "apns" and push_type(notification) == "background":
             kind = "b"
+        kinds.append(f"{device.platform}:{kind}")
         digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
-        targets.append(f"{device.platform}:{kind}:{urlsafe_b64encode(digest).decode()}")
-    return " ".join(targets)
+        devices.append(urlsafe_b64encode(digest).decode())
+    return f"{' '.join(kinds)}|{' '.join(devices)}"
 
 
 def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
@@ -94,9 +93,9 @@ def targets_in(data: bytes) -> str:
     """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
     try:
         function, kwargs = decode_data(data)
-        return encode_targets(Notification.from_kwargs(kwargs)) if function == FUNCTION else "-"
+        return encode_targets(Notification.from_kwargs(kwargs)) if function == FUNCTION else "-|"
     except InvalidNotificationError:
-        return "-"
+        return "-|"
 
 
 def encode_reason(reason: str) -> str:

@@ -180,6 +180,7 @@ class Look:
         until = self.now + self.lease_us
         self.lease(entry, until)
         left = None if entry.deadline_us is None else entry.deadline_us - self.now
+        entry.counted = go is not None
         self.room -= 1
         self.leased.append(entry.leased(left, go.shut if go is not None else frozenset()))
         if go is not None:

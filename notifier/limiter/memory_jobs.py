@@ -14,7 +14,10 @@ CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 @dataclass(slots=True)
 class Entry:
-    """A job that has not ended, and what the scripts keep in its hash. deadline_us: when it expires."""
+    """A job that has not ended, and what the scripts keep in its hash.
+
+    deadline_us: when it expires. counted: whether its devices count the permit that it has.
+    """
 
     job: Job
     state: str = "queue"
@@ -27,6 +30,7 @@ class Entry:
     crashes: int = 0
     answered: bytes | None = None
     targets: str = ""
+    counted: bool = False
 
     def leased(self, left_us: int | None, shut: frozenset[str]) -> Leased:
         """What the worker that holds the lease is told."""

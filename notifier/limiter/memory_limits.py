@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from notifier.limiter.memory import Sends
 from notifier.limiter.rule_table import bucket_us
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
     from notifier.limiter.memory_jobs import Entry
     from notifier.policy import Category, Policies, Policy
-
-_TARGET: Final = re.compile(r"(\w+):(\w):(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +29,16 @@ class Target:
 
 def targets_of(entry: Entry, category: Category) -> list[Target]:
     """The devices that have not answered for good."""
-    own, _, text = entry.targets.partition(" ")
+    kinds, _, devices = entry.targets.partition("|")
+    own, *of = kinds.split(" ")
     app = category.app if own == "-" else own
     done = json.loads(entry.answered) if entry.answered else {}
-    return [
-        Target(platform, kind, device, f"{platform}/{app}" if app else platform)
-        for n, (platform, kind, device) in enumerate(_TARGET.findall(text))
-        if str(n) not in done
-    ]
+    found = []
+    for n, (kind, device) in enumerate(zip(of, devices.split(), strict=True)):
+        platform, _, letter = kind.partition(":")
+        if str(n) not in done:
+            found.append(Target(platform, letter, device, f"{platform}/{app}" if app else platform))
+    return found
 
 
 class Limits:

@@ -282,7 +282,7 @@ class MemoryLines:
         lease_ends = self._leases.score(s.job_id)
         self._leases.discard(s.job_id)
         self.limiter.close(s.user, s.category, s.permit, now if s.reached else None)
-        if s.word != "expired":
+        if entry.counted:
             targets = targets_of(entry, self.policies.category(s.category))
             self._limits.close(self.policies, s.permit, targets, now if s.reached else None, max(0, lease_ends - now))
         entry.permit = ""

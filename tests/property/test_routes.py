@@ -28,6 +28,18 @@ ROUTES = ("apns", "fcm")
 WORKERS = ("w", "v")
 
 
+def written(targets: list[str]) -> str:
+    """Devices as `platform:kind:device`, in the form that the scripts read."""
+    parts = [target.split(":") for target in targets]
+    return f"{' '.join(['-', *(f'{platform}:{kind}' for platform, kind, _ in parts)])}|{' '.join(p[2] for p in parts)}"
+
+
+def parsed(text: str) -> list[str]:
+    """What `written` wrote."""
+    kinds, _, devices = text.partition("|")
+    return [f"{kind}:{device}" for kind, device in zip(kinds.split(" ")[1:], devices.split(" "), strict=True)]
+
+
 @dataclass
 class Routed(World):
     """A world whose jobs have devices: what was sent to each as the limits judge it, and what each received."""
@@ -49,7 +61,7 @@ class Routed(World):
     def asked(self, flight: Flight) -> list[tuple[str, str]]:
         """The devices that have not answered for good, and their places."""
         done = json.loads(flight.leased.answered) if flight.leased.answered else {}
-        targets = enumerate(self.targets[flight.leased.job_id].split(" ")[1:])
+        targets = enumerate(parsed(self.targets[flight.leased.job_id]))
         return [(str(n), target) for n, target in targets if str(n) not in done]
 
     def _policy(self, target: str, user: str, category: str) -> Policy:
@@ -77,7 +89,7 @@ class Routed(World):
         elif not self.redis.exists("notifier:routes"):
             answered: Any = self.redis.hget(f"rq:job:{held.job_id}", "push_answered")
             done = json.loads(answered or "{}")
-            targets = enumerate(self.targets[held.job_id].split(" ")[1:])
+            targets = enumerate(parsed(self.targets[held.job_id]))
             free = [self._device(target, held.user, held.category) for n, target in targets if str(n) not in done]
             assert held.time_left_us == max(free) - self.now
 
@@ -197,7 +209,7 @@ def carry_out(world: Routed, verb: str, args: list[Any]) -> None:
         copies, user, (category, lane), to, high, plain, expires_in_us = args
         devices = to.split(" ")
         names = [f"{device}:{user}-{device[0]}{n}" for n, device in enumerate(devices)]
-        targets = " ".join(["-", *names])
+        targets = written(names)
         for _ in range(copies):
             world.enqueue(user, category, lane, high=high, expires_in_us=expires_in_us, targets=targets, plain=plain)
     elif verb == "round":

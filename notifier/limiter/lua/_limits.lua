@@ -1,6 +1,7 @@
--- The providers' own limits, and what a head needs to know of its devices. A job's push_targets is text: the
--- notification's own app or '-', then 'platform:kind:device' for each device in order. kind: n, or b (a background
--- push), or c (collapsible). device: a digest, so that no token is in a key.
+-- The providers' own limits, and what a head needs to know of its devices. A job's push_targets is text, such as
+-- '- apns:n fcm:c|<device> <device>': the notification's own app or '-', and each device's platform and kind, which are
+-- the same for most jobs and so read once; then the devices in the same order. kind: n, or b (a background push), or c
+-- (collapsible). device: a digest, so that no token is in a key.
 -- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
 -- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;
 -- k {burst, interval} of what is collapsible; p {platform: {limit, interval, bucket}} of a project; w true if any.
@@ -10,16 +11,44 @@
 
 local function device_key(device) return 'notifier:device:' .. device end
 
--- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, device, route}.
-local function targets_of(text_of, answered, app)
-  local done = answered and cjson.decode(answered)
-  local own = string.match(text_of, '^(%S+)')
+local plans = {}
+-- plan_of: what the first part of a job's targets says, for a category with this app. Returns {count, of: array of
+-- {platform, kind, route}, needs: array of {route, platform, how many}, limited: whether one is b or c}.
+local function plan_of(targets, app)
+  local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
+  local known = plans[app or '']
+  if not known then
+    known = {}
+    plans[app or ''] = known
+  end
+  local plan = known[sign]
+  if plan then return plan end
+  plan = {of = {}, needs = {}, limited = false}
+  local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own ~= '-' then app = own end
+  local needs = {}
+  for platform, kind in string.gmatch(rest, '(%w+):(%a)') do
+    local route = app and platform .. '/' .. app or platform
+    plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route}
+    plan.limited = plan.limited or kind ~= 'n'
+    if not needs[route] then
+      needs[route] = {route = route, platform = platform, n = 0}
+      plan.needs[#plan.needs + 1] = needs[route]
+    end
+    needs[route].n = needs[route].n + 1
+  end
+  known[sign] = plan
+  return plan
+end
+
+-- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, route, device}.
+local function targets_of(targets, answered, app)
+  local done, plan = answered and cjson.decode(answered), plan_of(targets, app)
   local found, n = {}, 0
-  for platform, kind, device in string.gmatch(text_of, '(%w+):(%a):(%S+)') do
-    if not (done and done[tostring(n)]) then
-      found[#found + 1] = {platform = platform, kind = kind, device = device,
-        route = app and platform .. '/' .. app or platform}
+  for device in string.gmatch(string.match(targets, '|(.*)$') or '', '%S+') do
+    local of = plan.of[n + 1]
+    if of and not (done and done[tostring(n)]) then
+      found[#found + 1] = {platform = of.platform, kind = of.kind, route = of.route, device = device}
     end
     n = n + 1
   end
@@ -58,10 +87,6 @@ local function count_device(rules, index, target, bypass, permit, until_us, unti
   end
 end
 
-local function counts_devices(rules, index, targets)
-  return rules.w and (rules.d and rules.d[index + 1] or string.find(targets, ':[bc]:'))
-end
-
 -- close_device: what was counted took place by now, or never. unused: µs of its lease that are left. alone: it was the
 -- job's only device, so it was counted.
 local function close_device(rules, target, permit, now_text, reached, unused, alone)
@@ -98,8 +123,8 @@ local function project_of(rules, route, platform, now)
   return project
 end
 
-local function count_project(project)
-  project.sum, project.added, project.mine[2] = project.sum + 1, project.added + 1, project.mine[2] + 1
+local function count_project(project, n)
+  project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
 end
 
 -- project_frees: when there is room for `cost` more, and for how many then.

@@ -76,74 +76,22 @@ local function advance(user, lines, i)
   table.remove(lines, i)
 end
 
--- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
--- routes take stands behind them.
-local function is_shut(target, several)
-  local hold = holds and holds[target.route]
-  if not hold then return false end
-  if hold.state == 'closing' then return several end
-  return hold.probe ~= '1'
-end
+--! include _judge
 
--- fill: the project of `route` has no room for `cost` more: it is held until it has.
-local function fill(route, project, cost)
-  local name, at, room = route .. '|full', project_frees(project, cost)
-  holds = holds or {}
-  holds[name] = holds[name] or {}
-  redis.call('SADD', 'notifier:routes', name)
-  change_hold(name, holds[name], 'state', 'full', 'until', text(at), 'room', text(room))
-  earliest = math.min(earliest, at)
-  return name
-end
-
--- judge: whether the providers let the head of a line go now. Returns 'go', its targets and the routes that are shut;
--- 'parked' and what it waits for; 'wait' and until when; or 'unread'.
-local function judge(line, job, index)
-  if not (rules.w or holds) then return 'go', {} end
-  if not job.targets then return 'unread' end
-  local targets = targets_of(job.targets, job.answered, rules.a and rules.a[line.category])
-  local open, shut, needs, at = {}, {}, {}, 0
-  for _, target in ipairs(targets) do
-    local of = is_shut(target, #targets > 1 and not job.answered) and shut or open
-    of[#of + 1] = target
-  end
-  if #open == 0 and #shut > 0 then
-    local names = {}
-    for _, target in ipairs(shut) do names[#names + 1] = target.route end
-    return 'parked', names
-  end
-  for _, target in ipairs(open) do
-    at = math.max(at, device_next(rules, index, target, line.bypass))
-    needs[target.route] = (needs[target.route] or 0) + 1
-  end
-  if at > now then return 'wait', at end
-  for _, target in ipairs(open) do
-    local project = project_of(rules, target.route, target.platform, now)
-    local cost = project and math.min(needs[target.route], project.limit)
-    if project and project.sum + cost > project.limit then
-      return 'parked', {fill(target.route, project, cost)}
-    end
-  end
-  return 'go', open, shut
-end
-
--- spend: records what goes under `permit`: with the user, the category, the devices and the projects. A probe is one.
-local function spend(user, sent, policy, index, line, permit, open)
+-- spend: records what goes under `permit`: with the user, the category, the projects and the devices.
+local function spend(user, sent, policy, index, line, permit, needs, open)
   local trim, at = seq % TRIM_EVERY == 0, now + lease
   if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim) end
   if not is_empty(line.policy) then
     record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim)
   end
-  for _, target in ipairs(open) do
+  for _, need in ipairs(needs) do
+    local project = project_of(rules, need.route, need.platform, now)
+    if project then count_project(project, need.n) end
+    note_probe(need.route)
+  end
+  for _, target in ipairs(open or {}) do
     count_device(rules, index, target, line.bypass, permit, at, until_text, now)
-    local project = project_of(rules, target.route, target.platform, now)
-    if project then count_project(project) end
-    local hold = holds and holds[target.route]
-    if hold and hold.state == 'open' then
-      local again = now + hold.interval
-      change_hold(target.route, hold, 'probe', '', 'prober', worker, 'until', text(again), 'others', text(again))
-      earliest = math.min(earliest, again)
-    end
   end
 end
 
@@ -153,18 +101,19 @@ local function names_of(targets)
   return #names > 0 and table.concat(names, ' ')
 end
 
--- send_head: takes the head of line i, and counts it in `flying` if it may race. open, shut: nil for what has expired.
--- Returns whether a permit was spent on it.
-local function send_head(user, sent, policy, index, lines, i, flying, job, open, shut)
+-- send_head: takes the head of line i, and counts it in `flying` if it may race. needs, open, shut: of *judge*; nil for
+-- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices.
+local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut)
   local line = lines[i]
   local permit = text(seq + 1)
+  if open then permit = permit .. 'd' end
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
     shut and names_of(shut) or false)
   if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
   room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
-  if open then spend(user, sent, policy, index, line, permit, open) end
+  if needs then spend(user, sent, policy, index, line, permit, needs, open) end
   advance(user, lines, i)
-  return open
+  return needs
 end
 
 -- step_aside: the rest of what other routes took leaves its line, or it would keep back what can go by them. It comes
@@ -220,9 +169,9 @@ local function try(user, sent, policy, index, lines, i, flying)
   elseif job.deadline and job.deadline <= now then
     send_head(user, sent, policy, index, lines, i, flying, job)
   else
-    local verdict, first, shut = judge(line, job, index)
+    local verdict, first, open, shut = judge(line, job, index)
     if verdict == 'go' then
-      return send_head(user, sent, policy, index, lines, i, flying, job, first, shut)
+      return send_head(user, sent, policy, index, lines, i, flying, job, first, open, shut)
     elseif verdict == 'wait' then
       line.at, line.least = first, first
     elseif verdict == 'unread' then

@@ -40,6 +40,16 @@ local function close_permit(permit, sent, reached)
   end
 end
 
+local function counts_devices(permit) return string.byte(permit, -1) == 100 end -- 'd', see *admit*
+
+local function close_devices(key, permit, reached, unused)
+  local job = redis.call('HMGET', key, 'push_targets', 'push_answered')
+  local targets = targets_of(job[1], job[2], nil)
+  for _, target in ipairs(targets) do
+    close_device(rules, target, permit, now_text, reached, unused, #targets == 1)
+  end
+end
+
 local function delivered(id, key)
   redis.call('DEL', key)
   if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', now_text, id) end
@@ -93,20 +103,15 @@ end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'push_targets', 'push_answered')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin')
   if job[2] and job[1] ~= permit then return 0 end
-  local lease_ends = redis.call('ZSCORE', 'notifier:leases', id)
+  local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
   close_permit(permit, sent_key(user), reached == 1)
   close_permit(permit, sent_key(user, category), reached == 1)
-  if job[3] and word ~= 'expired' and counts_devices(rules, index, job[3]) then
-    local targets = targets_of(job[3], job[4], nil)
-    for _, target in ipairs(targets) do
-      close_device(rules, target, permit, now_text, reached == 1, math.max(0, lease_ends - now), #targets == 1)
-    end
-  end
+  if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
   if state == 'delivered' then delivered(id, key)
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
   elseif state == 'failed' then failed(id, key, job[2], word, detail)

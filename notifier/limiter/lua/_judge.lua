@@ -1,0 +1,85 @@
+-- What the providers have to say of a head. A part of *admit*, whose rules, holds, now, worker and earliest it uses.
+
+-- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
+-- routes take stands behind them.
+local function is_shut(target, several)
+  local hold = holds and holds[target.route]
+  if not hold then return false end
+  if hold.state == 'closing' then return several end
+  return hold.probe ~= '1'
+end
+
+-- fill: the project of `route` has no room for `cost` more: it is held until it has.
+local function fill(route, project, cost)
+  local name, at, room = route .. '|full', project_frees(project, cost)
+  holds = holds or {}
+  holds[name] = holds[name] or {}
+  redis.call('SADD', 'notifier:routes', name)
+  change_hold(name, holds[name], 'state', 'full', 'until', text(at), 'room', text(room))
+  earliest = math.min(earliest, at)
+  return name
+end
+
+-- lacks_room: the projects that have none are held. Returns what to wait for, or nil.
+local function lacks_room(needs)
+  for _, need in ipairs(needs) do
+    local project = project_of(rules, need.route, need.platform, now)
+    local cost = project and math.min(need.n, project.limit)
+    if project and project.sum + cost > project.limit then return {fill(need.route, project, cost)} end
+  end
+end
+
+local function needs_of(targets)
+  local needs, by_route = {}, {}
+  for _, target in ipairs(targets) do
+    local need = by_route[target.route]
+    if not need then
+      need = {route = target.route, platform = target.platform, n = 0}
+      by_route[target.route], needs[#needs + 1] = need, need
+    end
+    need.n = need.n + 1
+  end
+  return needs
+end
+
+-- judge: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no device
+-- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait' and until when; or
+-- 'unread'.
+local function judge(line, job, index)
+  if not (rules.w or holds) then return 'go', {} end
+  if not job.targets then return 'unread' end
+  local app = rules.a and rules.a[line.category]
+  local plan = plan_of(job.targets, app)
+  if not (holds or job.answered or plan.limited or rules.d and rules.d[index + 1]) then
+    local full = lacks_room(plan.needs)
+    if full then return 'parked', full end
+    return 'go', plan.needs
+  end
+  local targets = targets_of(job.targets, job.answered, app)
+  local open, shut, at = {}, {}, 0
+  for _, target in ipairs(targets) do
+    local of = is_shut(target, #targets > 1 and not job.answered) and shut or open
+    of[#of + 1] = target
+  end
+  if #open == 0 and #shut > 0 then
+    local names = {}
+    for _, target in ipairs(shut) do names[#names + 1] = target.route end
+    return 'parked', names
+  end
+  for _, target in ipairs(open) do at = math.max(at, device_next(rules, index, target, line.bypass)) end
+  if at > now then return 'wait', at end
+  local needs = needs_of(open)
+  local full = lacks_room(needs)
+  if full then return 'parked', full end
+  return 'go', needs, open, shut
+end
+
+-- note_probe: what goes by a route whose circuit is open is the probe.
+local function note_probe(route)
+  local hold = holds and holds[route]
+  if hold and hold.state == 'open' then
+    local again = now + hold.interval
+    change_hold(route, hold, 'probe', '', 'prober', worker, 'until', text(again), 'others', text(again))
+    earliest = math.min(earliest, again)
+  end
+end

@@ -51,7 +51,8 @@ class Soak:
     """One provider at one simulator. opened: how many connections the simulator has seen in all.
 
     at_once: how many sends make a burst. idle_s: of one idle time. steady_s: of the traffic after each event.
-    ended: by outcome. forced and allowed: connections so far, the latter with one more for each event.
+    ended: by outcome; answered is set whenever one has. forced and allowed: connections so far, the latter with one more
+    for each event.
     """
 
     simulator: Any
@@ -65,6 +66,7 @@ class Soak:
     allowed: int = 0
     ended: Counter[Outcome] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     _going: asyncio.Event = field(default_factory=asyncio.Event)
     _resting: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -111,6 +113,7 @@ class Soak:
                 break
             await asyncio.sleep(max((answer.retry_after_us or 0) / 1e6, LEAST_WAIT_S))
         self.ended[answer.outcome] += 1
+        self.answered.set()
 
     def figures(self) -> list[Figure]:
         """What came of it, beside what was allowed."""
@@ -177,6 +180,9 @@ async def _restart(soak: Soak) -> None:
     await soak.simulator.close()
     await asyncio.sleep(DOWN_S)
     await soak.simulator.start()
+    # The client's own backoff may be longer than the traffic after this event: what follows needs a connection.
+    soak.answered.clear()
+    await soak.answered.wait()
 
 
 async def _one_stream(soak: Soak) -> None:

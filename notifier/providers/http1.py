@@ -79,9 +79,12 @@ class Pool:
             return refusal
         began = asyncio.get_running_loop().time()
         bound_s = min(self._timeout_s, send_by - began)
-        # `connect` holds the wait for a free connection and its handshake, so that `total` can only run out
-        # once the request is being written. Above the threshold aiohttp rounds up to whole seconds: never.
-        timeout = aiohttp.ClientTimeout(total=bound_s + self._timeout_s, connect=bound_s, ceil_threshold=math.inf)
+        # `connect` holds the wait for a free connection and its handshake, so that `total`, which is for an answer that
+        # trickles, can only run out once the request is being written. Above the threshold aiohttp rounds up to whole
+        # seconds: never.
+        timeout = aiohttp.ClientTimeout(
+            total=bound_s + self._timeout_s, connect=bound_s, sock_read=self._timeout_s, ceil_threshold=math.inf
+        )
         try:
             async with self._open().post(
                 # Encoded as it is: a URL that a stranger made must reach its server with not a byte changed.

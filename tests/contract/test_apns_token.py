@@ -15,6 +15,8 @@ import structlog.testing
 from apns_rig import dispatch, make_provider, rig
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from notifier.errors import NotifierError
 from notifier.providers.apns import ApnsProvider
@@ -276,7 +278,7 @@ def test_errors_are_ours():
     """A Redis that refuses connections is a TokenStoreError, which is a NotifierError."""
 
     async def run():
-        client = AsyncRedis(host="127.0.0.1", port=1)
+        client = AsyncRedis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
         with pytest.raises(TokenStoreError) as caught:
             await RedisTokenStore(client).look("name")
         assert isinstance(caught.value, NotifierError)

@@ -17,6 +17,7 @@ from notifier.simulators.certificates import Certificates, make_certificates
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+TIMEOUT_S = 2
 OK = b"HTTP/1.1 201 Created\r\n"
 
 
@@ -27,13 +28,24 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @asynccontextmanager
 async def served(
-    certificates: Certificates, head: bytes, part: bytes, hung_up: Callable[[], None] | None = None
+    certificates: Certificates,
+    head: bytes,
+    part: bytes,
+    hung_up: Callable[[], None] | None = None,
+    *,
+    mute: bool = False,
 ) -> AsyncIterator[tuple[Pool, str]]:
-    """A pool, and a server that answers with a head and then this part of a body, again and again for ever."""
+    """A pool, and a server that answers with a head and then this part of a body, again and again for ever.
+
+    mute: it reads, and never says a word.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(head + b"\r\n")
+        if mute:
+            await reader.read()
+        else:
+            writer.write(head + b"\r\n")
         try:
             while not writer.is_closing():
                 writer.write(part)
@@ -47,7 +59,7 @@ async def served(
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificates.cert_file, certificates.key_file)
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
-    pool = Pool("webpush", tls=tls_context(certificates.ca_file, "ca_file"), timeout_s=2, max_connections=2)
+    pool = Pool("webpush", tls=tls_context(certificates.ca_file, "ca_file"), timeout_s=TIMEOUT_S, max_connections=2)
     async with server:
         yield pool, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await pool.close()
@@ -64,7 +76,7 @@ def test_an_answer_without_end_is_an_answer(certificates: Certificates) -> None:
     async def run() -> None:
         ended = asyncio.Event()
         async with served(certificates, OK, b"x" * 65_536, ended.set) as (pool, origin):
-            async with asyncio.timeout(1):  # half the pool's own: it is not saved by that
+            async with asyncio.timeout(TIMEOUT_S / 2):  # it is not the pool's own that saves it
                 response = await post(pool, origin)
                 assert isinstance(response, Response)
                 assert (response.status, len(response.body)) == (201, BODY_BYTES)
@@ -95,5 +107,18 @@ def test_a_name_that_cannot_be_looked_up_is_not_sent_to(certificates: Certificat
             answer = await post(pool, f"https://{host}")
             assert isinstance(answer, Answer)
             assert answer.outcome is Outcome.UNSENT
+
+    asyncio.run(run())
+
+
+def test_a_silent_server_has_one_timeout(certificates: Certificates) -> None:
+    """The time that a connection did not need is not given to the answer: after a timeout without a word it ends."""
+
+    async def run() -> None:
+        async with served(certificates, b"", b"", mute=True) as (pool, origin):
+            began = asyncio.get_running_loop().time()
+            answer = await post(pool, origin)
+            assert answer == Answer(Outcome.UNKNOWN, reason="Timeout")
+            assert asyncio.get_running_loop().time() - began < 1.5 * TIMEOUT_S
 
     asyncio.run(run())

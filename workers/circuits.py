@@ -29,7 +29,8 @@ NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway", "RefusedStream"})
 SERVER_ERROR: Final = 500
 APART_S: Final = 10.0  # so soon after the route worked a fault is taken for one message's own
 FAILURES: Final = 10  # without an answer, one after the other: then the provider is failing
-# To the first probe, then doubling to the most. What is unreachable may be back soon; a wrong key needs a person.
+# To the first probe, then half as long again each time, to the most. What is unreachable may be back soon; a wrong key
+# needs a person.
 PROBE_US: Final[dict[Kind, tuple[int, int]]] = {
     "unreachable": (1_000_000, 10_000_000),
     "failing": (1_000_000, 10_000_000),

@@ -33,7 +33,10 @@ class Hold:
     failing: set[str] = field(default_factory=set)
 
     def probe_at(self, worker: str) -> int:
-        """When this worker may let the next probe go, or a full project has room."""
+        """When this worker may let the next probe go, or a full project has room.
+
+        Here workers are names: that the last prober lets the others go first takes a fleet.
+        """
         if self.state == "full" or worker in self.failing:
             return self.until_us
         return self.others_us
@@ -118,7 +121,7 @@ class Routes:
         hold = self.holds.get(route)
         if hold is not None and hold.state == "open":
             if hold.prober == worker:
-                hold.interval_us = min(2 * hold.interval_us, most_us)
+                hold.interval_us = min(hold.interval_us * 3 // 2, most_us)
                 hold.again(now + hold.interval_us, probe=hold.probe)
                 hold.prober = ""
             hold.failing.add(worker)

@@ -30,7 +30,7 @@ def circuit(
 ) -> Call[Change]:
     """Tell what a worker has seen of a route; the reply tells what that changed, see *circuit*.
 
-    With 'down': why, and after how long to probe, from first_us doubling to most_us; share: of these to wait.
+    With 'down': why, and after how long to probe, from first_us, by halves, to most_us; share: of these to wait.
     """
     args: list[str | bytes | int] = [clock, worker, route, seen]
     if seen == "down":

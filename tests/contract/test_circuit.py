@@ -95,7 +95,7 @@ def test_what_is_held_can_be_read(two: Two) -> None:
 
 
 def test_probes_come_to_nothing_ever_more_slowly(redis: Redis) -> None:
-    """The wait doubles with each vain probe, up to the most; other workers' failures meanwhile change nothing."""
+    """The wait grows by a half with each vain probe, up to the most; other workers' failures change nothing."""
     two = Two(redis)
     waits: list[Any] = []
     two.tell("w", "down")
@@ -105,4 +105,19 @@ def test_probes_come_to_nothing_ever_more_slowly(redis: Redis) -> None:
         two.tell("v", "down")
         two.tell("w", "down")
         waits.append(two.next_probe("w"))
-    assert waits == [2 * S, 4 * S, 4 * S, 4 * S]
+    assert waits == [1_500_000, 2_250_000, 3_375_000, 4 * S]
+
+
+def test_the_last_prober_lets_the_others_go_first(redis: Redis) -> None:
+    """One whose network is broken does not keep the others from probing, though it is always the first to wake."""
+    two = Two(redis)
+    two.tell("w", "down")
+    two.tell("v", "down")
+    redis.hset("notifier:route:apns", "prober", "w")
+    two.memory._routes.holds["apns"].prober = "w"
+    two.tell("w", "down")
+    assert two.next_probe("w") == two.next_probe("v") == 1_500_000, "there is no other worker"
+    redis.sadd("rq:workers", "rq:worker:w", "rq:worker:v")
+    call = lines.pull(most=9, lease_us=9 * S, on_watch=False, lanes=LANES, worker="w", clock=str(two.now))
+    assert run(redis, call).next_us == two.now + 1_500_000 + 1_200_000
+    assert two.next_probe("v") == 1_500_000

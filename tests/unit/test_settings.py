@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from notifier.errors import SettingsError
-from notifier.policy import Category, Policy, Window
+from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 from notifier.schema import Settings
 from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
 
@@ -506,3 +506,21 @@ def test_an_endless_file_is_not_read_to_its_end() -> None:
     """No more than 5 MB are taken from whatever is named as the configuration."""
     with pytest.raises(SettingsError, match="is larger than 5 MB"):
         load_settings(os.devnull.replace("null", "zero"))
+
+
+def test_the_providers_own_limits_are_theirs_unless_given() -> None:
+    """By default what Google and Apple say; each can be changed or switched off; none for who is not configured."""
+    assert parse_settings("{}").policies().limits == ProviderLimits()
+    usual = parse_settings("providers: {apns: {client: console}, fcm: {client: console}}").policies().limits
+    hour = 3_600_000_000
+    assert usual == ProviderLimits(
+        fcm_device=Policy((Window(240, hour // 60), Window(5_000, hour))),
+        fcm_collapsible=Burst(20, hour // 20),
+        fcm_project=Window(600_000, hour // 60),
+        apns_background=Policy((Window(3, hour),)),
+    )
+    off = "providers: {fcm: {client: console, limits: {device: [], collapsible: null, project: null}}}"
+    assert parse_settings(off).policies().limits == ProviderLimits()
+    own = "providers: {fcm: {client: console, limits: {collapsible: {burst: 5}, project: 9/s}}}"
+    changed = parse_settings(own).policies().limits
+    assert (changed.fcm_collapsible, changed.fcm_project) == (Burst(5, hour // 20), Window(9, 1_000_000))

@@ -3,13 +3,14 @@
 -- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
 --   notifier:routes            set of the names of what is held; there is none nearly always
 --   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that had
---                              no trouble), interval, kind, reason, since, probe, prober, and 'w:<worker>' for each
---                              worker that could not get through
+--                              no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
+--                              nothing), and 'w:<worker>' for each worker that could not get through
 --   notifier:parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>', the rest of a notification that other routes took (it stands in `later`)
 -- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go.
 -- state 'closing': open to all; the parked are let go of, a batch with each pull. state 'full': until then no room.
 local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
+local TURN = 1200000
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
 local function route_key(name) return 'notifier:route:' .. name end
@@ -44,8 +45,11 @@ local function drop_hold(name)
 end
 
 -- probe_at: when this worker may let the next probe go. One that had no trouble itself need not wait long: if only the
--- others' network is broken, the route is up again at once.
+-- others' network is broken, the route is up again at once. Whose probe was the last to come to nothing lets the others
+-- go first, if there are any: an idle one looks once a second.
 local function probe_at(hold, worker)
   if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
-  return tonumber(hold['until'])
+  local at = tonumber(hold['until'])
+  if hold.last == worker and redis.call('SCARD', 'rq:workers') > 1 then at = at + TURN end
+  return at
 end

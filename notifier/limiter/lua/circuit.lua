@@ -42,10 +42,10 @@ local function down(kind, reason, first, most, share)
   redis.call('HDEL', reached, worker)
   if hold and hold.state == 'open' then
     if hold.prober == worker then -- its probe came to nothing
-      local interval = math.min(2 * hold.interval, most)
+      local interval = math.min(math.floor(1.5 * hold.interval), most)
       local at = now + interval * share
       change_hold(route, hold, 'interval', text(interval), 'until', text(at), 'others', text(at), 'prober', '',
-        'kind', kind, 'reason', reason)
+        'last', worker, 'kind', kind, 'reason', reason)
     end
     change_hold(route, hold, 'w:' .. worker, text(now))
     return ''

@@ -51,7 +51,7 @@ class Soak:
     """One provider at one simulator. opened: how many connections the simulator has seen in all.
 
     at_once: how many sends make a burst. idle_s: of one idle time. steady_s: of the traffic after each event.
-    ended: by outcome; answered is set whenever one has. forced and allowed: connections so far, the latter with one more
+    ended: by outcome; answered: set whenever one has. forced and allowed: connections so far, the latter with one more
     for each event.
     """
 

@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 
   --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-apns2 check-independent check-independent-server bench bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server chaos bench bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ demo-json: setup  ## the same, its report as one JSON object
 
 test: setup  ## all tests
 	@$(BIN)/python -m pytest
+
+test-redis: setup  ## those alone that a Redis takes part in
+	@$(BIN)/python -m pytest tests/property tests/faults tests/integration tests/laws tests/contract/test_limiter.py \
+	  tests/contract/test_apns_token.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \

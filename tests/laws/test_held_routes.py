@@ -282,3 +282,25 @@ def test_a_providers_limit_holds_at_the_wire(tmp_path: Path, which: str) -> None
         # Counted when they are let go; a busy machine may bring some a little later to the wire.
         assert all(after - first >= 1_800_000 for first, after in zip(at, at[20:], strict=False))
         assert 4.0 <= seconds < 6.5
+
+
+def test_a_full_project_takes_no_users_permit(tmp_path: Path) -> None:
+    """Who waits for a project's room has been counted nothing, and is reached by another platform at once."""
+    with service(tmp_path, user={"windows": ["1/1h"]}) as up:
+        providers = up.simulators.providers()
+        providers["fcm"]["limits"] = {"device": [], "collapsible": None, "project": "1/1h"}
+        write_config(tmp_path, up.redis_url, providers, user={"windows": ["1/1h"]})
+        up.work("one")
+        users = [f"u{n}" for n in range(5)]
+        held = up.send([note(user, f"full-{user}-0", fcm(user)) for user in users])
+        eventually(lambda: up.redis.zcard("notifier:parked:fcm|full") == 4, "all but one to be parked")
+        eventually(lambda: up.delivered() == 1, "that one to be delivered")
+        (route,) = up.producer.routes()
+        assert (route.route, route.state, route.waiting) == ("fcm", "full", 4)
+        permits = [up.redis.zcard(f"notifier:sent:{{{user}}}") for user in users]
+        assert sorted(permits) == [0, 0, 0, 0, 1]
+        waiting = users[permits.index(0)]
+        up.nothing_spent([job_id for job_id, count in zip(held, permits, strict=True) if not count])
+        up.send([note(waiting, f"free-{waiting}-0", apns(waiting), category="chat")])  # a line of its own: order stays
+        eventually(lambda: up.simulators.titles("free-"), "the one by the other route")
+        assert up.redis.zcard(f"notifier:sent:{{{waiting}}}") == 1

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 from redis.exceptions import RedisError
@@ -107,7 +107,7 @@ class PushWorker(Worker):
         except RedisError as error:  # one that cannot take a worker's entry is full, or may not be written to
             print(unusable(error), file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(1) from None
-        self._install_signal_handlers()  # type: ignore[no-untyped-call]
+        self._install_signal_handlers()
         try:
             asyncio.run(
                 self._work(settings, redis, dict(built), burst=burst, most_jobs=max_jobs, most_idle_s=max_idle_time)
@@ -211,25 +211,33 @@ class PushWorker(Worker):
         """Leave the connection's patience as it is configured: unlike RQ's, no call here blocks for minutes."""
         return connection
 
+    def _install_signal_handlers(self) -> None:
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
+        signal.signal(signal.SIGQUIT, self.request_stop)
+
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
         """Warm shutdown: take nothing more, finish what is in flight within the grace time; a second signal: at once.
 
-        A job of another function that outlasts it is ended, as RQ's second signal does.
+        SIGQUIT: at once, though it be the first. A job of another function that outlasts it is ended, as RQ's second
+        signal does.
         """
         now = time.monotonic()
+        again = self._stopping_since is not None and now - self._stopping_since > REPEATED_S
         if self._stopping_since is None:
             self._stopping_since = now
             timer = threading.Timer(self._grace_s, self._end_horse)
             timer.daemon = True
             timer.start()
-        elif now - self._stopping_since > REPEATED_S:
-            self._end_horse()
-            if self._engine is not None and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._engine.hurry)
         self._structlog.info("stopping", signal=signal.Signals(signum).name)
         self._stop_requested = True
+        if again or signum == signal.SIGQUIT:
+            self._end_horse()
+            self._tell_engine("hurry")
+        self._tell_engine("stop")
+
+    def _tell_engine(self, what: Literal["stop", "hurry"]) -> None:
         if self._engine is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._engine.stop)
+            self._loop.call_soon_threadsafe(getattr(self._engine, what))
 
     def _end_horse(self) -> None:
         if self.horse_pid:

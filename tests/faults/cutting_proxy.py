@@ -1,0 +1,75 @@
+"""A way to Redis that lets calls through and loses answers: what a producer sees whose connection breaks in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Self
+
+
+class CuttingProxy:
+    """Passes everything on, until told by `cut` to lose the answers to so many calls of scripts.
+
+    Each of these has been run by Redis when its connection is closed. lost: how many were.
+    """
+
+    def __init__(self, upstream: int) -> None:
+        self._upstream = upstream
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cutting proxy")
+        self._to_lose = 0
+        self.lost = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def cut(self, answers: int) -> None:
+        """Lose the next so many."""
+        self._to_lose = answers
+
+    async def _serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
+        asked: list[bool] = []  # whether the call that has no answer yet is one of a script
+        answers = asyncio.ensure_future(self._answer(server, to_client, asked))
+        with contextlib.suppress(ConnectionError):
+            while data := await client.read(65_536):
+                asked.append(b"EVALSHA" in data)
+                to_server.write(data)
+        to_server.close()
+        await answers
+
+    async def _answer(self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, asked: list[bool]) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await server.read(65_536):
+                if any(asked) and self._to_lose:
+                    self._to_lose -= 1
+                    self.lost += 1
+                    break
+                asked.clear()
+                to_client.write(data)
+        to_client.close()

@@ -1,0 +1,104 @@
+"""Laws 2 and 4 where a worker is told to stop under load: nothing twice, nothing late, nothing left to a lease."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from consistency import assert_empty_of_work
+from redis import Redis
+from support import Simulators, WorkerProcess, apns, eventually, note, notifier, worker, write_config
+
+from benchmarks.fleet import broken_rules, notification, sends, start_fleet
+from benchmarks.harness import total
+from notifier.embedded import EmbeddedRedis
+from notifier.simulators.wire import Reply
+
+COUNT, STREAMS = 30, 5  # of so many, so many are with the provider at a time: the others wait in the worker
+LEASE_S = 30
+
+
+def test_workers_replaced_under_load_send_each_once() -> None:
+    """SIGTERM to one worker after the other, each replaced: as many arrivals as notifications."""
+    of = {n: (f"u{n % 30}", "default") for n in range(900)}
+    rates = {"user": {"windows": ["10/1s"]}, "worker": {"lease": f"{LEASE_S}s", "grace": "4s"}}
+    with start_fleet(rates, workers=3, latency_ms=100, apns={"timeout": "2s"}) as fleet:
+        with fleet.notifier() as producer:
+            producer.send_many(notification(user, n) for n, (user, _) in of.items())
+        begun = time.monotonic()
+        for goal in (60, 180, 300, 420):
+            fleet.await_delivered(goal)
+            oldest = fleet.workers.pop(0)
+            oldest.send_signal(signal.SIGTERM)
+            assert oldest.wait(10) == 0
+            fleet.start_worker()
+        fleet.await_ended(len(of))
+        seconds = time.monotonic() - begun
+        fleet.end_workers()
+        for process in fleet.workers:
+            process.wait(10)
+        assert_empty_of_work(fleet.redis)
+        arrivals = fleet.arrivals()
+        broken = broken_rules(fleet, sends(arrivals, of))
+        retried = total(fleet.redis, "retried")
+
+    assert sorted(int(arrival.data["n"]) for arrival in arrivals) == sorted(of)
+    assert retried == 0
+    assert broken == []
+    assert seconds < LEASE_S / 2, "nothing waited for a lease"
+
+
+def grace_is_over(process: WorkerProcess) -> None:
+    process.process.send_signal(signal.SIGTERM)
+
+
+def a_second_signal(process: WorkerProcess) -> None:
+    process.process.send_signal(signal.SIGTERM)
+    time.sleep(1.2)  # one that comes within a second is taken for the same
+    assert process.process.poll() is None, "it waits for what is in flight"
+    process.process.send_signal(signal.SIGTERM)
+
+
+def quit_at_once(process: WorkerProcess) -> None:
+    process.process.send_signal(signal.SIGQUIT)
+
+
+@pytest.mark.parametrize(("stop", "grace"), [(grace_is_over, "500ms"), (a_second_signal, "20s"), (quit_at_once, "20s")])
+def test_what_is_not_finished_is_given_back_at_once(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, stop: Callable[[WorkerProcess], None], grace: str
+) -> None:
+    """What no provider has seen yet goes out by another worker at once, and once; what one had is tried again."""
+    with Simulators(tmp_path / "simulators", max_streams=STREAMS) as simulators:
+        providers = simulators.providers()
+        providers["apns"]["timeout"] = "15s"  # so the first five hang until the end
+        settings = {"lease": f"{LEASE_S}s", "grace": grace, "backoff": {"first": "50ms", "most": "100ms"}}
+        config = write_config(tmp_path, redis_server.url, providers, worker=settings)
+        devices = [apns(f"u{n}") for n in range(COUNT)]
+        for device in devices[:STREAMS]:
+            simulators.answer(device, Reply(200, delay_ms=14_000), Reply(200))
+        with worker(config, name="stopped") as stopped, notifier(config) as producer:
+            stopped.ready(redis)
+            producer.send(note("first", "first"))
+            eventually(lambda: total(redis, "delivered") == 1, "the first, after which the provider takes five at once")
+            producer.send_many(note(f"u{n}", f"n{n:02}", devices[n]) for n in range(COUNT))
+            eventually(lambda: len(simulators.titles("n")) == STREAMS, "five that hang")
+            eventually(lambda: redis.zcard("notifier:leases") == COUNT, "all under the lease of one")
+            with worker(config, name="other") as other:
+                other.ready(redis)
+                stop(stopped)
+                begun = time.monotonic()
+                eventually(lambda: total(redis, "delivered") == 1 + COUNT, "the rest")
+                seconds = time.monotonic() - begun
+                assert stopped.process.wait(10) == 0
+                assert other.end() == 0
+        assert_empty_of_work(redis)
+        arrived = Counter(simulators.titles("n"))
+        stats = {word: total(redis, word) for word in ("returned", "retried", "delivered", "failed")}
+
+    assert arrived == {f"n{n:02}": 2 if n < STREAMS else 1 for n in range(COUNT)}
+    assert stats == {"returned": COUNT - STREAMS, "retried": STREAMS, "delivered": 1 + COUNT, "failed": 0}
+    assert seconds < 5, "nothing waited for a lease"

@@ -1,8 +1,8 @@
 """A worker whose provider is the wire itself: it notes the true time of each send, whatever the worker believes.
 
 `python wire_worker.py --wire-log FILE [--clock-hours H] [--far-ms MS] [--name NAME]`. With --clock-hours everything
-in the process that asks Python for the time is told one that is so many hours off. With --far-ms each send takes so
-long to reach the wire. A token of `KILLS` ends the process at once.
+in the process that asks Python for the time is told one that is so many hours off, and from SIGUSR1 on as many the
+other way. With --far-ms each send takes so long to reach the wire. A token of `KILLS` ends the process at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import asyncio
 import datetime as dt
 import importlib
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,22 +22,29 @@ KILLS = "dead" * 16
 
 
 def shift_clock(hours: float) -> None:
-    """Put the clocks that Python programs read so many hours off; the monotonic ones stay."""
-    seconds, true_time, true_ns = hours * 3600, time.time, time.time_ns
-    delta = dt.timedelta(hours=hours)
+    """Put the clocks that Python programs read so many hours off; the monotonic ones stay. SIGUSR1 turns it round."""
+    true_time, true_ns = time.time, time.time_ns
+    off = dt.timedelta(hours=hours)
 
     class Shifted(dt.datetime):
         @classmethod
         def now(cls, tz: dt.tzinfo | None = None) -> Any:
-            return super().now(tz) + delta
+            return super().now(tz) + off
 
         @classmethod
         def utcnow(cls) -> Any:
-            return super().now(dt.UTC).replace(tzinfo=None) + delta
+            return super().now(dt.UTC).replace(tzinfo=None) + off
 
-    time.time = lambda: true_time() + seconds
-    time.time_ns = lambda: true_ns() + int(seconds * 1e9)
+    def turn(*_: object) -> None:
+        nonlocal off
+        off = -off
+        sys.stdout.write("clock_set\n")
+        sys.stdout.flush()
+
+    time.time = lambda: true_time() + off.total_seconds()
+    time.time_ns = lambda: true_ns() + int(off.total_seconds() * 1e9)
     dt.datetime = Shifted  # type: ignore[misc]
+    signal.signal(signal.SIGUSR1, turn)
 
 
 def wire(path: Path, far_ms: float) -> Any:
@@ -67,11 +76,11 @@ def main() -> None:
     """Work until told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--wire-log", type=Path, required=True)
-    parser.add_argument("--clock-hours", type=float, default=0)
+    parser.add_argument("--clock-hours", type=float)
     parser.add_argument("--far-ms", type=float, default=0)
     parser.add_argument("--name")
     arguments = parser.parse_args()
-    if arguments.clock_hours:
+    if arguments.clock_hours is not None:
         shift_clock(arguments.clock_hours)  # so all else is imported after it, and sees the replaced clocks
 
     settings = importlib.import_module("notifier.settings").load_settings()

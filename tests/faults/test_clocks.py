@@ -1,0 +1,130 @@
+"""Laws 1, 3 and 6 with clocks that are set while everything runs: Redis's own, and the workers'."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from consistency import assert_empty_of_work
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+from stepped_clock import SteppedRedis, compiler
+
+from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.harness import await_that, await_workers
+from notifier import Hold, Permit, Policy, Window
+from notifier.limiter import RedisLimiter
+from notifier.simulators.laws import largest_count
+
+WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
+RATES = {"user": {"windows": ["4/1s", "10/3s"], "gap": "40ms"}, "worker": {"lease": "10s", "grace": "2s"}}
+USERS, EACH = 8, 20
+OF = {n: (f"u{n % USERS}", "default") for n in range(USERS * EACH)}
+# Ten at 0, 1 and 2 s, the other ten from 3 s on in the same way.
+IDEAL_S = 5.0
+STEP_S = 5.0
+
+
+def enqueue(fleet: Fleet) -> None:
+    with fleet.notifier() as notifier:
+        notifier.send_many(notification(user, n) for n, (user, _) in OF.items())
+
+
+@pytest.mark.skipif(compiler() is None, reason="a clock is stepped by a preloaded library: Linux and a C compiler")
+@pytest.mark.parametrize("step_s", [-STEP_S, STEP_S])
+def test_redis_own_clock_is_set_under_load(step_s: float) -> None:
+    """Set back, nobody is burst, and held for the step at most; set forward, the rules hold on the clock they go by."""
+    with (
+        SteppedRedis() as server,
+        start_fleet(RATES, workers=3, latency_ms=5, redis_server=nullcontext(server)) as fleet,
+    ):
+        begun = time.monotonic()
+        enqueue(fleet)
+        fleet.await_delivered(len(OF) * 2 // 5)
+        server.step(step_s)
+        stepped_us = time.time_ns() // 1000
+        off_s = fleet.redis.time()[0] - time.time()
+        with fleet.notifier() as notifier:
+            notifier.send(notification("new", 1000))
+            asked = time.monotonic()
+            await_that(lambda: any(a.data["n"] == "1000" for a in fleet.arrivals()), "who has had nothing yet", 20)
+            waited = time.monotonic() - asked
+        fleet.await_ended(len(OF) + 1)
+        seconds = time.monotonic() - begun
+        alive = [worker.poll() for worker in fleet.workers]
+        fleet.end_workers()
+        for worker in fleet.workers:
+            worker.wait(10)
+        assert_empty_of_work(fleet.redis)
+        arrived = sends(fleet.arrivals(), OF | {1000: ("new", "default")})
+        if step_s > 0:
+            late = [s for s in arrived if s.first_us >= stepped_us]
+            early = [s for s in arrived if s.first_us < stepped_us]
+            shift = int(step_s * 1_000_000)
+            arrived = early + [replace(s, first_us=s.first_us + shift, last_us=s.last_us + shift) for s in late]
+        broken = broken_rules(fleet, arrived)
+
+    assert abs(off_s - step_s) < 1.5, "its clock was set indeed"
+    assert broken == []
+    assert sorted(int(send.name) for send in arrived) == [*sorted(OF), 1000], "each once"
+    assert alive == [None] * 3
+    assert waited < 1.5, "who has sent nothing is not held"
+    assert seconds < IDEAL_S + max(0.0, -step_s) + 1.5
+
+
+def test_workers_clocks_are_set_in_mid_run() -> None:
+    """Law 6: workers whose clocks jump by ten hours, one back and one ahead, decide nothing differently for it."""
+    with start_fleet(RATES, workers=0) as fleet:
+        for hours in ("5", "-5", "0"):
+            fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--clock-hours", hours))
+        await_workers(fleet.redis, 3)
+        begun = time.monotonic()
+        enqueue(fleet)
+        fleet.await_delivered(len(OF) * 2 // 5)
+        for worker in fleet.workers:
+            worker.send_signal(signal.SIGUSR1)
+        fleet.await_ended(len(OF))
+        seconds = time.monotonic() - begun
+        alive = [worker.poll() for worker in fleet.workers]
+        fleet.end_workers()
+        for worker in fleet.workers:
+            worker.wait(10)
+        assert_empty_of_work(fleet.redis)
+        arrived = sends(fleet.arrivals(), OF)
+        broken = broken_rules(fleet, arrived)
+        jumped = [b"clock_set" in path.read_bytes() for path in sorted(fleet.folder.glob("worker-*.log"))]
+
+    assert jumped == [True] * 3
+    assert broken == []
+    assert sorted(int(send.name) for send in arrived) == sorted(OF), "each once"
+    assert alive == [None] * 3
+    assert seconds < IDEAL_S + 1.5
+
+
+POLICY = Policy(windows=(Window(3, 1_000_000), Window(5, 4_000_000)), gap_us=100_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 900_000), st.integers(0, 3_000_000)), min_size=1, max_size=40))
+def test_a_clock_set_back_again_and_again_bursts_nobody(redis: Redis, moves: list[tuple[int, int]]) -> None:
+    """Law 1 in true time, wherever the limiter's clock is set back to; and once it stands, the wait is what it said."""
+    redis.flushdb()
+    limiter = RedisLimiter(redis)
+    true_us, off_us, permitted = 1_700_000_000_000_000, 0, []
+    for passed_us, back_us in moves:
+        true_us += passed_us
+        off_us -= back_us if passed_us % 5 == 0 else 0
+        limiter.clock = str(true_us + off_us)
+        if isinstance(limiter.acquire("ann", POLICY), Permit):
+            permitted.append(true_us)
+    assert all(largest_count(permitted, window.interval_us) <= window.limit for window in POLICY.windows)
+    assert all(later - earlier >= POLICY.gap_us for earlier, later in pairwise(permitted))
+    held = limiter.peek("ann", POLICY)
+    if isinstance(held, Hold):
+        limiter.clock = str(true_us + off_us + held.time_left_us)
+        assert isinstance(limiter.acquire("ann", POLICY), Permit)

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 # The provider itself spoke, and not of our credentials.
 ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY})
 # Not sent for reasons of this worker's own, or by a server that is well and moves house.
-NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway", "RefusedStream"})
+NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway"})
 SERVER_ERROR: Final = 500
 APART_S: Final = 10.0  # so soon after the route worked a fault is taken for one message's own
+# A stream is refused now and then by a server whose limit has just fallen; by one that is at its end, each of them.
+REFUSED: Final = "RefusedStream"
 FAILURES: Final = 10  # without an answer, one after the other: then the provider is failing
 # To the first probe, then half as long again each time, to the most. What is unreachable may be back soon; a wrong key
 # needs a person.
@@ -84,7 +86,7 @@ class Circuits:
     def _trouble(self, route: str, answer: Answer) -> Kind | None:
         if answer.outcome is Outcome.FAULT:
             return "fault"
-        if answer.outcome is Outcome.UNSENT:
+        if answer.outcome is Outcome.UNSENT and answer.reason != REFUSED:
             # One with a status comes from a server that was reached, and wants a newer token, which there is by now.
             return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
         self._failures[route] += 1

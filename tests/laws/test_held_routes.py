@@ -32,6 +32,7 @@ from support import (
 from notifier import Notification, Notifier
 from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
+from workers.circuits import FAILURES
 
 USERS = 30
 
@@ -282,6 +283,24 @@ def test_a_providers_limit_holds_at_the_wire(tmp_path: Path, which: str) -> None
         # Counted when they are let go; a busy machine may bring some a little later to the wire.
         assert all(after - first >= 1_800_000 for first, after in zip(at, at[20:], strict=False))
         assert 4.0 <= seconds < 6.5
+
+
+def test_a_server_that_refuses_every_stream_is_not_stormed(tmp_path: Path) -> None:
+    """What was refused goes back for free, and comes again at once: after ten times it is left alone but for probes."""
+    with service(tmp_path) as up:
+        device = up.simulators.answer(apns("refused"), Reply(reset="REFUSED_STREAM"))
+        up.work("one")
+        (job_id,) = up.send([note("u", "refused-u-0", device)])
+        eventually(up.producer.routes, "the circuit to open")
+        (route,) = up.producer.routes()
+        assert (route.route, route.kind, route.reason) == ("apns", "failing", "RefusedStream")
+        eventually(lambda: len(up.simulators.all()) >= FAILURES + 2, "two probes")
+        assert len(up.simulators.all()) <= FAILURES + 3
+        eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
+        up.nothing_spent([job_id])
+        up.simulators.answer(device, Reply(200))
+        eventually(lambda: up.delivered() == 1, "it to be delivered")
+        assert up.producer.routes() == []
 
 
 def test_a_full_project_takes_no_users_permit(tmp_path: Path) -> None:

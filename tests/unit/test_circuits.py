@@ -15,6 +15,7 @@ UP = Answer(Outcome.DELIVERED, 200)
 AWAY = Answer(Outcome.UNSENT, reason="Unreachable")
 WRONG = Answer(Outcome.FAULT, 403, "InvalidProviderToken")
 SILENT = Answer(Outcome.UNKNOWN, reason="Timeout")
+REFUSED = Answer(Outcome.UNSENT, reason="RefusedStream")
 BUSY = Answer(Outcome.RETRY, 503, "ServiceUnavailable")
 
 
@@ -61,6 +62,8 @@ def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[by
         ([BUSY] * FAILURES, [("apns", "down", "failing")]),
         ([SILENT] * 6 + [UP] + [SILENT] * 6, [("apns", "up")]),
         ([Answer(Outcome.UNSENT, reason=reason) for reason in ("TooLate", "Closed", "GoAway", "RefusedStream")], []),
+        ([REFUSED] * (FAILURES - 1), []),
+        ([REFUSED] * FAILURES, [("apns", "down", "failing")]),
         ([Answer(Outcome.UNSENT, 401, "UNAUTHENTICATED")] * 100, []),
         ([Answer(Outcome.UNSENT, 403, "ExpiredProviderToken")] * 100, []),
     ],

@@ -15,6 +15,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from notifier.errors import InvalidNotificationError
 from notifier.providers.contract import Answer, Outcome
 
 SECOND_US: Final = 1_000_000
@@ -56,6 +57,11 @@ class Table:
             least_us = self.least_us.get(status, self.least_us.get(status // 100, 0))
             wait_us = max(wait_us if asked_us is None else asked_us, least_us)
         return Answer(outcome, status or None, reason, wait_us)
+
+
+def unsendable(error: InvalidNotificationError) -> Answer:
+    """Return the answer for a job that was written past the producer's checks: its reason names the field."""
+    return Answer(Outcome.REJECTED, reason=f"InvalidNotification: {error}")
 
 
 def retry_after_us(value: str, date: str) -> int | None:

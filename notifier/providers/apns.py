@@ -15,6 +15,7 @@ import structlog
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import mask
 from notifier.providers import apns_answers, apns_options, apns_tls
+from notifier.providers.answers import unsendable
 from notifier.providers.apns_options import PAYLOAD_BYTES, Options, push_type
 from notifier.providers.apns_payload import payload
 from notifier.providers.apns_token import ProviderToken
@@ -101,8 +102,7 @@ class ApnsProvider:
             options = apns_options.read(notification) if notification.apns else None
             body = payload(notification, options)
         except InvalidNotificationError as error:
-            self._log.warning("unsendable", job_id=dispatch.job_id, field=error.field, why=error.why)
-            return Answer(Outcome.REJECTED, reason="InvalidNotification")
+            return unsendable(error)
         if len(body) > (options.type.payload_bytes if options else PAYLOAD_BYTES):
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         authorization = b""

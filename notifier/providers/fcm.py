@@ -12,6 +12,7 @@ from pyfcm import FCMNotification
 from notifier.errors import InvalidNotificationError
 from notifier.notification import mask
 from notifier.providers import fcm_answers
+from notifier.providers.answers import unsendable
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm_payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
@@ -64,7 +65,7 @@ class FcmProvider:
         try:
             body = self._messages.build(dispatch)
         except InvalidNotificationError as error:
-            return Answer(Outcome.REJECTED, reason=f"InvalidPayload: {error}")
+            return unsendable(error)
         token = self._tokens.ready()
         if not token:
             if unsent := self._pool.unsent(self._origin, dispatch.send_by):

@@ -14,6 +14,7 @@ import structlog
 from notifier.errors import InvalidNotificationError
 from notifier.notification import mask
 from notifier.providers import webpush_answers
+from notifier.providers.answers import unsendable
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.http1 import Pool, tls_context
@@ -86,8 +87,7 @@ class WebPushProvider:
         except ValueError:
             return Answer(Outcome.REJECTED, reason="BadSubscription")
         except InvalidNotificationError as error:
-            self._log.warning("unsendable", job_id=dispatch.job_id, field=error.field, why=error.why)
-            return Answer(Outcome.REJECTED, reason="InvalidNotification")
+            return unsendable(error)
         if not subscription.is_at(self._hosts):
             return Answer(Outcome.REJECTED, reason="HostNotAllowed")
         if len(plaintext) > PAYLOAD_BYTES:

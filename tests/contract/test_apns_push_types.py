@@ -253,7 +253,7 @@ def test_refused(identity, fields, field_name):
     async def run():
         async with rig(identity) as r:
             answer = await r.send(**fields)
-            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "InvalidNotification")
+            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, f"InvalidNotification: {caught.value}")
             assert r.simulator.connections_opened == 0
 
     asyncio.run(run())

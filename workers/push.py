@@ -170,6 +170,8 @@ class PushWorker(Worker):
         loop = asyncio.get_running_loop()
         while True:
             try:
+                # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
+                self.connection.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
                     if (policies := await reload.changed()) is not None:
                         engine.use(policies)

@@ -14,7 +14,7 @@ from redis import Redis
 from support import worker, write_config
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import total
+from benchmarks.harness import await_that, total
 from notifier import Notifier, RedisUnusableError
 from notifier.embedded import EmbeddedRedis
 
@@ -58,6 +58,8 @@ def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
     """What is refused is in no place, what was accepted goes out once each while it stays full, and then all go on."""
     with start_fleet(RATES, workers=2, latency_ms=5, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
         redis = fleet.redis
+        for name in ("worker-1", "worker-2"):  # one that is not there yet would not come
+            await_that(lambda name=name: redis.hget(f"rq:worker:{name}", "state") == b"idle", f"the start of {name}")
         redis.config_set("maxmemory", redis.info("memory")["used_memory"] + ROOM)
         refused, said = send_until_refused(notifier, 0)
         delivered_when_full = total(redis, "delivered")
@@ -65,7 +67,9 @@ def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
         with still(fleet):
             assert redis.exists(f"rq:job:n{refused}") == 0
             assert_consistent(redis)
+        redis.expire("rq:worker:worker-1", 60)
         fleet.await_ended(refused)
+        await_that(lambda: redis.ttl("rq:worker:worker-1") > 60, "a sign of life, or RQ would forget it")
         with pytest.raises(RedisUnusableError, match="out of memory"):
             notifier.send(notification(user(refused), refused), job_id=f"n{refused}")
         redis.config_set("maxmemory", 0)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import configuring, looking, sending
+from notifier.cli import auditing, configuring, looking, sending
 from notifier.cli.output import EXIT_STATUSES
 
 app = typer.Typer(
@@ -36,4 +36,5 @@ app.command()(looking.status)
 app.command()(looking.cancel)
 app.command()(looking.line)
 app.command()(looking.explain)
+app.command()(auditing.audit)
 app.add_typer(configuring.commands, name="config")

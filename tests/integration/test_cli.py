@@ -257,3 +257,33 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     wrong = run("--config", str(whole), "config", "apply", str(new))
     assert (wrong.status, redis.exists("notifier:rates")) == (3, 0)
     assert f"{new}:1:18" in wrong.err
+
+
+def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
+    """Status 0 and the counts where all is right; 1 and a line for each thing that is not; `--repair` mends it."""
+    assert run("audit") == Ran(0, "0 jobs, 0 users: all right\n", "")
+    job_id = producer.send(note("42", "Hi", fcm("42")))
+    line_up(redis, config)
+    assert json.loads(run("audit", "--json").out) == {"jobs": 1, "users": 0, "found": 0, "left": 0}
+    redis.zrem("notifier:leases", job_id)
+    redis.zadd("notifier:gates:bulk", {"nobody": 1})
+    found = run("audit")
+    assert (found.status, found.err) == (1, "")
+    *lines_, verdict = found.out.splitlines()
+    assert verdict == "1 jobs, 0 users: 2 not right; --repair puts right what can be"
+    assert any(line.startswith(f"job {job_id} of 42 is started and stands nowhere") for line in lines_)
+    assert not any(DEVICE[4:] in line for line in lines_)
+
+    told = [json.loads(line) for line in run("audit", "--repair", "--json").out.splitlines()]
+    assert told[-1] == {"jobs": 1, "users": 0, "found": 2, "left": 0}
+    assert {entry["done"] for entry in told[:-1]} == {"taken out", "given a lease: when that has ended it is put back"}
+    assert run("audit").status == 0
+    redis.hset(f"rq:job:{job_id}", "status", "nonsense")
+    left = run("audit", "--repair")
+    assert (left.status, "0 put right, 1 left" in left.out) == (1, True)
+
+
+def test_audit_without_redis(run: Run, tmp_path: Path) -> None:
+    """Status 4, as of every command that needs Redis."""
+    config = write_config(tmp_path / "away", "redis://127.0.0.1:1/0", CONSOLE)
+    assert run("--config", str(config), "audit").status == 4

@@ -1,0 +1,41 @@
+-- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right, and
+-- what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
+local findings = {}
+local function finding(what, saw, right, done)
+  findings[#findings + 1] = {what, saw, right, done or ''}
+end
+
+-- steered: the user and the category that a job's meta names, as *line_up* reads them; or nil.
+local function steered(meta)
+  local ok, read = pcall(cjson.decode, meta or '')
+  if not ok or type(read) ~= 'table' or type(read.user) ~= 'string' or read.user == '' then return nil end
+  local category = read.category or 'default'
+  if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
+  return read.user, category
+end
+
+local function is_parked(member)
+  for _, name in ipairs(redis.call('SMEMBERS', 'notifier:routes')) do
+    if redis.call('ZSCORE', 'notifier:parked:' .. name, member) then return true end
+  end
+  return false
+end
+
+local function has_gate(user, lane)
+  return redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or is_parked('u' .. lane .. ' ' .. user)
+end
+
+-- ensure_gate: one who waits in a lane without a gate is looked at now.
+local function ensure_gate(user, lane, now)
+  if has_gate(user, lane) then return end
+  redis.call('ZADD', 'notifier:gates:' .. lane, text(now), user)
+  alarm(now)
+end
+
+-- date_permit: a permit that is in flight no longer may have been used until now, and no later.
+local function date_permit(sent, permit, now)
+  local at = redis.call('ZSCORE', sent, permit)
+  if not at or tonumber(at) <= now then return false end
+  redis.call('ZADD', sent, text(now), permit)
+  return true
+end

@@ -1,0 +1,373 @@
+"""The audit: what is broken by hand is seen, put right and delivered once; what only moves is not taken for broken."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from consistency import assert_consistent, assert_empty_of_work, audit
+
+from benchmarks.fleet import TERMINAL, Fleet, notification, start_fleet
+from benchmarks.harness import await_that, await_workers, total
+from notifier import Notifier
+from notifier.limiter import lines
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policy import LANES
+from notifier.settings import Settings, parse_settings
+
+RATES: Final[dict[str, Any]] = {
+    "user": {"windows": ["20/10s"]},
+    "categories": {"default": {"lane": "default"}, "chat": {"lane": "urgent"}},
+    "worker": {"lease": "3s", "grace": "2s", "backoff": {"first": "50ms", "most": "200ms"}},
+}
+CONSOLE: Final = {"apns": {"client": "console", "timeout": "1s"}}
+LEASE_US: Final = 3_000_000
+FAR: Final = 4_102_444_800_000_000
+LINE: Final = "notifier:line:{%s}:default"
+LINES: Final = "notifier:lines:{%s}"
+SENT: Final = "notifier:sent:{%s}"
+FLIGHT: Final = "notifier:flight:{%s}:default"
+JOB: Final = "rq:job:%s"
+
+
+def now_us(redis: Any) -> int:
+    seconds, us = redis.time()
+    return int(seconds) * 1_000_000 + int(us)
+
+
+def line_up(redis: Any) -> lines.Pulled:
+    """All that is queued is in its lines then, and is to be looked at within a millisecond."""
+    return run(redis, lines.pull(most=1000, lease_us=1000, on_watch=False, lanes=LANES))
+
+
+def take(redis: Any, settings: Settings) -> None:
+    """A worker takes all that waits, and is never heard of again."""
+    users = line_up(redis).users
+    table = RuleTable(settings.policies())
+    run(redis, lines.admit(users, table, most=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
+
+
+# Each breaks one thing about one job, of one user, that stands where the name of its table says.
+Break = Callable[[Any, str, str], object]
+QUEUED: Final[dict[str, Break]] = {
+    "lost from its queue": lambda redis, job, _: redis.lrem("rq:queue:default", 0, job),
+    "queued, leased without a permit": lambda redis, job, _: redis.zadd("notifier:leases", {job: FAR}),
+    "queued, and among the failed": lambda redis, job, _: redis.zadd("rq:failed:default", {job: FAR}),
+    "queued, under a permit of nobody": lambda redis, job, _: redis.hset(JOB % job, "push_permit", "77"),
+}
+WAITING: Final[dict[str, Break]] = {
+    "lost from its line": lambda redis, job, user: redis.zrem(LINE % user, job),
+    "lost with its line": lambda redis, _, user: redis.delete(LINE % user),
+    "in later as well": lambda redis, job, _: redis.zadd("notifier:later", {job: now_us(redis) + 10**9}),
+    "in its queue as well": lambda redis, job, _: redis.rpush("rq:queue:default", job),
+    "in the queue of another lane as well": lambda redis, job, _: redis.rpush("rq:queue:bulk", job),
+    "in the line of another": lambda redis, job, _: redis.zadd(LINE % "another", {job: 1}),
+    "said to be queued": lambda redis, job, _: redis.hset(JOB % job, "status", "queued"),
+    "said to be started": lambda redis, job, _: redis.hset(JOB % job, "status", "started"),
+    "leased without a permit": lambda redis, job, _: redis.zadd("notifier:leases", {job: FAR}),
+    "under a permit of nobody": lambda redis, job, _: redis.hset(JOB % job, "push_permit", "77"),
+    "not in RQ's registry": lambda redis, job, _: redis.zrem("rq:scheduled:default", job),
+    "in another lane's registry": lambda redis, job, _: redis.zadd("rq:scheduled:bulk", {job: 1}),
+    "among the failed": lambda redis, job, _: redis.zadd("rq:failed:default", {job: FAR}),
+    "at another's place": lambda redis, job, user: redis.zadd(LINE % user, {job: 5}),
+    "without a place": lambda redis, job, _: redis.hdel(JOB % job, "push_order"),
+    "without a gate": lambda redis, _, user: redis.zrem("notifier:gates:default", user),
+    "in a line nobody knows of": lambda redis, _, user: redis.hdel(LINES % user, "default"),
+    "in a lane without a gate": lambda redis, _, user: redis.hset(LINES % user, "default", "bulk"),
+    "held up by a worker for ever": lambda redis, _, user: redis.hset(
+        FLIGHT % user,
+        mapping={"o": "gone", "n": 1, "u": FAR},
+    ),
+    "held up by a permit of nobody": lambda redis, _, user: redis.zadd(SENT % user, {"99": FAR}),
+    "parked for what is not held": lambda redis, _, user: (
+        redis.zrem("notifier:gates:default", user),
+        redis.zadd("notifier:parked:apns", {f"udefault {user}": 1}),
+    ),
+    "waiting for a route that is not held": lambda redis, job, user: (
+        redis.zrem(LINE % user, job),
+        redis.zadd("notifier:later", {job: FAR}),
+    ),
+}
+LATER: Final[dict[str, Break]] = {
+    "lost from later": lambda redis, job, _: (
+        redis.zrem("notifier:later", job),
+        redis.zrem("rq:scheduled:default", job),
+    ),
+    "in its line as well": lambda redis, job, user: (
+        redis.zadd(LINE % user, {job: 5}),
+        redis.hset(JOB % job, "push_order", 5),
+    ),
+}
+TAKEN: Final[dict[str, Break]] = {
+    "lost from the leases": lambda redis, job, _: redis.zrem("notifier:leases", job),
+    "in flight, and in its line": lambda redis, job, user: redis.zadd(LINE % user, {job: 1}),
+    "in flight, and in later": lambda redis, job, _: redis.zadd("notifier:later", {job: 1}),
+}
+ENDED: Final[dict[str, Break]] = {
+    "failed, and in its line": lambda redis, job, user: redis.zadd(LINE % user, {job: 1}),
+    "failed, and in its queue": lambda redis, job, _: redis.rpush("rq:queue:default", job),
+    "failed, and leased": lambda redis, job, _: redis.zadd("notifier:leases", {job: 1}),
+    "failed, and cancelled": lambda redis, job, _: redis.zadd("rq:canceled:default", {job: FAR}),
+    "failed, and not among the failed": lambda redis, job, _: redis.zrem("rq:failed:default", job),
+    "failed, without an outcome": lambda redis, job, _: redis.hdel(JOB % job, "push_outcome"),
+}
+STRAYS: Final[dict[str, Callable[[Any], object]]] = {
+    "a line of no job": lambda redis: redis.zadd(LINE % "ghost", {"no-job": 1}),
+    "a queue of no job": lambda redis: redis.rpush("rq:queue:default", "no-job"),
+    "later for no job": lambda redis: redis.zadd("notifier:later", {"no-job": 1}),
+    "scheduled without a job": lambda redis: redis.zadd("rq:scheduled:default", {"no-job": 1}),
+    "started without a job": lambda redis: redis.zadd("rq:wip:default", {"no-job:12": "+inf"}),
+    "failed without a job": lambda redis: redis.zadd("rq:failed:default", {"no-job": FAR}),
+    "cancelled without a job": lambda redis: redis.zadd("rq:canceled:default", {"no-job": now_us(redis) // 10**6}),
+    "a gate of nobody": lambda redis: redis.zadd("notifier:gates:bulk", {"nobody": 1}),
+    "nobody remembered": lambda redis: redis.hset("notifier:lines:{nobody}", "#pace", "1"),
+    "nobody parked": lambda redis: (
+        redis.sadd("notifier:routes", "apns"),
+        redis.hset("notifier:route:apns", mapping={"state": "closing", "until": 1}),
+        redis.zadd("notifier:parked:apns", {"ubulk nobody": 1}),
+    ),
+    "a permit of nobody": lambda redis: redis.zadd("notifier:sent:{nobody}", {"99": FAR}),
+    "a device's permit of nobody": lambda redis: redis.zadd("notifier:device:abc", {"99": FAR}),
+}
+
+
+class Patient:
+    """One Redis with one notification in it, which the test breaks."""
+
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+        self.settings = parse_settings(json.dumps({**RATES, "providers": CONSOLE}))
+        self.notifier = Notifier(redis, self.settings)
+
+    def send(self) -> str:
+        return self.notifier.send(notification("ada", 1))
+
+    def fail(self, job_id: str) -> None:
+        take(self.redis, self.settings)
+        permit = self.redis.hget(JOB % job_id, "push_permit").decode()
+        settlement = lines.Settlement(job_id, permit, "ada", "default", reached=True, state="failed", word="rejected")
+        table = RuleTable(self.settings.policies())
+        keep = {"keep_failed_us": 10**9, "keep_delivered_us": 10**9, "keep_feedback_us": 10**9}
+        assert run(self.redis, lines.settle([settlement], table, worker="w", **keep)) == [True]
+
+    def assert_mended(self, job_id: str = "") -> None:
+        """It is seen, without a change; put right, with a word; and a second audit is clean."""
+        before = self.redis.dbsize()
+        seen = audit(self.redis)
+        assert seen
+        assert audit(self.redis) == seen
+        assert self.redis.dbsize() == before
+        told = audit(self.redis, repair=True)
+        assert told
+        assert all(" — " in line for line in told)
+        assert audit(self.redis) == []
+        assert any(job_id in line or "ada" in line for line in seen)
+
+
+@pytest.fixture
+def patient(redis: Any) -> Patient:
+    return Patient(redis)
+
+
+@pytest.mark.parametrize("broken", QUEUED)
+def test_a_queued_job_is_mended(patient: Patient, broken: str) -> None:
+    """What is wrong about a job in its queue is seen, and put right once."""
+    job_id = patient.send()
+    QUEUED[broken](patient.redis, job_id, "ada")
+    patient.assert_mended(job_id)
+
+
+@pytest.mark.parametrize("broken", WAITING)
+def test_a_waiting_job_is_mended(patient: Patient, broken: str) -> None:
+    """What is wrong about a job in its line is seen, and put right once."""
+    job_id = patient.send()
+    line_up(patient.redis)
+    assert audit(patient.redis) == []
+    WAITING[broken](patient.redis, job_id, "ada")
+    patient.assert_mended(job_id)
+
+
+@pytest.mark.parametrize("broken", STRAYS)
+def test_a_stray_is_taken_out(patient: Patient, broken: str) -> None:
+    """What belongs to no job or user is seen, and gone then; who waits beside it stays."""
+    job_id = patient.send()
+    line_up(patient.redis)
+    STRAYS[broken](patient.redis)
+    patient.assert_mended()
+    assert patient.redis.zscore(LINE % "ada", job_id) is not None
+
+
+@pytest.mark.parametrize("broken", ENDED)
+def test_what_has_ended_stays_ended(patient: Patient, broken: str) -> None:
+    """A failed notification that stands anywhere else as well is failed alone then: one terminal state."""
+    job_id = patient.send()
+    patient.fail(job_id)
+    assert audit(patient.redis) == []
+    ENDED[broken](patient.redis, job_id, "ada")
+    patient.assert_mended()
+    assert patient.notifier.status(job_id).state in {"rejected", "failed"}
+    assert line_up(patient.redis).users == []
+
+
+def test_what_was_delivered_does_not_go_again(patient: Patient) -> None:
+    """A job that stands in a line though it is recorded as delivered is removed."""
+    job_id = patient.send()
+    line_up(patient.redis)
+    patient.redis.zadd("notifier:delivered", {job_id: now_us(patient.redis)})
+    patient.assert_mended(job_id)
+    assert patient.notifier.status(job_id).state == "delivered"
+
+
+def test_a_permit_that_may_have_been_used_is_dated_now(patient: Patient) -> None:
+    """Law 1: the permit of what is no longer in flight is never removed, and counts from now."""
+    patient.redis.zadd("notifier:sent:{ada}", {"99": FAR})
+    before = now_us(patient.redis)
+    assert len(audit(patient.redis, repair=True)) == 1
+    assert before <= patient.redis.zscore("notifier:sent:{ada}", "99") <= now_us(patient.redis)
+
+
+@pytest.mark.parametrize("broken", ["in flight, and in its line", "in flight, and in later"])
+def test_what_a_lease_holds_is_left_alone(patient: Patient, broken: str) -> None:
+    """A job in flight keeps its permit, its lease and its status; what would have it sent twice is gone."""
+    job_id = patient.send()
+    take(patient.redis, patient.settings)
+    assert audit(patient.redis) == []
+    before = patient.redis.hgetall(JOB % job_id), patient.redis.zscore("notifier:leases", job_id)
+    TAKEN[broken](patient.redis, job_id, "ada")
+    audit(patient.redis, repair=True)
+    assert (patient.redis.hgetall(JOB % job_id), patient.redis.zscore("notifier:leases", job_id)) == before
+    assert audit(patient.redis) == []
+
+
+def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
+    """What is not ours, on our lanes and on others, is RQ's affair: nothing is said, nothing is touched."""
+    for job_id, lane in (("stock", "default"), ("elsewhere", "mail")):
+        patient.redis.hset(JOB % job_id, mapping={"origin": lane, "status": "started", "data": "x", "meta": "{}"})
+        patient.redis.zadd(f"rq:wip:{lane}", {f"{job_id}:5b2e": 5})
+    patient.redis.sadd("rq:job:stock:dependents", "other")
+    before = patient.redis.dbsize()
+    assert audit(patient.redis, repair=True) == []
+    assert patient.redis.dbsize() == before
+
+
+def test_a_long_queue_is_read_to_its_end(patient: Patient) -> None:
+    """Of thousands in a queue the one that it does not name is found, and it alone."""
+    ids = [f"job-{n}" for n in range(3000)]
+    patient.notifier.send_many((notification(f"u{n}", n) for n in range(3000)), job_ids=ids)
+    patient.redis.lrem("rq:queue:default", 1, ids[1234])
+    (said,) = audit(patient.redis)
+    assert ids[1234] in said
+
+
+def broken_fleet(fleet: Fleet, notifier: Notifier) -> dict[str, int]:
+    """Send one notification for each thing that can be broken, and break it; returns the numbers by what was broken."""
+    redis, count = fleet.redis, 0
+    numbers: dict[str, int] = {}
+
+    def send(table: dict[str, Break], **more: Any) -> list[tuple[str, str, str]]:
+        nonlocal count
+        sent = []
+        for broken in table:
+            count += 1
+            user = f"broken{count}"
+            numbers[broken] = count
+            sent.append((broken, notifier.send(notification(user, count, **more)), user))
+        return sent
+
+    taken = send(TAKEN)
+    take(redis, fleet.settings)
+    for broken, job_id, user in taken:
+        TAKEN[broken](redis, job_id, user)
+    waiting = send(WAITING)
+    line_up(redis)
+    for broken, job_id, user in waiting:
+        WAITING[broken](redis, job_id, user)
+    for broken, job_id, user in send(LATER, send_at=datetime.now(UTC) + timedelta(seconds=1)):
+        LATER[broken](redis, job_id, user)
+    for broken, job_id, user in send(QUEUED):
+        QUEUED[broken](redis, job_id, user)
+    for stray in STRAYS.values():
+        stray(redis)
+    return numbers
+
+
+def assert_each_once(fleet: Fleet, numbers: set[int]) -> None:
+    """Each of these was handed to the provider once, and nothing is left."""
+    fleet.await_ended(len(numbers))
+    fleet.end_workers()
+    for worker in fleet.workers:
+        worker.wait(15)
+    arrived = Counter(int(arrival.data["n"]) for arrival in fleet.arrivals())
+    assert arrived == Counter(numbers)
+    assert total(fleet.redis, "delivered") == len(numbers)
+    assert_empty_of_work(fleet.redis)
+
+
+def test_all_that_can_be_broken_is_mended_and_delivered_once() -> None:
+    """Everything broken at once, with no worker: one repair, a clean audit, and a real worker delivers each once."""
+    with start_fleet(RATES, workers=0, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
+        numbers = broken_fleet(fleet, notifier)
+        assert len(audit(fleet.redis)) >= len(numbers)
+        audit(fleet.redis, repair=True)
+        assert_consistent(fleet.redis)
+        fleet.start_worker()
+        assert_each_once(fleet, set(numbers.values()))
+
+
+def test_a_busy_system_without_a_fault_is_all_right() -> None:
+    """While two workers work on thousands, with rates that hold back, retries and expiries, no audit finds anything."""
+    rates = {**RATES, "user": {"windows": ["3/1s"], "gap": "20ms"}}
+    later = {"status": 429, "reason": "TooManyRequests", "headers": {"retry-after": "1"}}
+    scripts = {f"{n:064x}": [later, {"status": 200}] for n in range(0, 1500, 50)}
+    with start_fleet(rates, workers=2, latency_ms=5, scripts=scripts, apns={"timeout": "1s"}) as fleet:
+        clean = 0
+        with fleet.notifier() as notifier:
+            for start in range(0, 1500, 100):
+                notifier.send_many(
+                    notification(f"u{n % 120}", n, "chat" if n % 3 else "default", expires_in=60 if n % 5 else 0.5)
+                    for n in range(start, start + 100)
+                )
+                assert_consistent(fleet.redis)
+                clean += 1
+        deadline = time.monotonic() + 90
+        while total(fleet.redis, *TERMINAL) < 1500:
+            assert time.monotonic() < deadline, fleet.redis.hgetall("notifier:stats")
+            assert_consistent(fleet.redis)
+            clean += 1
+        fleet.end_workers()
+        for worker in fleet.workers:
+            worker.wait(15)
+        assert_empty_of_work(fleet.redis)
+        assert all(total(fleet.redis, word) for word in ("delivered", "retried", "expired"))
+    assert clean > 20
+
+
+def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
+    """Two workers are busy with others while lines are broken and put right: nothing is lost, nothing comes twice."""
+    rates = {**RATES, "tiers": {"slow": {"windows": ["1/6s"]}}}
+    users = {broken: f"broken{n}" for n, broken in enumerate(WAITING)}
+    rates["users"] = dict.fromkeys(users.values(), "slow")
+    with start_fleet(rates, workers=2, latency_ms=5, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
+        await_workers(fleet.redis, 2)
+        for n, user in enumerate(users.values()):
+            notifier.send(notification(user, n))
+        fleet.await_delivered(len(users))
+        job_ids = {
+            broken: notifier.send(notification(user, len(users) + n)) for n, (broken, user) in enumerate(users.items())
+        }
+        others = range(2 * len(users), 2 * len(users) + 3000)
+        notifier.send_many(notification(f"u{n % 300}", n) for n in others)
+        for broken, user in users.items():
+            await_that(lambda line=LINE % user: fleet.redis.exists(line), f"the line of {user}")
+            WAITING[broken](fleet.redis, job_ids[broken], user)
+        told = audit(fleet.redis, repair=True)
+        assert_consistent(fleet.redis)
+        assert total(fleet.redis, "delivered") < others.stop  # it was busy all the while
+        assert_each_once(fleet, set(range(others.stop)))
+    assert len(told) >= len(WAITING) - 3  # what stands in a queue as well is put right by whoever pulls it

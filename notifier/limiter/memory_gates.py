@@ -79,8 +79,9 @@ class Gates:
         if line is None:
             line = waiting.lines[entry.category] = Line(self._category(entry.category), lane)
         elif rank.get(line.lane, ELSEWHERE) > rank.get(lane, ELSEWHERE):
-            self.of_lane(line.lane).discard(entry.user)  # who looks at the user sets all the gates again
-            line.lane = lane
+            left, line.lane = line.lane, lane
+            if all(other.lane != left for other in waiting.lines.values()):
+                self.of_lane(left).discard(entry.user)  # who looks at the user sets all the gates again
         else:
             lane = ""
         line.ids.put(entry.job.id, order)

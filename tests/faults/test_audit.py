@@ -256,6 +256,16 @@ def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
     assert patient.redis.dbsize() == before
 
 
+def test_a_line_that_changes_its_lane_is_no_fault(patient: Patient) -> None:
+    """A line that moves to a more urgent lane leaves the user's other line in the old one its gate."""
+    for job_id, lane, category in (("a1", "default", "a"), ("b1", "default", "b"), ("a2", "urgent", "a")):
+        meta = json.dumps({"user": "ada", "category": category}).encode()
+        job = lines.Job(job_id, lane, b"x", meta)
+        run(patient.redis, lines.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
+        line_up(patient.redis)
+        assert audit(patient.redis) == []
+
+
 def test_a_long_queue_is_read_to_its_end(patient: Patient) -> None:
     """Of thousands in a queue the one that it does not name is found, and it alone."""
     ids = [f"job-{n}" for n in range(3000)]

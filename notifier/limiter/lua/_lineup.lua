@@ -10,8 +10,12 @@ local function open_line(user, category, lane, rank)
   local standing = redis.call('HGET', lines, category)
   if standing and (rank[standing] or 99) <= (rank[lane] or 99) then return standing, false end
   redis.call('HSET', lines, category, lane)
-  -- Who looks at the user sets all the gates again; one of a lane that the line has left would wake in vain.
-  if standing then redis.call('ZREM', 'notifier:gates:' .. standing, user) end
+  if not standing then return lane, true end
+  -- Who looks at the user sets all the gates again; one of a lane that all lines have left would wake in vain.
+  for _, other in ipairs(redis.call('HVALS', lines)) do
+    if other == standing then return lane, true end
+  end
+  redis.call('ZREM', 'notifier:gates:' .. standing, user)
   return lane, true
 end
 

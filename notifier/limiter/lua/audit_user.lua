@@ -44,11 +44,13 @@ local function judge_lines(lines, user)
   end
 end
 
--- judge_stray: who has a gate, or is parked, has a line in that lane.
+-- judge_stray: who has a gate has a line in that lane, and who is parked has a line. (One whose line has left the lane
+-- is let go of with the others.)
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
-  for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
-    if standing == lane then return end
+  local fields = redis.call('HGETALL', lines_key(user))
+  for i = 1, #fields, 2 do
+    if fields[i]:sub(1, 1) ~= '#' and (key:find('^notifier:parked:') or fields[i + 1] == lane) then return end
   end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no line in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')

@@ -1,6 +1,6 @@
 """The keyspace held against itself, while everybody works: each job in exactly one place, and nothing for no job.
 
-It goes by cursors, in pieces that hold Redis up for less than a millisecond, and keeps no more than some names in
+It goes by cursors, in pieces of a hundred things at most, and keeps no more than some names in
 memory. What it says was judged by a script in one step, or seen twice with the proof in between: what merely moved
 meanwhile is never taken for a fault. Repairs are made in the very step that judged.
 """

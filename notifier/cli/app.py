@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import auditing, configuring, looking, sending
+from notifier.cli import auditing, configuring, looking, previewing, sending
 from notifier.cli.output import EXIT_STATUSES
 
 app = typer.Typer(
@@ -37,4 +37,6 @@ app.command()(looking.cancel)
 app.command()(looking.line)
 app.command()(looking.explain)
 app.command()(auditing.audit)
+app.command()(previewing.preview)
+app.add_typer(previewing.trace, name="trace")
 app.add_typer(configuring.commands, name="config")

@@ -11,6 +11,7 @@
 --   notifier:seq                     counter                   arrivals and permits
 --   notifier:delivered               zset job id -> µs         compact records, kept for keep_delivered
 --   notifier:feedback                stream                    dead tokens, kept for keep_feedback
+--   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users
 --   notifier:alarm, notifier:nudge   string µs, list           see _alarm.lua

@@ -6,6 +6,7 @@
 --! include _clock _keys _alarm
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local reply, seen = {}, {}
+local recording = redis.call('EXISTS', 'notifier:trace') == 1
 
 local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets)
   if dedupe ~= '' then
@@ -35,6 +36,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     redis.call('SADD', 'rq:queues', 'rq:queue:' .. lane)
   end
   redis.call('HINCRBY', 'notifier:stats', 'accepted', 1)
+  if recording then redis.call('XADD', 'notifier:trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
   return id
 end
 

@@ -1,0 +1,169 @@
+"""One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
+
+The same rules as *admit*'s, one user at a time, as no user waits for another where workers do not run short. A test
+holds it equal to `MemoryLines`. Sends are as if each took the same time from its permit to its settlement, and all
+reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from notifier.limiter.memory_admit import MOST_HEADS
+from notifier.limiter.memory_gates import EVERY
+from notifier.limiter.memory_lines import HIGH
+from notifier.limiter.protocol import describe
+from notifier.policy import LANES, Category, Policies, Policy
+from notifier.preview.trace import Event
+
+EXPIRED: Final = -1
+NEVER: Final = 2**63
+KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
+
+
+class _Rules:
+    """A policy and the sends that it judges. next_us: when it admits one more; rule: which one decides that."""
+
+    __slots__ = ("_gap_us", "_keep", "_times", "_windows", "next_us", "policy", "rule")
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.next_us, self.rule = 0, -1
+        self._gap_us = policy.gap_us
+        self._windows = [(n, window.limit, window.interval_us) for n, window in enumerate(policy.windows, 1)]
+        self._keep = max((window.limit for window in policy.windows), default=0)
+        self._times: list[int] = []
+
+    def record(self, at_us: int) -> None:
+        """Count a send that is settled at this time, no earlier than those before it."""
+        at, rule = (at_us + self._gap_us, 0) if self._gap_us else (0, -1)
+        if self._windows:
+            times = self._times
+            times.append(at_us)
+            if len(times) > KEPT * self._keep:
+                del times[: -self._keep]
+            for n, limit, interval_us in self._windows:
+                if limit <= len(times) and times[-limit] + interval_us > at:
+                    at, rule = times[-limit] + interval_us, n
+        self.next_us, self.rule = at, rule
+
+
+class _Line:
+    """A category of the user's, and what waits of it: places, the first at the front."""
+
+    __slots__ = ("bypass", "expires_us", "name", "places", "rank", "rules")
+
+    def __init__(self, category: Category, rules: _Rules) -> None:
+        self.name = category.name
+        self.rank = LANES.index(category.lane)
+        self.bypass = category.bypass
+        self.expires_us = category.expires_us
+        self.rules = rules
+        self.places: list[int] = []
+
+
+class Replay:
+    """One user under `policies`.
+
+    latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
+    sent: for each event the µs at which it went, or EXPIRED. decided: for each, if `explained`, the rule that held it
+    last; '' for one that did not wait for its own turn.
+    """
+
+    def __init__(
+        self, policies: Policies, user: str, events: Sequence[Event], latency_us: int = 0, *, explained: bool = False
+    ) -> None:
+        """events: in the order of their times."""
+        self.sent = [EXPIRED] * len(events)
+        self.decided = [""] * len(events)
+        self._explained = explained
+        self._policies = policies
+        self._events = events
+        self._latency_us = latency_us
+        self._rules = _Rules(policies.for_user(user))
+        self._lines: dict[str, _Line] = {}
+        self._waiting: list[_Line] = []  # those in which something waits
+        self._expires = [NEVER] * len(events)
+        self._turn = 0
+
+    def run(self) -> None:
+        """Replay all of it."""
+        events, arrived, now = self._events, 0, 0
+        while arrived < len(events) or self._waiting:
+            due = self._next_look()
+            if arrived < len(events) and events[arrived].at_us <= due:
+                due = events[arrived].at_us
+            now = max(now, due)
+            while arrived < len(events) and events[arrived].at_us <= now:
+                self._line_up(arrived, events[arrived])
+                arrived += 1
+            self._look(now)
+
+    def _line_up(self, index: int, event: Event) -> None:
+        line = self._lines.get(event.category)
+        if line is None:
+            category = self._policies.category(event.category)
+            line = self._lines[event.category] = _Line(category, _Rules(category.policy))
+        if not line.places:
+            self._waiting.append(line)
+        expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
+        if expires is not None:
+            self._expires[index] = event.at_us + expires
+        heappush(line.places, index - HIGH if event.high else index)
+
+    def _next_look(self) -> int:
+        at = NEVER
+        for line in self._waiting:
+            admits = 0 if line.bypass else max(self._rules.next_us, line.rules.next_us)
+            at = min(at, admits, self._expires[line.places[0] % HIGH])
+        return at
+
+    def _look(self, now: int) -> None:
+        """Take the heads that may go now, as one look of *admit* at this user does."""
+        lines, several = self._ordered()
+        taken = i = 0
+        while i < len(lines) and taken < MOST_HEADS:
+            line = lines[i]
+            index = line.places[0] % HIGH
+            expired = self._expires[index] <= now
+            if not expired and not line.bypass and max(self._rules.next_us, line.rules.next_us) > now:
+                i += 1
+                continue
+            if self._explained:
+                self.decided[index] = self._deciding(line, now, self._events[index].at_us)
+            heappop(line.places)
+            taken += 1
+            if not line.places:
+                del lines[i]
+                self._waiting.remove(line)
+            if expired:
+                continue
+            self.sent[index] = now
+            self._rules.record(now + self._latency_us)
+            line.rules.record(now + self._latency_us)
+            i = 0
+            if several:
+                self._turn += 1
+                lines, several = self._ordered()
+        if not self._waiting:
+            self._turn = 0
+
+    def _ordered(self) -> tuple[list[_Line], bool]:
+        """As `Gates.ordered`: the urgent lane first, then the older head; every eighth turn the other way round."""
+        lines = list(self._waiting)
+        if len(lines) < 2:  # noqa: PLR2004 - nothing to order
+            return lines, False
+        several = any(line.rank != lines[0].rank for line in lines)
+        sign = -1 if several and self._turn % EVERY == EVERY - 1 else 1
+        lines.sort(key=lambda line: (line.rank * sign, line.places[0]))
+        return lines, several
+
+    def _deciding(self, line: _Line, now: int, accepted_us: int) -> str:
+        of_user, of_category = self._rules, line.rules
+        if now == accepted_us or line.bypass or max(of_user.next_us, of_category.next_us) < now:
+            return ""
+        if of_category.next_us > of_user.next_us:
+            return describe(line.name, of_category.policy, of_category.rule)
+        return describe("user", of_user.policy, of_user.rule)

@@ -1,0 +1,106 @@
+"""Traces: who was to be told something when, a JSON object a line, without tokens, texts or data.
+
+Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority` and `expires_in`
+(seconds). What else stands in it is passed over, so that a file of notifications with their times is a trace too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from sys import intern
+from typing import Any, Final, NamedTuple
+
+from notifier.errors import NotifierError
+from notifier.notification import NAME_FORM
+from notifier.policy import DEFAULT_CATEGORY
+
+LONGEST_LINE: Final = 1_000_000
+LONGEST_S: Final = 100 * 366 * 86_400.0
+PRIORITIES: Final = ("normal", "high")
+EVERY: Final = 20_000  # lines from one word about the progress to the next
+
+
+class TraceError(NotifierError):
+    """A trace that cannot be read; the text names the file, the line and what would be right."""
+
+
+class Event(NamedTuple):
+    """One notification: accepted `at_us` after the trace began, worth sending for `expires_in_us`; None is not said."""
+
+    at_us: int
+    category: str = DEFAULT_CATEGORY
+    high: bool = False
+    expires_in_us: int | None = None
+
+
+Trace = Mapping[str, list[Event]]  # each user's, in the order in which they were accepted
+
+
+def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) -> Trace:
+    """Return the trace in a file. advance: told now and then how many bytes were read since the last time.
+
+    Raise TraceError for a file that cannot be read, and for the first line that is not as it should be.
+    """
+    trace: dict[str, list[Event]] = defaultdict(list)
+    try:
+        with path.open("rb") as file:
+            for line, number in _lines(file, advance):
+                try:
+                    user, event = read_event(line)
+                except ValueError as error:
+                    raise TraceError(f"{path}:{number}: {error}") from None
+                trace[user].append(event)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    for events in trace.values():
+        events.sort(key=lambda event: event.at_us)
+    return trace
+
+
+def read_event(line: bytes) -> tuple[str, Event]:
+    """Return the user and the event of one line; raise ValueError, saying what would be right."""
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"is longer than {LONGEST_LINE:,} bytes")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(  # noqa: TRY004 - of a line of a file, as the others
+            'is not a JSON object such as {"at": 1.5, "user": "42", "category": "chat"}'
+        )
+    user, category = fields.get("user"), fields.get("category", DEFAULT_CATEGORY)
+    if not isinstance(user, str) or not user:
+        raise ValueError("user: must be text, and is needed")
+    if not isinstance(category, str) or not NAME_FORM.fullmatch(category):
+        raise ValueError("category: must be a category's name")
+    priority = fields.get("priority", "normal")
+    if priority not in PRIORITIES:
+        raise ValueError("priority: must be normal or high")
+    expires = fields.get("expires_in")
+    expires_us = None if expires is None else _microseconds("expires_in", expires)
+    if expires_us == 0:
+        raise ValueError("expires_in: must be more than 0")
+    return user, Event(_microseconds("at", fields.get("at")), intern(category), priority == "high", expires_us)
+
+
+def _microseconds(name: str, seconds: Any) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"{name}: must be a number of seconds, from 0 to a hundred years")
+    return math.ceil(round(seconds * 1_000_000, 3))
+
+
+def _lines(file: Any, advance: Callable[[int], object]) -> Iterator[tuple[bytes, int]]:
+    unsaid = 0
+    for number, line in enumerate(file, 1):
+        unsaid += len(line)
+        if number % EVERY == 0:
+            advance(unsaid)
+            unsaid = 0
+        if line.strip():
+            yield line, number
+    advance(unsaid)

@@ -1,0 +1,85 @@
+"""A preview against what it foretells: real workers on the same traffic, measured where the simulator received it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.fleet import notification, start_fleet
+from notifier import Notifier
+from notifier.preview.recording import Recorder
+from notifier.preview.replay import Replay
+from notifier.preview.trace import Event, read_event, read_trace
+
+RATES = {
+    "user": {"windows": ["5/1s", "14/4s"], "gap": "40ms"},
+    "categories": {
+        "default": {"lane": "default"},
+        "chat": {"lane": "urgent", "windows": ["2/1s"]},
+        "marketing": {"lane": "bulk", "windows": ["1/1s"]},
+        "security": {"lane": "urgent", "bypass": True},
+    },
+}
+KINDS = ("default", "default", "chat", "chat", "marketing", "security")
+SENT = 360
+USERS = 16
+OVER_S = 3.0
+
+
+def test_the_preview_agrees_with_the_workers(tmp_path: Path) -> None:
+    """The lateness of all that waits is, in sum, within 1 % of what the preview says; each user's is within 5 %.
+
+    The preview is told how long a send takes: as long as what no rule holds is measured to take.
+    """
+    trace_file = tmp_path / "trace.jsonl"
+    with start_fleet(RATES, workers=2) as fleet:
+        with fleet.notifier() as notifier:
+            warm = [notification(f"warm{n}", SENT + n) for n in range(20)]  # connections are open at other times
+            notifier.send_many(warm)
+            fleet.await_ended(len(warm))
+            with Recorder(fleet.redis) as recorder, trace_file.open("w", encoding="utf-8") as file:
+                who = produce(notifier)
+                file.writelines(recorder.read())
+                began_us = recorder.began_us
+        fleet.await_ended(len(warm) + SENT)
+        policies = fleet.settings.policies()
+        arrived_us = {int(arrival.data["n"]): arrival.at_us - began_us for arrival in fleet.arrivals()}
+    lines = [json.loads(line) for line in trace_file.read_text(encoding="utf-8").splitlines()]
+    assert [(line["user"], line["category"]) for line in lines] == who, "all were recorded, in order"
+    accepted_us = [event.at_us for event in map(event_of, lines)]
+    late_us: Counter[str] = Counter()
+    send_us = []
+    for n, (user, category) in enumerate(who):
+        if category == "security":
+            send_us.append(arrived_us[n] - accepted_us[n])
+        else:
+            late_us[user] += arrived_us[n] - accepted_us[n]
+
+    foretold_us: Counter[str] = Counter()
+    for user, events in read_trace(trace_file).items():
+        replay = Replay(policies, user, events, sum(send_us) // len(send_us))
+        replay.run()
+        waits = zip(events, replay.sent, strict=True)
+        foretold_us[user] = sum(sent - event.at_us for event, sent in waits if event.category != "security")
+    assert foretold_us.total() > SENT * 500_000, "they wait half a second each and more"
+    assert abs(late_us.total() - foretold_us.total()) <= 0.01 * foretold_us.total()
+    assert {user for user in late_us if abs(late_us[user] - foretold_us[user]) > 0.05 * foretold_us[user]} == set()
+
+
+def produce(notifier: Notifier) -> list[tuple[str, str]]:
+    """Send evenly over OVER_S; returns each one's user and category."""
+    dice = random.Random(7)
+    begun, who = time.monotonic(), []
+    for n in range(SENT):
+        time.sleep(max(0.0, begun + OVER_S * n / SENT - time.monotonic()))  # the traffic's own pace
+        who.append((f"u{dice.randrange(USERS)}", dice.choice(KINDS)))
+        priority = "high" if dice.random() < 0.1 else "normal"
+        notifier.send(notification(who[n][0], n, who[n][1], priority=priority))
+    return who
+
+
+def event_of(line: dict[str, object]) -> Event:
+    return read_event(json.dumps(line).encode())[1]

@@ -11,7 +11,7 @@ from notifier.cli import auditing, configuring, looking, previewing, sending
 from notifier.cli.output import EXIT_STATUSES
 
 app = typer.Typer(
-    help="Push notifications that never burst a user: send, look, explain, check.",
+    help="Push notifications that never burst a user: send, look, explain, check, try.",
     epilog=EXIT_STATUSES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from notifier.preview.trace import Trace, TraceError, read_trace
 from notifier.settings import load_settings, settings_path
 from notifier.units import UNITS, parse_duration
 
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 LOOK_EVERY_S: Final = 0.25
 LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
 
@@ -52,12 +54,13 @@ def record(
     recorded = 0
     try:
         with (
+            _until_interrupted() as interrupted,
             closing(connect(load_settings(context.obj))) as redis,
             Recorder(redis, hash_users=hash_users) as recorder,
             out.open("x", encoding="utf-8") as file,
             _bar(f"recording to {out.name}", seconds) as advance,
         ):
-            for passed in _looks(seconds):
+            for passed in _looks(seconds, interrupted):
                 for line in recorder.read():
                     file.write(line)
                     recorded += 1
@@ -183,17 +186,25 @@ def _clock(us: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{milliseconds / 1000:06.3f}"
 
 
-def _looks(seconds: float) -> Iterator[float]:
-    """Now and then until so many seconds have passed or Ctrl-C, and once more at the end; how many passed since."""
+def _looks(seconds: float, interrupted: Callable[[], bool]) -> Iterator[float]:
+    """Now and then until so many seconds have passed, and once after; gives how many have since the last time."""
     said = begun = time.monotonic()
+    while (left := begun + seconds - said) > 0 and not interrupted():
+        threading.Event().wait(min(left, LOOK_EVERY_S))
+        before, said = said, time.monotonic()
+        yield said - before
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM has come, which end the command at a moment of its own."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
     try:
-        while (left := begun + seconds - time.monotonic()) > 0:
-            threading.Event().wait(min(left, LOOK_EVERY_S))
-            now = time.monotonic()
-            yield now - said
-            said = now
-    except KeyboardInterrupt:
-        yield 0.0
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _write(path: Path, text: str) -> None:

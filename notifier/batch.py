@@ -17,7 +17,9 @@ Format = Literal["jsonl", "csv"]
 LONGEST_LINE: Final = 1_000_000
 # The columns of a CSV beside `data.<key>`; the device's two, and the rest under the notification's own names.
 DEVICE: Final = ("platform", "token")
+FIELDS: Final = Notification.__dataclass_fields__.keys()
 NUMBERS: Final[Mapping[str, type]] = {"expires_in": float, "badge": int}
+COLUMNS: Final = (FIELDS - {"devices", "data", "apns", "fcm", "webpush"}) | set(DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
     fields: dict[str, Any] = {"devices": [{name: given.pop(name, "") for name in DEVICE}]}
     data = {}
     for name, cell in given.items():
+        if name not in COLUMNS and not name.startswith("data."):
+            return f"{name}: is not a column; known are {', '.join(sorted(COLUMNS))}, data.…"
         try:
             value = NUMBERS.get(name, str)(cell)
         except ValueError:
@@ -92,6 +96,8 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
 
 
 def _notification(fields: dict[str, Any]) -> Notification:
+    if unknown := fields.keys() - FIELDS:
+        raise InvalidNotificationError(min(unknown), f"is not a field; known are {', '.join(sorted(FIELDS))}")
     steering = {name: fields.pop(name) for name in ("send_at", "dedupe_key", "expires_in") if name in fields}
     if isinstance(steering.get("send_at"), str):
         try:

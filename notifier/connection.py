@@ -99,6 +99,8 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     # Redis 6.2 wraps what is said inside a script; then there is no class to know it by.
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "-OOM " in str(error):
         return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return RedisUnusableError(f"Redis {_why(error)}")
     said = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {said}: {error}")
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from notifier.errors import RedisUnusableError
+from notifier.connection import unusable
 from notifier.limiter import Hold, RedisLimiter
 from notifier.policy import Policies, Policy
 from notifier.units import format_duration
@@ -80,7 +80,7 @@ class Inspection:
             for name in self._categories(user) if category is None else [category]:
                 yield from self._line(user, name)
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
 
     def explain(self, user: str, category: str) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go."""
@@ -92,7 +92,7 @@ class Inspection:
             uses += self._uses("category", f"notifier:sent:{{{user}}}:{category}", rules.category.policy, now_us)
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
         hold = held if isinstance(held, Hold) else None
         return Explanation(
             user=user,

@@ -29,6 +29,10 @@ TOKENS: Final = {
     "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
     "fcm": re.compile(r"[A-Za-z0-9_:.\-]{16,4096}"),
 }
+TOKENS_ARE: Final = {
+    "apns": "64 to 200 hexadecimal digits, an even number of them",
+    "fcm": "16 to 4,096 letters, digits and _:.-",
+}
 
 
 def mask(token: str) -> str:
@@ -240,7 +244,7 @@ def _what_is_wrong(platform: str, token: object) -> str:
             return str(error)
         return ""
     good = isinstance(token, str) and platform in TOKENS and TOKENS[platform].fullmatch(token)
-    return "" if good else f"is not a well-formed {platform} token"
+    return "" if good else f"is not a well-formed {platform} token: {TOKENS_ARE.get(platform, 'text')}"
 
 
 def _check_mapping(name: str, value: object) -> None:

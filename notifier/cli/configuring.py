@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from notifier.connection import ask, connect
 from notifier.errors import SettingsError
 from notifier.json_schema import schema_text
 from notifier.published import followers, publish, rates_in, withdraw
+from notifier.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
 from notifier.settings import Settings, load_settings, read_source, read_text, settings_path
 from notifier.settings_errors import line_of
 from notifier.units import UNITS, parse_duration
@@ -46,12 +49,29 @@ def check(
             complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
     warnings = [line_of(str(path), problem) for problem in advise(settings, _source(path))]
+    warnings += [f"{problem}; without it no worker starts on this host" for problem in _lacking(settings, os.environ)]
     if json:
         print_json({"file": str(path), "right": True, "errors": [], "warnings": warnings})
         return
     for warning in warnings:
         say(f"warning: {warning}")
     say(f"{path} is right: {_counts(settings)}")
+
+
+def _lacking(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield why secrets that a worker needs cannot be read here. Producers need none, so that is no mistake."""
+    for platform in settings.providers.platforms().values():
+        for app in platform.app_names:
+            try:
+                match platform:
+                    case FcmSettings(client="pyfcm"):
+                        platform.read_service_account(environ, app)
+                    case WebPushSettings(client="pywebpush"):
+                        platform.read_key(environ, app)
+                    case ApnsSettings(client="h2" | "apns2") if not platform.app(app).cert_file:
+                        platform.read_key(environ, app)
+            except SettingsError as error:
+                yield str(error)
 
 
 @commands.command()

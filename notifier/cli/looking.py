@@ -100,6 +100,8 @@ def explain(
         uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
         print_json(asdict(found) | {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path})
         return
+    if category not in settings.categories:
+        complain(f"{category!r} is not among the categories ({', '.join(settings.categories)}); what holds then:")
     say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}")
     owner = {"user": "the user", "category": category}
     rows = [

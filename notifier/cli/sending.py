@@ -79,7 +79,8 @@ def send_file(
     no line counts twice. Status 1 where a line was refused.
     """
     if file != STANDARD_INPUT and not file.is_file():
-        raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
+        why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
+        raise typer.BadParameter(why, param_hint="FILE")
     form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
     with Notifier.from_config(context.obj) as notifier, _open(file) as lines:
         kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")

@@ -101,6 +101,9 @@ def test_send_status_cancel(run: Run) -> None:
         (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "soon"], 2, "such as 2026"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--expires-in", "5"], 2, "without a unit"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--category", "cat"], 1, "unknown; known are"),
+        (["send", "42", "--device", "apns:abc", "--title", "T"], 1, "64 to 200 hexadecimal digits"),
+        (["send-file", "/"], 2, "/ is not a plain file; - is standard input"),
+        (["send-file", "/nowhere"], 2, "there is no file /nowhere"),
         (["--config", "/nowhere.yaml", "status", "x"], 3, "cannot be read"),
         (["statsu"], 2, "No such command"),
     ],
@@ -122,6 +125,17 @@ def test_without_redis(run: Run, tmp_path: Path) -> None:
         assert done.err.startswith("Redis does not answer") or "cannot be asked" in done.err
 
 
+def test_a_password_that_nobody_asked_for(run: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that refuses the password is not called silent, and what to look at is named."""
+    there = load_settings(config).redis.url.removeprefix("redis://")
+    monkeypatch.setenv("NOTIFIER_REDIS_URL", f"redis://:hunter2@{there}")
+    for command in (["status", "x"], ["line", "42"], ["explain", "--user", "42"]):
+        done = run("--config", str(config), *command)
+        assert done == Ran(
+            4, "", "Redis has no password, but one is given; look at redis.password_file and NOTIFIER_REDIS_URL\n"
+        )
+
+
 def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
     """Who waits, in order; what is used of each rule, where it stands in the file, and which one decides."""
     first, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
@@ -133,6 +147,7 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert first in run("line", "42").out
     assert run("line", "42", "--limit", "1").out.endswith("--limit 10\n")
     assert run("line", "41").out == "nothing waits for 41\n"
+    assert run("explain", "--user", "42", "--category", "chatt").err.startswith("'chatt' is not among the categories")
 
     told = json.loads(run("explain", "--user", "42", "--json").out)
     windows, gap = told["uses"]
@@ -216,6 +231,25 @@ def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:
     ]
     told = json.loads(run("config", "check", str(wrong), "--json").out)
     assert (told["right"], len(told["errors"])) == (False, 3)
+
+
+def test_config_check_warns_of_keys_that_are_not_here(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that a worker here could not read is a warning: the file may be right for another host."""
+    file = tmp_path / "notifier.yaml"
+    file.write_text(
+        "categories: {default: {lane: default}}\nproviders:\n  fcm: {}\n  webpush: {client: console}\n"
+        "  apns: {team_id: ABCDE12345, key_id: FGHIJ67890, topic: com.example.app, key_file: none.p8}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.delenv("NOTIFIER_FCM_SERVICE_ACCOUNT", raising=False)
+    done = run("config", "check", str(file))
+    assert done.status == 0
+    apns, fcm, right = done.out.splitlines()
+    assert apns.startswith(f"warning: providers.apns.key_file: cannot read {tmp_path}/none.p8: No such file")
+    assert fcm.startswith("warning: providers.fcm.service_account is missing; name the file there")
+    assert right.startswith(f"{file} is right")
 
 
 def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:

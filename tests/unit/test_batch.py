@@ -41,6 +41,7 @@ def test_a_bad_line_is_named_and_does_not_stop_the_rest() -> None:
     assert found[1] == found[2] == found[6] == "is not a JSON object"
     assert "devices" in str(found[4])
     assert str(found[5]).startswith("tilte: is not a field")
+    assert "send_at" in str(found[5])
 
 
 def test_csv() -> None:
@@ -60,6 +61,15 @@ def test_csv() -> None:
     assert found[4] == "has 4 cells; the first line names 7 columns"
     assert str(found[5]).startswith("send_at: is not a time such as")
     assert str(found[6]).startswith("devices[0].platform: ''")
+
+
+def test_a_column_that_is_none_is_named_with_those_there_are() -> None:
+    """A wrong column is told in the words of a CSV: platform and token, not devices."""
+    (problem,) = rows(f"usr,platform,token,title\r\nu,fcm,{TOKEN},T\r\n", "csv").values()
+    assert str(problem).startswith("usr: is not a column; known are app, ")
+    assert str(problem).endswith(
+        "dedupe_key, expires_in, platform, priority, send_at, sound, title, token, user, data.…"
+    )
 
 
 def test_text_that_is_no_unicode_is_refused_by_its_field() -> None:

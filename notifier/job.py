@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification import Notification
-from notifier.providers.apns_options import push_type
+from notifier.providers.apns.options import push_type
 
 FUNCTION: Final = "notifier.deliver"
 

@@ -21,8 +21,8 @@ from rq.worker import Worker, WorkerStatus
 from notifier.connection import check, unusable
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
+from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
-from notifier.providers.token_store import RedisTokenStore
 from notifier.settings import Settings, load_settings, settings_path
 from workers.circuits import Circuits
 from workers.engine import Engine

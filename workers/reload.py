@@ -16,9 +16,9 @@ from notifier.errors import SettingsError
 from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
 from notifier.policy import Policies
-from notifier.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode
 from notifier.settings import Settings, load_settings
-from notifier.users_files import files_at
+from notifier.settings.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode
+from notifier.settings.users_files import files_at
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
@@ -72,7 +72,7 @@ class Reload:
         return loaded[1]
 
     def told(self) -> dict[Any, str]:
-        """What this worker tells of itself in Redis; see `notifier.published`."""
+        """What this worker tells of itself in Redis; see `notifier.settings.published`."""
         return {VERSION: self._version, SOURCE: self._source, PROBLEM: self.problem}
 
     @property

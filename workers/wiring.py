@@ -15,9 +15,9 @@ from rq.connections import get_connection_kwargs
 
 from notifier.errors import SettingsError
 from notifier.notification import route
+from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Provider
-from notifier.providers.token_store import TokenStore
 from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
 from workers.flights import Tuning
@@ -70,10 +70,10 @@ def _apns(
 
 def _apns_client(name: str) -> Callable[..., Provider]:
     if name == "apns2":
-        from notifier.providers.apns2_client import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
+        from notifier.providers.apns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
 
         return Apns2Provider
-    from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - as above
+    from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - as above
 
     return ApnsProvider
 
@@ -81,7 +81,7 @@ def _apns_client(name: str) -> Callable[..., Provider]:
 def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str], shared: Shared) -> Provider:
     if settings.client == "console":
         return ConsoleProvider("fcm", app)
-    from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as above
+    from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - as above
 
     mine = settings.app(app)
     account = settings.read_service_account(environ, app)
@@ -103,7 +103,7 @@ def _webpush(settings: WebPushSettings, app: str | None, environ: Mapping[str, s
     if settings.client == "console":
         return ConsoleProvider("webpush", app)
     try:
-        from notifier.providers.webpush import WebPushProvider  # noqa: PLC0415 - as above
+        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"providers.webpush: client pywebpush needs the package {error.name}, which is not installed:"

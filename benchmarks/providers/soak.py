@@ -23,9 +23,9 @@ from benchmarks.providers.contest import make_identity
 from benchmarks.providers.task import KEY_ID, TEAM_ID, TITLE, TOPIC, device_token
 from notifier import Device, Notification
 from notifier.log import configure_logging
-from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Dispatch, Outcome, Provider
-from notifier.providers.fcm import FcmProvider
+from notifier.providers.fcm.provider import FcmProvider
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key
 from notifier.simulators.fcm import FcmSimulator

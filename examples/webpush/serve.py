@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from notifier import Device, InvalidNotificationError, Notification, Notifier
-from notifier.providers.webpush_keys import load_key, public_key
+from notifier.providers.webpush.keys import load_key, public_key
 
 HERE = Path(__file__).parent
 PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))

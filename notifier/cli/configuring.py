@@ -13,18 +13,18 @@ from typing import Annotated
 
 import typer
 
-from notifier.advice import advise
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.connection import ask, connect
 from notifier.errors import SettingsError
-from notifier.json_schema import schema_text
-from notifier.published import followers, publish, rates_in, withdraw
-from notifier.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
 from notifier.settings import Settings, load_settings, read_source, read_text, settings_path
-from notifier.settings_errors import line_of
+from notifier.settings.advice import advise
+from notifier.settings.errors import line_of
+from notifier.settings.json_schema import schema_text
+from notifier.settings.published import followers, publish, rates_in, withdraw
+from notifier.settings.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
+from notifier.settings.users_files import as_written
+from notifier.settings.yaml_source import Source
 from notifier.units import UNITS, parse_duration
-from notifier.users_files import as_written
-from notifier.yaml_source import Source
 
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
 

@@ -13,10 +13,10 @@ from notifier.cli.output import JsonOption, Status, complain, moment, print_json
 from notifier.client import Notifier
 from notifier.connection import ask, connect
 from notifier.inspection import Explanation, Inspection, Scope, Use
-from notifier.provenance import Places, Provenance
-from notifier.published import published_rates
 from notifier.settings import load_settings, read_source, read_text, settings_path
-from notifier.yaml_source import Source
+from notifier.settings.provenance import Places, Provenance
+from notifier.settings.published import published_rates
+from notifier.settings.yaml_source import Source
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MOST_SHOWN = 50

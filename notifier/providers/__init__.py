@@ -1,10 +1,13 @@
-"""The providers: one file each, the only importer of its driver. What is asked at enqueue time stands here."""
+"""The providers: a file or a folder each, the one importer of its driver. What is asked at enqueue stands here."""
 
 from __future__ import annotations
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
-from notifier.providers import apns_payload, fcm_options, fcm_payload, webpush_payload
+from notifier.providers.apns import payload as apns_payload
+from notifier.providers.fcm import options as fcm_options
+from notifier.providers.fcm import payload as fcm_payload
+from notifier.providers.webpush import payload as webpush_payload
 
 
 def check_payload(notification: Notification) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from notifier.notification import Device, Notification
-from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from notifier.notification import Device, Notification
-from notifier.providers.apns import LEAST_H2
+from notifier.providers.apns.provider import LEAST_H2
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.simulators.webpush_browser import subscription
@@ -279,7 +279,7 @@ class ApnsH2(ApnsRig):
     name = "apns-h2"
 
     def client(self) -> Callable[..., Provider]:
-        from notifier.providers.apns import ApnsProvider  # noqa: PLC0415 - not importable where apns2 is
+        from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - not importable where apns2 is
 
         return ApnsProvider
 
@@ -290,7 +290,7 @@ class ApnsApns2(ApnsRig):
     name = "apns-apns2"
 
     def client(self) -> Callable[..., Provider]:
-        from notifier.providers.apns2_client import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
+        from notifier.providers.apns2.provider import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
 
         return Apns2Provider
 
@@ -308,7 +308,7 @@ class Fcm(Rig):
         return Device("fcm", f"fcm-registration-{number:08d}")
 
     def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        from notifier.providers.fcm import FcmProvider  # noqa: PLC0415 - as in ApnsH2
+        from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - as in ApnsH2
 
         account = json.loads(Path(told["service_account"]).read_text())
         return FcmProvider(
@@ -338,7 +338,7 @@ class WebPush(Rig):
         return read_subscription(device.token).endpoint.rpartition("/")[2]
 
     def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        from notifier.providers.webpush import WebPushProvider  # noqa: PLC0415 - an extra
+        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
 
         return WebPushProvider(
             key=Path(told["key_file"]).read_text(),

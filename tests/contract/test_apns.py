@@ -12,10 +12,10 @@ from apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provider, rig
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
-from notifier.providers.apns_payload import payload
-from notifier.providers.apns_token import ProviderToken
+from notifier.providers.apns.payload import payload
+from notifier.providers.apns.token import ProviderToken
+from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.token_store import LocalTokenStore
 from notifier.simulators.certificates import make_apns_key
 from notifier.simulators.wire import Reply
 

@@ -14,11 +14,11 @@ from typing import Any
 import structlog.testing
 from apns_rig import KEY_ID, TEAM, TOKEN, rig
 
-from notifier.providers import http2_wire
-from notifier.providers.apns import apns_id
-from notifier.providers.apns_token import ProviderToken
+from notifier.providers.apns.provider import apns_id
+from notifier.providers.apns.token import ProviderToken
+from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.token_store import LocalTokenStore
+from notifier.providers.http2 import wire as http2_wire
 from notifier.simulators.wire import Reply
 
 ERRORS = 3000  # the window would end at 2,427 of these answers

@@ -14,8 +14,8 @@ from notifier.errors import InvalidNotificationError
 from notifier.job import decode_data, encode_data
 from notifier.notification import Device, Notification
 from notifier.providers import check_payload
-from notifier.providers.apns_options import OPTIONS, PUSH_TYPES
-from notifier.providers.apns_payload import payload
+from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
+from notifier.providers.apns.payload import payload
 from notifier.providers.contract import Outcome
 from notifier.simulators import apns_push_types
 

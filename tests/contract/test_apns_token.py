@@ -19,10 +19,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from notifier.errors import NotifierError
-from notifier.providers.apns import ApnsProvider
-from notifier.providers.apns_token import ProviderToken
+from notifier.providers.apns.provider import ApnsProvider
+from notifier.providers.apns.token import ProviderToken
+from notifier.providers.apns.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
 from notifier.providers.contract import Outcome
-from notifier.providers.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
 from notifier.simulators.certificates import make_apns_key
 
 TEAM, KEY_ID = "TEAM123456", "KEY1234567"

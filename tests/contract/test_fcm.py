@@ -23,11 +23,11 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
-from notifier.providers import fcm_answers
-from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.fcm import FcmProvider
-from notifier.providers.fcm_payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm import answers as fcm_answers
+from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm.provider import FcmProvider
 from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
@@ -706,7 +706,7 @@ def test_an_unusable_ca_file_is_told(account: dict[str, str], tmp_path: Path) ->
 def test_checking_a_payload_loads_no_driver() -> None:
     """Producers check payloads: that must not cost them the import of pyfcm, aiohttp or google-auth."""
     drivers = "{'pyfcm', 'aiohttp', 'google.auth', 'requests'}"
-    code = f"import sys, notifier.providers.fcm_payload; print(sorted({drivers} & set(sys.modules)))"
+    code = f"import sys, notifier.providers.fcm.payload; print(sorted({drivers} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -14,8 +14,8 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
 from notifier.providers import check_payload
 from notifier.providers.contract import Dispatch
-from notifier.providers.fcm import FcmProvider
-from notifier.providers.fcm_payload import PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm.payload import PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm.provider import FcmProvider
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.fcm_checks import counted_bytes, is_valid
 

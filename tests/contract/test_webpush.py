@@ -22,13 +22,14 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
-from notifier.providers import check_payload, webpush_answers
+from notifier.providers import check_payload
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.webpush import WebPushProvider
-from notifier.providers.webpush_crypto import LIFE_S, REFRESH_S, STRANGERS, Vapid, encrypt
-from notifier.providers.webpush_keys import load_key, make_key, public_key
-from notifier.providers.webpush_keys import main as keys_main
-from notifier.providers.webpush_payload import MAX_TTL_S, PAYLOAD_BYTES, headers, payload
+from notifier.providers.webpush import answers as webpush_answers
+from notifier.providers.webpush.crypto import LIFE_S, REFRESH_S, STRANGERS, Vapid, encrypt
+from notifier.providers.webpush.keys import load_key, make_key, public_key
+from notifier.providers.webpush.keys import main as keys_main
+from notifier.providers.webpush.payload import MAX_TTL_S, PAYLOAD_BYTES, headers, payload
+from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_certificates, make_webpush_key
 from notifier.simulators.faults import FAULTS
 from notifier.simulators.webpush import WebPushSimulator

@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 
 from notifier.errors import SettingsError
 from notifier.notification import Notification
-from notifier.providers import apns2_thread
-from notifier.providers.apns import ApnsProvider
-from notifier.providers.apns2_compat import H2Connection
-from notifier.providers.apns2_connection import Connection
-from notifier.providers.apns_payload import PAYLOAD_BYTES, payload
+from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
+from notifier.providers.apns.provider import ApnsProvider
+from notifier.providers.apns2 import thread as apns2_thread
+from notifier.providers.apns2.compat import H2Connection
+from notifier.providers.apns2.connection import Connection
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
@@ -70,7 +70,7 @@ def test_the_standard_library_is_as_before() -> None:
 import collections, collections.abc, http.client, json, logging, select, socket, ssl, sys, threading
 modules = (collections, collections.abc, http.client, json, logging, select, socket, ssl, threading)
 before = [dict(vars(module)) for module in modules]
-import notifier.providers.apns2_client
+import notifier.providers.apns2.provider
 assert "hyper" in sys.modules
 assert [dict(vars(module)) for module in modules] == before
 assert not {"Iterable", "Mapping", "MutableMapping", "MutableSet"} & vars(collections).keys()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from notifier.providers.webpush_crypto import encrypt
+from notifier.providers.webpush.crypto import encrypt
 from notifier.simulators.webpush_browser import browser, encode, subscription
 from notifier.simulators.wire import WireLog
 from notifier.subscription import read_subscription

@@ -11,8 +11,8 @@ import redis
 from notifier.connection import address, check, connect
 from notifier.embedded import EmbeddedRedis
 from notifier.errors import RedisUnusableError
-from notifier.schema import RedisSettings, Settings
 from notifier.settings import parse_settings
+from notifier.settings.schema import RedisSettings, Settings
 
 
 @pytest.fixture(scope="module")

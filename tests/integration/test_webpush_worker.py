@@ -22,7 +22,7 @@ from support import (
 
 from notifier import Device, Notifier
 from notifier.embedded import EmbeddedRedis
-from notifier.providers.webpush_keys import load_key, make_key, public_key
+from notifier.providers.webpush.keys import load_key, make_key, public_key
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog

@@ -11,7 +11,7 @@ from support import Simulators, WorkerProcess, eventually, note, notifier, worke
 
 from notifier import Notifier
 from notifier.embedded import EmbeddedRedis
-from notifier.published import Published, followers, publish, withdraw
+from notifier.settings.published import Published, followers, publish, withdraw
 from notifier.simulators.laws import largest_count
 
 BACKLOG = 20

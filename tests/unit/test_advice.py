@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.advice import advise, implied, most_in
 from notifier.policy import Policy, Window
 from notifier.settings import parse_settings
-from notifier.yaml_source import read_yaml
+from notifier.settings.advice import advise, implied, most_in
+from notifier.settings.yaml_source import read_yaml
 
 S = 1_000_000
 

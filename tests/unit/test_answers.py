@@ -9,9 +9,10 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from notifier.providers import apns_answers, fcm_answers
 from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, parse, retry_after_us, word
+from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.fcm import answers as fcm_answers
 
 TABLES = {"apns": apns_answers.TABLE, "fcm": fcm_answers.TABLE}
 TOY = Table(

@@ -5,7 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.providers.apns import APNS_IDS, apns_id
+from notifier.providers.apns.provider import APNS_IDS, apns_id
 
 
 @given(st.text(), st.text())

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from notifier.providers.apns_options import OPTIONS, PUSH_TYPES
+from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "apns.md").read_text(encoding="utf-8")

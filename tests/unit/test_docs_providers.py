@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from notifier.providers import apns_answers, fcm_answers, webpush_answers
 from notifier.providers.answers import Table
+from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Outcome
-from notifier.providers.fcm_options import OPTIONS, OURS
+from notifier.providers.fcm import answers as fcm_answers
+from notifier.providers.fcm.options import OPTIONS, OURS
+from notifier.providers.webpush import answers as webpush_answers
 from notifier.units import format_duration
 
 ROOT = Path(__file__).parents[2]

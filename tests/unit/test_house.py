@@ -16,16 +16,16 @@ LONGEST = 350
 # Each driver, and the one module of the product that imports it. The simulators stand on the other side of the
 # wire and bring what a server needs.
 DRIVERS = {
-    "h2": ("notifier/providers/http2", "notifier/providers/apns2_compat"),
-    "apns2": "notifier/providers/apns2_compat",
-    "hyper": "notifier/providers/apns2_compat",
-    "pyfcm": "notifier/providers/fcm",
+    "h2": ("notifier/providers/http2", "notifier/providers/apns2/compat"),
+    "apns2": "notifier/providers/apns2/compat",
+    "hyper": "notifier/providers/apns2/compat",
+    "pyfcm": "notifier/providers/fcm/",
     "aiohttp": "notifier/providers/http1",
-    "google": "notifier/providers/fcm",
+    "google": "notifier/providers/fcm/",
     "jwt": "notifier/providers/apns",
-    "pywebpush": "notifier/providers/webpush_crypto",
-    "py_vapid": "notifier/providers/webpush_crypto",
-    "yaml": "notifier/yaml_source",
+    "pywebpush": "notifier/providers/webpush/crypto",
+    "py_vapid": "notifier/providers/webpush/crypto",
+    "yaml": "notifier/settings/yaml_source",
     "rich": ("workers/demo/", "notifier/cli/"),
     "typer": "notifier/cli/",
 }
@@ -106,7 +106,7 @@ sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 for module in {sorted(name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in MODULES)!r}:
     # What stands on apns2 can be imported in an environment of its own alone.
-    if not module.endswith("__main__") and not module.startswith("notifier.providers.apns2_"):
+    if not module.endswith("__main__") and not module.startswith("notifier.providers.apns2."):
         __import__(module)
 assert not acts, acts
 assert threading.active_count() == 1

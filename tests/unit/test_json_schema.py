@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from notifier.errors import SettingsError
-from notifier.json_schema import schema, schema_text
 from notifier.settings import parse_settings
-from notifier.yaml_source import read_yaml
+from notifier.settings.json_schema import schema, schema_text
+from notifier.settings.yaml_source import read_yaml
 
 CONFIG = Path(__file__).parents[2] / "config"
 

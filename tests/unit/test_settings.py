@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from notifier.errors import SettingsError
 from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
-from notifier.schema import Settings
 from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
+from notifier.settings.schema import Settings
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
 SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000

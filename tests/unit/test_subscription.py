@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification, mask
 from notifier.providers import check_payload
-from notifier.providers.webpush_payload import OPTIONS, payload
+from notifier.providers.webpush.payload import OPTIONS, payload
 from notifier.subscription import KNOWN_HOSTS, read_subscription
 
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"

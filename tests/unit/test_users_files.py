@@ -11,7 +11,7 @@ import pytest
 from notifier.errors import SettingsError
 from notifier.policy import Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings
-from notifier.users_files import as_written
+from notifier.settings.users_files import as_written
 from workers.reload import _read
 
 S, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000

@@ -10,8 +10,8 @@ from redis import Redis
 
 from notifier import Device, InvalidNotificationError, Notification, Notifier, SettingsError
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.webpush import WebPushProvider
-from notifier.providers.webpush_keys import make_key
+from notifier.providers.webpush.keys import make_key
+from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
 from notifier.subscription import KNOWN_HOSTS
@@ -100,7 +100,7 @@ def test_a_missing_package_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *rest)
 
-    for name in ("notifier.providers.webpush", "notifier.providers.webpush_crypto"):
+    for name in ("notifier.providers.webpush.provider", "notifier.providers.webpush.crypto"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     settings = parse_settings(f"providers: {{webpush: {{{SUBJECT}}}}}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.providers.task import BODY, KEY_ID, TEAM_ID, TITLE, TOPIC, Task, device_token, keep_in_flight
 from notifier.log import configure_logging
 from notifier.notification import Device, Notification
-from notifier.providers.apns import ApnsProvider
+from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Dispatch, Outcome
 
 

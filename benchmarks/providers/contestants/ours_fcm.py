@@ -10,7 +10,7 @@ from benchmarks.providers.task import BODY, TITLE, Task, device_token, keep_in_f
 from notifier.log import configure_logging
 from notifier.notification import Device, Notification
 from notifier.providers.contract import Dispatch, Outcome
-from notifier.providers.fcm import FcmProvider
+from notifier.providers.fcm.provider import FcmProvider
 
 
 async def main(task: Task) -> None:

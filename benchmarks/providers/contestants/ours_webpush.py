@@ -9,8 +9,8 @@ from benchmarks.providers.task import BODY, TITLE, Task, keep_in_flight
 from notifier.log import configure_logging
 from notifier.notification import Device, Notification
 from notifier.providers.contract import Dispatch, Outcome
-from notifier.providers.webpush import WebPushProvider
-from notifier.providers.webpush_keys import make_key
+from notifier.providers.webpush.keys import make_key
+from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.webpush_browser import subscription
 
 BROWSERS = 1_000

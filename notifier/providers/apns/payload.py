@@ -1,0 +1,92 @@
+"""The payload of an APNs notification as it goes on the wire. Imports no driver: producers check cheaply."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from notifier.errors import InvalidNotificationError
+from notifier.providers.apns import options as apns_options
+from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED
+
+if TYPE_CHECKING:
+    from notifier.notification import Notification
+    from notifier.providers.apns.options import Options
+
+__all__ = ["PAYLOAD_BYTES", "limit", "payload"]
+
+# Goes into a header as it is: a line break there would end the connection for everybody's messages.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|^ | $")
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def limit(notification: Notification) -> int:
+    """Return how many bytes of payload Apple takes of this type of push."""
+    if not notification.apns:
+        return PAYLOAD_BYTES
+    return PUSH_TYPES[apns_options.push_type(notification)].payload_bytes
+
+
+def payload(notification: Notification, options: Options | None = None) -> bytes:
+    """Return the payload in compact UTF-8 JSON, of any size: `limit` is what Apple takes.
+
+    options: what `apns_options.read` made of the notification, if it was asked before.
+    Raises InvalidNotificationError for what cannot be sent to Apple at all: an option that it does not have, a
+    data key ``aps``, text that is not Unicode, a collapse id that no header can carry.
+    """
+    if "aps" in notification.data:
+        raise InvalidNotificationError("data.aps", "is Apple's own key: give the data another name")
+    if notification.collapse_id is not None and _CONTROL.search(notification.collapse_id):
+        raise InvalidNotificationError(
+            "collapse_id", "must not have control characters, nor blanks at its ends, for APNs"
+        )
+    if notification.apns:
+        options = options or apns_options.read(notification)
+        content = _with_options(notification, options)
+    else:
+        aps = _shown(notification)
+        content = {"aps": aps or {"content-available": 1}, **notification.data}
+    try:
+        return _encode(content).encode()
+    except UnicodeEncodeError:
+        raise InvalidNotificationError(_culprit(notification), "is not valid Unicode text") from None
+
+
+def _shown(notification: Notification) -> dict[str, Any]:
+    aps: dict[str, Any] = {}
+    if alert := {name: text for name in ("title", "body") if (text := getattr(notification, name))}:
+        aps["alert"] = alert
+    if notification.badge is not None:
+        aps["badge"] = notification.badge
+    if notification.sound:
+        aps["sound"] = notification.sound
+    return aps
+
+
+def _with_options(notification: Notification, options: Options) -> dict[str, Any]:
+    aps = _shown(notification)
+    if options.alert:
+        aps["alert"] = aps.get("alert", {}) | options.alert
+    if options.push_type == "liveactivity" and "sound" in aps:
+        aps.setdefault("alert", {})["sound"] = aps.pop("sound")  # a Live Activity's sound is part of its alert
+    if options.push_type == "background":
+        aps["content-available"] = 1
+    if options.push_type in RELOADED:
+        aps["content-changed"] = True
+    aps |= options.aps
+    return {"aps": aps, **notification.data} if aps or options.type.aps else dict(notification.data)
+
+
+def _culprit(notification: Notification) -> str:
+    for name in ("title", "body", "sound"):
+        try:
+            (getattr(notification, name) or "").encode()
+        except UnicodeEncodeError:
+            return name
+    for name, value in notification.apns.items():
+        try:
+            _encode(value).encode()
+        except UnicodeEncodeError:
+            return f"apns.{name}"
+    return "data"

@@ -1,0 +1,196 @@
+"""Apple's push service: one connection, many notifications at once, a provider token of our own making."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+import uuid
+from copy import copy
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.notification import mask
+from notifier.providers.answers import unsendable
+from notifier.providers.apns import answers as apns_answers
+from notifier.providers.apns import options as apns_options
+from notifier.providers.apns import tls as apns_tls
+from notifier.providers.apns.options import PAYLOAD_BYTES, Options, push_type
+from notifier.providers.apns.payload import payload
+from notifier.providers.apns.token import ProviderToken
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.http2.headers import literal, repeated
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from hpack import HeaderTuple
+
+    from notifier.providers.apns.token_store import TokenStore
+    from notifier.providers.http2.requests import Channel, Response
+
+LEAST_H2: Final = 4
+NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
+OTHER_ENVIRONMENT: Final = (
+    "the token may be of the other environment: Xcode's builds have tokens for `endpoint: sandbox`, those of"
+    " TestFlight and the App Store for production; said once, whatever follows"
+)
+ONE_ATTEMPT: Final = repeated(b"apns-expiration", b"0")  # no storage for a device that is off
+APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle").bytes
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+
+
+class ApnsProvider:
+    """Sends to iPhones and the like. topic: the app's bundle id; endpoint: ``https://host[:port]``.
+
+    It shows Apple who it is by a provider token (team_id, key_id, key: the PEM text of the .p8) or by a certificate
+    (cert_file in PEM; cert_key_file if its key stands apart). tokens: where all workers of the team share their
+    provider token; without one, this process has its own. ca_file: trust these authorities and no others.
+    timeout_us: the time from `send` to an answer, in microseconds. Raises SettingsError for what cannot be used.
+    """
+
+    platform = "apns"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        team_id: str = "",
+        key_id: str = "",
+        key: str = "",
+        cert_file: Path | None = None,
+        cert_key_file: Path | None = None,
+        endpoint: str = "https://api.push.apple.com",
+        ca_file: Path | None = None,
+        timeout_us: int = 5_000_000,
+        tokens: TokenStore | None = None,
+    ) -> None:
+        if bool(key) == bool(cert_file):
+            raise SettingsError("providers.apns: give either a provider token's key or cert_file, not both")
+        host, port, authority = apns_tls.split(endpoint)
+        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
+        tls = apns_tls.context(ca_file, cert_file, cert_key_file)
+        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
+        self._log = structlog.get_logger(__name__)
+        self._warned_of_environment = False
+        self._same_on_all = (
+            repeated(b":method", b"POST"),
+            repeated(b":scheme", b"https"),
+            repeated(b":authority", authority),
+        )
+        self._send_to(topic)
+
+    def for_topic(self, topic: str) -> ApnsProvider:
+        """The provider of another app of the same sign-in, over this one's connection; closing one closes both."""
+        other = copy(self)
+        other._send_to(topic)  # noqa: SLF001 - a copy of this one
+        return other
+
+    def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
+        """The way to Apple; another client goes another."""
+        check_h2()
+        from notifier.providers.http2 import channel as http2_channel  # noqa: PLC0415 - an h2 that is too old cannot be imported
+
+        return http2_channel.Channel(host=host, port=port, tls=tls, timeout_s=timeout_s)
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; every trouble is an answer."""
+        notification = dispatch.notification
+        try:
+            options = apns_options.read(notification) if notification.apns else None
+            body = payload(notification, options)
+        except InvalidNotificationError as error:
+            return unsendable(error)
+        if len(body) > (options.type.payload_bytes if options else PAYLOAD_BYTES):
+            return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
+        authorization = b""
+        if self._token is not None:
+            authorization = self._token.current() or await self._token.fetch()
+            if not authorization:
+                return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
+        headers = self._headers(dispatch, options, authorization)
+        result = await self._channel.request(headers, body, send_by=dispatch.send_by)
+        return result if isinstance(result, Answer) else await self._read(dispatch, result, authorization)
+
+    async def close(self) -> None:
+        """Close the connection; sends under way answer UNKNOWN."""
+        if self._token is not None:
+            await self._token.close()
+        await self._channel.close()
+
+    async def _read(self, dispatch: Dispatch, result: Response, authorization: bytes) -> Answer:
+        answer = apns_answers.read(result.status, result.headers, result.body)
+        if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
+            return Answer(Outcome.UNSENT, answer.status, answer.reason)
+        if answer.outcome is Outcome.FAULT:
+            self._log.debug(  # the circuit of the route is what people are told of, once
+                "apns_fault",
+                job_id=dispatch.job_id,
+                token=mask(dispatch.device.token),
+                apns_id=apns_id(dispatch.job_id, dispatch.device.token),
+                status=answer.status,
+                reason=answer.reason,
+            )
+        if answer.reason == "BadDeviceToken" and not self._warned_of_environment:
+            self._warned_of_environment = True
+            self._log.warning("bad_device_token", token=mask(dispatch.device.token), hint=OTHER_ENVIRONMENT)
+        return answer
+
+    def _headers(self, dispatch: Dispatch, options: Options | None, authorization: bytes) -> list[HeaderTuple]:
+        # Apple asks for the path and the token outside the compression table; ids would only push out of it
+        # what does repeat.
+        token, notification = dispatch.device.token, dispatch.notification
+        headers = [
+            literal(b":path", b"/3/device/" + token.encode()),
+            *self._same_on_all,
+            *(self._kind(options) if options else self._without_options[push_type(notification)]),
+            literal(b"apns-id", apns_id(dispatch.job_id, token).encode()),
+        ]
+        if authorization:
+            headers.append(literal(b"authorization", authorization))
+        if options and not options.store:
+            headers.append(ONE_ATTEMPT)
+        elif dispatch.ttl_us is not None:
+            now_s = self._token.wall_s() if self._token else time.time()
+            headers.append(literal(b"apns-expiration", b"%d" % math.ceil(now_s + dispatch.ttl_us / 1_000_000)))
+        if notification.collapse_id is not None:
+            headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
+        return headers
+
+    def _send_to(self, topic: str) -> None:
+        self._topic = topic
+        self._without_options = {
+            kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
+            for kind in ("alert", "background")
+        }
+
+    def _kind(self, options: Options) -> tuple[HeaderTuple, ...]:
+        topic = options.topic or self._topic + options.type.suffix
+        return (
+            repeated(b"apns-topic", topic.encode()),
+            repeated(b"apns-push-type", options.push_type.encode()),
+            repeated(b"apns-priority", b"%d" % options.priority),
+        )
+
+
+def apns_id(job_id: str, token: str) -> str:
+    """Return Apple's id of a job's message to one device: the same at each attempt, and to be told to Apple.
+
+    A UUID of version 5 as `uuid.uuid5` makes it, in a quarter of its time, which is a twentieth of a send's.
+    """
+    digest = hashlib.sha1(APNS_IDS + f"{job_id}:{token}".encode(), usedforsecurity=False).hexdigest()
+    parts = digest[:8], digest[8:12], f"5{digest[13:16]}", _VARIANT[digest[16]] + digest[17:20], digest[20:32]
+    return "-".join(parts)
+
+
+def check_h2() -> None:
+    """Raise SettingsError where the h2 that is installed is one of apns2's, which this client cannot use."""
+    if int((installed := version("h2")).partition(".")[0]) < LEAST_H2:
+        raise SettingsError(
+            f"providers.apns.client: h2 needs h2 {LEAST_H2}, and here is h2 {installed}, as apns2 needs it: choose"
+            " client apns2, or install push-throttle without the extra apns2"
+        )

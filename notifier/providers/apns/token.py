@@ -1,0 +1,191 @@
+"""Apple's provider token: a JWT signed with the team's .p8 key, one for all workers of the team.
+
+Apple wants a token no older than an hour and a new one no sooner than 20 minutes after the last. So it is signed by
+whoever finds none, or an old one, in the store, and offered there; of several who do so at once the store takes
+one, and all send with that. The store's clock tells its age and stands in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from typing import Final
+
+import jwt
+import structlog
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from notifier.errors import SettingsError
+from notifier.providers.apns.token_store import Kept, LocalTokenStore, TokenStore, TokenStoreError
+
+SECOND_US: Final = 1_000_000
+REFRESH_US: Final = 40 * 60 * SECOND_US  # Apple refuses a token of over 60 minutes…
+LEAST_US: Final = 20 * 60 * SECOND_US  # …and a new one within 20 minutes of the last
+USABLE_S: Final = 59 * 60.0  # while the store cannot be asked
+AHEAD_US: Final = 60 * SECOND_US  # clocks of two Redis servers differ by less; more says that one was set back
+LOOK_EVERY_S: Final = 60.0  # at the store: what another worker made anew is found, what the store lost is put back
+AGAIN_S: Final = 1.0  # after a look that failed, and between two looks for one refused token
+STORE_TIMEOUT_S: Final = 1.0
+NONCE_BYTES: Final = 12
+
+
+class ProviderToken:
+    """The `authorization` header's value; lives in one event loop. store: where the team shares it.
+
+    Raises SettingsError if the key is not a P-256 private key in PEM; the text never shows it.
+    """
+
+    def __init__(self, *, team_id: str, key_id: str, key: str, store: TokenStore | None = None) -> None:
+        self._team_id = team_id
+        self._key_id = key_id
+        self._key = _load(key)
+        self._store = store or LocalTokenStore()
+        # With the key in its name: a key that was replaced under its old id is not another's, and cannot read it.
+        self._name = f"apns:{team_id}:{key_id}:{_fingerprint(self._key)}"
+        self._seal = AESGCM(_sealing_key(self._key))
+        self._log = structlog.get_logger(__name__).bind(team_id=team_id, key_id=key_id)
+        self._authorization = b""
+        self._sealed = b""
+        self._made_us = 0
+        self._clock_ahead_s: float | None = None  # the store's clock less the loop's
+        self._usable_until = self._look_at = self._refused_at = -1.0  # on the loop's clock
+        self._lock = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._store_lost = False
+
+    def current(self) -> bytes:
+        """Return ``bearer <JWT>``; empty where none can be had without waiting: then ask `fetch`."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            self._look_soon()
+        return self._authorization if now < self._usable_until else b""
+
+    async def fetch(self) -> bytes:
+        """Return ``bearer <JWT>`` as soon as the store has answered; empty where it does not."""
+        if authorization := self.current():
+            return authorization
+        await asyncio.shield(self._look_soon())
+        return self.current()
+
+    async def renew(self, refused: bytes) -> bool:
+        """Return whether a send with the token `refused` as expired is worth another try with a newer one."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if refused == self._authorization and now >= self._refused_at + AGAIN_S:
+                self._refused_at = now
+                await self._look(refused)
+        return refused != self._authorization
+
+    def wall_s(self) -> float:
+        """Return the seconds since 1970 by the store's clock: this machine's may be wrong by hours."""
+        if self._clock_ahead_s is None:
+            return time.time()
+        return asyncio.get_running_loop().time() + self._clock_ahead_s
+
+    async def close(self) -> None:
+        """End a look that is under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def _look_soon(self) -> asyncio.Task[None]:
+        if self._looking is None or self._looking.done():
+            self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY_S
+            self._looking = asyncio.create_task(self._look_in_turn())
+        return self._looking
+
+    async def _look_in_turn(self) -> None:
+        async with self._lock:
+            await self._look()
+
+    async def _look(self, refused: bytes = b"") -> None:
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                self._take(*await self._ask(refused))
+        except (TokenStoreError, TimeoutError) as error:
+            self._look_at = asyncio.get_running_loop().time() + AGAIN_S
+            log = self._log.debug if self._store_lost else self._log.warning
+            log("provider_token_store_unreachable", why=str(error) or type(error).__name__)
+            self._store_lost = True
+        else:
+            self._store_lost = False
+
+    async def _ask(self, refused: bytes) -> tuple[Kept, bytes]:
+        kept = await self._store.look(self._name)
+        authorization = self._open(kept)
+        if authorization and not self._is_old(kept, refused=authorization == refused):
+            return kept, authorization
+        kept = await self._replace(kept)
+        if authorization := self._open(kept):
+            return kept, authorization
+        raise TokenStoreError("what another puts into the store cannot be read")
+
+    def _is_old(self, kept: Kept, *, refused: bool) -> bool:
+        age_us = kept.now_us - kept.made_us
+        return age_us >= (LEAST_US if refused else REFRESH_US) or age_us < -AHEAD_US
+
+    async def _replace(self, kept: Kept) -> Kept:
+        # A store that has lost its data is given back the token that Apple knows.
+        mine = Kept(self._sealed, self._made_us, kept.now_us)
+        if not kept.sealed and mine.sealed and not self._is_old(mine, refused=False):
+            return await self._store.offer(self._name, b"", mine.sealed, mine.made_us)
+        claims = {"iss": self._team_id, "iat": kept.now_us // SECOND_US}
+        token = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = nonce + self._seal.encrypt(nonce, b"bearer " + token.encode(), self._name.encode())
+        return await self._store.offer(self._name, kept.sealed, sealed, kept.now_us)
+
+    def _open(self, kept: Kept) -> bytes:
+        if not kept.sealed or kept.sealed == self._sealed:
+            return self._authorization if kept.sealed else b""
+        try:
+            return self._seal.decrypt(kept.sealed[:NONCE_BYTES], kept.sealed[NONCE_BYTES:], self._name.encode())
+        except (InvalidTag, ValueError):
+            self._log.warning("provider_token_unreadable", why="what stands in the store was not sealed by this key")
+            return b""
+
+    def _take(self, kept: Kept, authorization: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        self._authorization, self._sealed, self._made_us = authorization, kept.sealed, kept.made_us
+        age_s = (kept.now_us - kept.made_us) / SECOND_US
+        self._usable_until = now + USABLE_S - age_s
+        self._look_at = now + min(LOOK_EVERY_S, max(REFRESH_US / SECOND_US - age_s, AGAIN_S))
+        self._clock_ahead_s = kept.now_us / SECOND_US - now
+
+
+def _load(pem: str) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        # From None: the parser's own words may quote what it could not read.
+        raise SettingsError(
+            "providers.apns.key: is not a provider key: give the text of the .p8 file from Apple's developer"
+            " page, from -----BEGIN PRIVATE KEY----- to -----END PRIVATE KEY----- (without a password)"
+        ) from None
+    return key
+
+
+def _fingerprint(key: ec.EllipticCurvePrivateKey) -> str:
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(public).hexdigest()[:8]
+
+
+def _sealing_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    secret = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    # One that every holder of the .p8 can derive and nobody else: a copy of Redis's data gives no token away.
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=b"push-throttle provider token").derive(secret)

@@ -1,0 +1,1 @@
+"""Firebase Cloud Messaging: the provider, and everything that is Google's alone."""

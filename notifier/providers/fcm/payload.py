@@ -1,0 +1,169 @@
+"""A notification as the parts of an FCM message.
+
+No driver is imported here: producers load this module to check a payload before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from notifier.errors import InvalidNotificationError
+from notifier.providers.fcm.options import check_data_key, check_options, check_unicode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from notifier.notification import Notification
+
+PAYLOAD_BYTES: Final = 4096
+MAX_TTL_S: Final = 2_419_200  # four weeks, also what FCM assumes without a ttl
+SECOND_US: Final = 1_000_000
+# What FCM limits of a platform's block; the rest of it only routes the message.
+COUNTED: Final = {"android": ("data", "notification"), "apns": ("payload",), "webpush": ("data", "notification")}
+# What a header of Apple's, and one of web push (RFC 8030), can carry of a collapse id.
+APNS_COLLAPSE_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+WEBPUSH_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+# Compact, in UTF-8. `default=dict` is for mappings that are no dict.
+to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=dict).encode
+
+
+def message_arguments(notification: Notification, ttl_us: int | None) -> dict[str, Any]:
+    """Build the arguments of pyfcm's `parse_payload` for a notification, save the token.
+
+    FCM's data is text to text: a value that is not text travels as its JSON (``true``, ``3``, ``{"a":1}``).
+    The notification's own options of FCM go over what is made here, save what the laws need: nothing outlives its
+    expiry, on whatever a device of FCM's is (a phone with Android, one of Apple's, a browser).
+    ttl_us: microseconds, rounded down to whole seconds, 0 being now or never; None leaves FCM's four weeks.
+    Raises InvalidNotificationError, naming the field, for what FCM does not carry.
+    """
+    options = notification.fcm
+    if options:
+        check_options(options)
+    for name in ("title", "body", "sound", "collapse_id"):
+        check_unicode(name, getattr(notification, name))
+    title, body, image = notification.title, notification.body, options.get("image")
+    data, shown = notification.data, bool(title or body)
+    if image is not None and not shown:
+        raise InvalidNotificationError("fcm.image", "is shown beside a title or a body, and there is neither")
+    high = shown or notification.priority == "high"
+    if options.get("data_only"):
+        data, shown = _with_text(data, {"title": title, "body": body, "image": image}), False
+    ttl_s = None if ttl_us is None else min(max(ttl_us // SECOND_US, 0), MAX_TTL_S)
+    arguments: dict[str, Any] = {
+        "notification_title": title if shown else None,
+        "notification_body": body if shown else None,
+        "data_payload": _data("data", data),
+        "android_config": _android(notification, ttl_s, shown=shown, high=high),
+        "apns_config": _apns(notification, ttl_s, shown=shown),
+        "webpush_config": _webpush(notification, ttl_s),
+    }
+    if shown and image is not None:
+        arguments["notification_image"] = image
+    if "fcm_options" in options:
+        arguments["fcm_options"] = dict(options["fcm_options"])
+    return arguments
+
+
+def payload_size(notification: Notification) -> int:
+    """Count the bytes of what FCM limits to `PAYLOAD_BYTES`, as they go on the wire.
+
+    That is: notification, data, and the payload of each platform's block; the token, priority, ttl, headers and the
+    like only route the message. FCM counts the payload's keys and values; this counts their JSON, so it may refuse a
+    little early and never late.
+    Raises InvalidNotificationError, naming the field, for what FCM does not carry.
+    """
+    arguments = message_arguments(notification, None)
+    counted: dict[str, Any] = {}
+    alert = {name: text for name in ("title", "body", "image") if (text := arguments.get(f"notification_{name}"))}
+    if alert:
+        counted["notification"] = alert
+    if arguments["data_payload"]:
+        counted["data"] = arguments["data_payload"]
+    for platform, names in COUNTED.items():
+        block = arguments[f"{platform}_config"]
+        if payload := {name: block[name] for name in names if name in block}:
+            counted[platform] = payload
+    return len(to_json(counted).encode())
+
+
+def _android(notification: Notification, ttl_s: int | None, *, shown: bool, high: bool) -> dict[str, Any]:
+    options = notification.fcm.get("android", {})
+    block: dict[str, Any] = {"priority": "HIGH" if high else "NORMAL", **options}
+    if ttl_s is not None:
+        block["ttl"] = f"{ttl_s}s"
+    if notification.collapse_id is not None:
+        block["collapse_key"] = notification.collapse_id
+    look: dict[str, Any] = {}
+    if shown:
+        if notification.sound:
+            look["sound"] = notification.sound
+        if notification.badge:  # to FCM 0 is "not set"
+            look["notification_count"] = notification.badge
+        if notification.collapse_id is not None:
+            # The collapse key replaces what is still at FCM, the tag what the device already shows.
+            look["tag"] = notification.collapse_id
+    if look or "notification" in options:
+        block["notification"] = look | dict(options.get("notification", {}))
+    if "data" in options:
+        block["data"] = _data("fcm.android.data", options["data"])
+    return block
+
+
+def _apns(notification: Notification, ttl_s: int | None, *, shown: bool) -> dict[str, Any]:
+    options = notification.fcm.get("apns", {})
+    block: dict[str, Any] = dict(options)
+    headers: dict[str, str] = {}
+    if ttl_s is not None:
+        headers["apns-expiration"] = str(int(time.time()) + ttl_s if ttl_s else 0)
+    if notification.collapse_id is not None and APNS_COLLAPSE_ID.fullmatch(notification.collapse_id):
+        headers["apns-collapse-id"] = notification.collapse_id
+    if not shown and (headers or options):
+        headers["apns-priority"] = "5"  # all that Apple allows for data alone
+    if headers:
+        block["headers"] = headers | dict(options.get("headers", {}))
+    aps: dict[str, Any] = {}
+    if shown and notification.sound:
+        aps["sound"] = notification.sound
+    if shown and notification.badge is not None:
+        aps["badge"] = notification.badge
+    if aps:
+        payload = options.get("payload", {})
+        block["payload"] = {**payload, "aps": aps | dict(payload.get("aps", {}))}
+    return block
+
+
+def _webpush(notification: Notification, ttl_s: int | None) -> dict[str, Any]:
+    options = notification.fcm.get("webpush", {})
+    block: dict[str, Any] = dict(options)
+    headers: dict[str, str] = {}
+    if ttl_s is not None:
+        headers["TTL"] = str(ttl_s)
+    if notification.collapse_id is not None and WEBPUSH_TOPIC.fullmatch(notification.collapse_id):
+        headers["Topic"] = notification.collapse_id
+    if headers:
+        block["headers"] = headers | dict(options.get("headers", {}))
+    if "data" in options:
+        block["data"] = _data("fcm.webpush.data", options["data"])
+    return block
+
+
+def _with_text(data: Mapping[str, Any], texts: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the data with the texts that there are."""
+    for name, text in texts.items():
+        if text and name in data:
+            raise InvalidNotificationError(f"data.{name}", f"is where fcm.data_only puts the {name}: rename it")
+    return {**data, **{name: text for name, text in texts.items() if text}}
+
+
+def _data(path: str, data: Mapping[str, Any]) -> dict[str, str]:
+    for key in data:
+        check_data_key(path, key)
+    text = {key: value if isinstance(value, str) else to_json(value) for key, value in data.items()}
+    for key, value in text.items():
+        check_unicode(path, key)
+        check_unicode(f"{path}.{key}", value)
+    return text

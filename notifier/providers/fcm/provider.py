@@ -1,0 +1,130 @@
+"""FCM over HTTP v1: pyfcm builds the messages, google-auth gets the access token, pooled aiohttp sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import structlog
+from pyfcm import FCMNotification
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification import mask
+from notifier.providers.answers import unsendable
+from notifier.providers.backoff import SECOND_US, Turns
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.fcm import answers as fcm_answers
+from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
+from notifier.providers.fcm.tokens import AccessTokens, check_https, read_account
+from notifier.providers.http1 import Pool, tls_context
+
+UNAUTHORIZED: Final = 401
+
+
+class FcmProvider:
+    """Sends to FCM over kept connections; neither sleeps nor retries.
+
+    service_account: the parsed JSON file of a Google service account. endpoint: scheme, host and port.
+    ca_file: PEM to trust in place of the system's authorities, for FCM and the token endpoint alike.
+    timeout_us: for a connection, for an answer, and for the token endpoint, each.
+    max_connections: open at once; sends beyond them wait. dry_run: FCM checks each message and delivers none.
+    Raises SettingsError, which never shows the key, for an account or a CA file that cannot be used.
+    """
+
+    platform: str = "fcm"
+
+    def __init__(
+        self,
+        *,
+        service_account: Mapping[str, Any],
+        endpoint: str = "https://fcm.googleapis.com",
+        ca_file: Path | None = None,
+        timeout_us: int = 5 * SECOND_US,
+        max_connections: int = 100,
+        dry_run: bool = False,
+    ) -> None:
+        credentials = read_account(service_account)
+        check_https("endpoint", endpoint)
+        timeout_s = timeout_us / SECOND_US
+        self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
+        self._origin = endpoint.rstrip("/")
+        self._url: str = self._messages.fcm_end_point
+        self._tokens = AccessTokens(credentials, ca_file, timeout_s)
+        tls = tls_context(ca_file, "providers.fcm.ca_file")
+        self._pool = Pool("fcm", tls=tls, timeout_s=timeout_s, max_connections=max_connections)
+        self._turns = Turns()
+        self._log = structlog.get_logger(__name__)
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; see `Provider.send`. One device's sends reach FCM in the order of the calls."""
+        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
+            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
+
+    async def _send(self, dispatch: Dispatch) -> Answer:
+        try:
+            body = self._messages.build(dispatch)
+        except InvalidNotificationError as error:
+            return unsendable(error)
+        token = self._tokens.ready()
+        if not token:
+            if unsent := self._pool.unsent(self._origin, dispatch.send_by):
+                return unsent
+            fetched = await self._tokens.get(dispatch.send_by)
+            if isinstance(fetched, Answer):
+                return fetched
+            token = fetched
+        answer = await self._post(body, token, dispatch.send_by)
+        if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
+            self._log.debug(  # the circuit of the route is what people are told of, once
+                "fcm_fault",
+                job_id=dispatch.job_id,
+                token=mask(dispatch.device.token),
+                status=answer.status,
+                reason=answer.reason,
+            )
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
+        self._tokens.close()
+        await self._pool.close()
+
+    async def _post(self, body: bytes, token: str, send_by: float) -> Answer:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        response = await self._pool.post(self._url, body, headers, origin=self._origin, send_by=send_by)
+        if isinstance(response, Answer):
+            return response
+        answer = fcm_answers.read(response.status, response.headers, response.body)
+        if answer.outcome is Outcome.UNSENT:
+            return self._tokens.refused(token, answer)
+        self._tokens.accepted(token)
+        return answer
+
+
+class _Messages(FCMNotification):
+    """pyfcm for the form of a message and its address alone: what it sends with sleeps and retries."""
+
+    def __init__(self, credentials: Any, project_id: str, endpoint: str, *, dry_run: bool) -> None:
+        super().__init__(credentials=credentials, project_id=project_id)
+        self.FCM_END_POINT_BASE = f"{endpoint.rstrip('/')}/v1/projects"
+        self._dry_run = dry_run
+
+    def build(self, dispatch: Dispatch) -> bytes:
+        """Build the request's body; raises InvalidNotificationError for what FCM does not carry."""
+        arguments = message_arguments(dispatch.notification, dispatch.ttl_us)
+        body: bytes = self.parse_payload(  # type: ignore[no-untyped-call]
+            fcm_token=dispatch.device.token, dry_run=self._dry_run, **arguments
+        )
+        # What is counted is a part of the body: a short one needs no count.
+        if len(body) > PAYLOAD_BYTES and (size := payload_size(dispatch.notification)) > PAYLOAD_BYTES:
+            raise InvalidNotificationError("body", f"{size} bytes on the wire; at most {PAYLOAD_BYTES} are allowed")
+        return body
+
+    def json_dumps(self, data: Any) -> bytes:
+        """Write as pyfcm does, without making an encoder for each message."""
+        return to_json(data).encode()
+
+    @property
+    def requests_session(self) -> NoReturn:
+        raise NotImplementedError("sends go over FcmProvider's own session")

@@ -1,0 +1,1 @@
+"""Web Push: the provider, and everything that is Web Push's alone."""

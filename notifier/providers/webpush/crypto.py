@@ -1,0 +1,86 @@
+"""pywebpush for what is encrypted and signed; the requests are not its own: it keeps no connection and no deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from py_vapid import Vapid02
+from pywebpush import WebPusher
+
+from notifier.providers.contract import Outcome
+from notifier.providers.webpush.keys import load_key
+from notifier.subscription import Subscription
+
+LIFE_S: Final = 12 * 3600  # a push service refuses more than 24 hours; ours and its clock may differ by as much again
+REFRESH_S: Final = 6 * 3600.0
+MOST_ORIGINS: Final = 1000
+STRANGERS: Final = 4  # so many subscriptions in a row may be refused before the key itself is held to be wrong
+
+
+def encrypt(subscription: Subscription, plaintext: bytes) -> bytes:
+    """Return the body for this browser's eyes alone (RFC 8291, aes128gcm): one record of at most 4,096 bytes."""
+    keys = {"p256dh": subscription.p256dh, "auth": subscription.auth}
+    body: bytes = WebPusher({"endpoint": subscription.endpoint, "keys": keys}).encode(plaintext)["body"]
+    return body
+
+
+class Authorization:
+    """What shows one push service who sends, and what that service has made of it so far.
+
+    header: the value of ``Authorization``. A refusal of it looks the same whether this one subscription was made for
+    another key, or our key, subject or clock is wrong for all. Several in a row, with none taken between them, are our
+    fault. Until then, a service that has taken it before refuses the subscription, and of another it cannot be told.
+    """
+
+    def __init__(self, header: str, issued_at: float) -> None:
+        self.header = header
+        self.issued_at = issued_at
+        self._taken = False
+        self._refused: set[str] = set()
+
+    def taken(self) -> None:
+        """Note that the service took a message with it."""
+        self._taken = True
+        self._refused.clear()
+
+    def refused(self, endpoint: str) -> Outcome:
+        """Note that the service refused it for this endpoint. Return what that is.
+
+        REJECTED: the subscription is another key's. FAULT: ours is wrong. RETRY: it cannot be told yet, so that one
+        old subscription neither stops the others nor is given up for a mistake of ours.
+        """
+        if len(self._refused) <= STRANGERS:
+            self._refused.add(endpoint)
+        if len(self._refused) > STRANGERS:
+            return Outcome.FAULT
+        return Outcome.REJECTED if self._taken else Outcome.RETRY
+
+
+class Vapid:
+    """Signs who sends (RFC 8292), for each push service once in six hours.
+
+    key: as `load_key` takes it; raises SettingsError otherwise. subject: ``mailto:`` or ``https:``, whom a push service
+    may turn to. clock: seconds since 1970.
+    """
+
+    def __init__(self, *, key: str, subject: str, clock: Callable[[], float] = time.time) -> None:
+        # Not strict: the subject has been checked, more closely than py_vapid would.
+        self._vapid = Vapid02(load_key(key), conf={"no-strict": True})  # type: ignore[no-untyped-call]
+        self._subject = subject
+        self._clock = clock
+        self._made: dict[str, Authorization] = {}
+
+    def authorization(self, origin: str) -> Authorization:
+        """Return what to show this push service; origin: ``https://host[:port]``."""
+        now = self._clock()
+        made = self._made.get(origin)
+        # A clock that was set back would keep one in use past its end.
+        if made is None or not 0 <= now - made.issued_at < REFRESH_S:
+            claims = {"sub": self._subject, "aud": origin, "exp": int(now) + LIFE_S}
+            if len(self._made) >= MOST_ORIGINS:  # they come from clients
+                self._made.clear()
+            header: str = self._vapid.sign(claims)["Authorization"]  # type: ignore[no-untyped-call]
+            made = self._made[origin] = Authorization(header, now)
+        return made

@@ -1,0 +1,129 @@
+"""Web Push to browsers (RFC 8030): pywebpush encrypts and signs, pooled aiohttp sends, to as many servers as there are
+browser vendors, of which one that is down holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification import mask
+from notifier.providers.answers import unsendable
+from notifier.providers.backoff import SECOND_US, Turns
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.http1 import Pool, tls_context
+from notifier.providers.webpush import answers as webpush_answers
+from notifier.providers.webpush.crypto import Vapid, encrypt
+from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
+from notifier.subscription import KNOWN_HOSTS, Subscription, read_subscription
+
+CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
+
+OUR_OWN: Final = frozenset({"Closed", "TooLate"})  # not sent for reasons of this worker's own
+STRANGER_US: Final = 60 * SECOND_US
+
+
+class WebPushProvider:
+    """Sends to browsers over kept connections; neither sleeps nor retries, and follows no redirect.
+
+    key: the VAPID private key, as `load_key` takes it. subject: ``mailto:`` or ``https:``, whom a push service may turn
+    to. hosts: the push services that may be talked to, as `Subscription.is_at` reads them. ca_file: trust these
+    authorities and no others. timeout_us: for a connection and for an answer, each. max_connections: open at once to
+    one server. Raises SettingsError, which never shows the key, for what cannot be used.
+    """
+
+    platform = "webpush"
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        subject: str,
+        hosts: Iterable[str] = KNOWN_HOSTS,
+        ca_file: Path | None = None,
+        timeout_us: int = 5 * SECOND_US,
+        max_connections: int = 50,
+    ) -> None:
+        self._vapid = Vapid(key=key, subject=subject)
+        self._hosts = tuple(hosts)
+        self._pool = Pool(
+            "webpush",
+            tls=tls_context(ca_file, "providers.webpush.ca_file"),
+            timeout_s=timeout_us / SECOND_US,
+            max_connections=max_connections,
+        )
+        self._turns = Turns()
+        self._log = structlog.get_logger(__name__)
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one browser; every trouble is an answer. One browser's sends arrive in the order of the calls."""
+        prepared = self._prepare(dispatch)
+        if isinstance(prepared, Answer):
+            return prepared
+        subscription, plaintext = prepared
+        async with self._turns.turn(subscription.endpoint, dispatch.send_by) as held:
+            if not held:
+                return Answer(Outcome.UNSENT, reason="TooLate")
+            # Before the work of encrypting, which is in vain while the server is down.
+            unsent = self._pool.unsent(subscription.origin, dispatch.send_by)
+            answer = unsent or await self._send(subscription, plaintext, dispatch)
+        if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
+            return replace(answer, outcome=Outcome.RETRY, retry_after_us=STRANGER_US)
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
+        await self._pool.close()
+
+    def _prepare(self, dispatch: Dispatch) -> tuple[Subscription, bytes] | Answer:
+        try:
+            subscription = read_subscription(dispatch.device.token)
+            plaintext = payload(dispatch.notification)
+        except ValueError:
+            return Answer(Outcome.REJECTED, reason="BadSubscription")
+        except InvalidNotificationError as error:
+            return unsendable(error)
+        if not subscription.is_at(self._hosts):
+            return Answer(Outcome.REJECTED, reason="HostNotAllowed")
+        if len(plaintext) > PAYLOAD_BYTES:
+            return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
+        return subscription, plaintext
+
+    def _exists(self, subscription: Subscription) -> bool:
+        # Under `*.example.com` a stranger can name a server that there never was. What is named in full, and what has
+        # ever answered, is down for now, and waits; another may only be tried as often as its message is worth.
+        return subscription.host in self._hosts or self._pool.has_reached(subscription.origin)
+
+    async def _send(self, subscription: Subscription, plaintext: bytes, dispatch: Dispatch) -> Answer:
+        authorization = self._vapid.authorization(subscription.origin)
+        response = await self._pool.post(
+            subscription.endpoint,
+            encrypt(subscription, plaintext),
+            {**CONTENT, **headers(dispatch.notification, dispatch.ttl_us), "Authorization": authorization.header},
+            origin=subscription.origin,
+            send_by=dispatch.send_by,
+        )
+        if isinstance(response, Answer):
+            return response
+        answer = webpush_answers.read(response.status, response.headers, response.body)
+        if answer.outcome is Outcome.DELIVERED:
+            authorization.taken()
+        elif webpush_answers.is_about_credentials(answer):
+            outcome = authorization.refused(subscription.endpoint)
+            wait_us = None if outcome is Outcome.REJECTED else answer.retry_after_us
+            answer = replace(answer, outcome=outcome, reason=answer.reason or "AnotherKey", retry_after_us=wait_us)
+        if answer.outcome is Outcome.FAULT:
+            self._log.error(
+                "webpush_fault",
+                job_id=dispatch.job_id,
+                origin=subscription.origin,
+                token=mask(dispatch.device.token),
+                status=answer.status,
+                reason=answer.reason,
+            )
+        return answer

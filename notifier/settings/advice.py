@@ -1,0 +1,121 @@
+"""What is right in a configuration and still not meant: rules that can never bind, tiers that nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from notifier.policy import Policy, Window
+from notifier.settings.yaml_source import Path, Problem, Source
+from notifier.units import format_duration
+
+if TYPE_CHECKING:
+    from notifier.settings.schema import CategorySettings, Settings
+
+
+def advise(settings: Settings, source: Source) -> list[Problem]:
+    """Warnings about settings that were read from this source, each at its place, in the order of the file."""
+    said = [
+        *_of_policy(("user",), Policy(settings.user.windows, settings.user.gap_us)),
+        *_of_overrides(settings),
+        *_of_tiers(settings),
+        *_of_apps(settings),
+    ]
+    users = _user_policies(settings)
+    for name, category in settings.categories.items():
+        said += _of_category(("categories", name), category, users)
+    placed = [Problem(source.values.get(path) or source.keys.get(path), path, message) for path, message in said]
+    return sorted(placed, key=lambda problem: problem.mark or (0, 0))
+
+
+Said = Iterator[tuple[Path, str]]
+
+
+def most_in(window: Window, interval_us: int) -> int:
+    """The most sends that a rolling window admits in a half-open interval of another length."""
+    return window.limit * -(-interval_us // window.interval_us)
+
+
+def implied(window: Window, others: Sequence[Window], gap_us: int) -> str:
+    """The rule beside which this window can never hold anything back, as text; empty if there is none."""
+    for other in others:
+        if most_in(other, window.interval_us) <= window.limit:
+            return str(other)
+    # With a gap, an interval holds as many sends as whole gaps begin in it.
+    if gap_us and -(-window.interval_us // gap_us) <= window.limit:
+        return f"the gap of {format_duration(gap_us)}"
+    return ""
+
+
+def _of_policy(path: Path, policy: Policy) -> Said:
+    for index, window in enumerate(policy.windows):
+        at = (*path, "windows", index)
+        if policy.gap_us > window.interval_us:
+            gap, interval = format_duration(policy.gap_us), format_duration(window.interval_us)
+            yield at, f"{window} can never bind: the gap of {gap} is longer than its {interval}"
+            continue
+        others = [other for n, other in enumerate(policy.windows) if _before(other, n, window, index)]
+        if rule := implied(window, others, policy.gap_us):
+            yield at, f"{window} can never bind: {rule} admits no more; delete it, or make it smaller"
+    apart = next((w for w in policy.windows if w.limit == 1 and w.interval_us >= policy.gap_us), None)
+    if policy.gap_us and apart:
+        gap = format_duration(policy.gap_us)
+        yield (*path, "gap"), f"a gap of {gap} can never bind: {apart} keeps sends further apart"
+
+
+def _before(other: Window, other_index: int, window: Window, index: int) -> bool:
+    # Of two that say the same, the first stays.
+    return other != window or other_index < index
+
+
+def _of_overrides(settings: Settings) -> Said:
+    everyone = Policy(settings.user.windows, settings.user.gap_us)
+    for section, entries in (("tiers", settings.tiers), ("users", settings.users)):
+        for name, entry in entries.items():
+            if isinstance(entry, str):
+                continue
+            policy = everyone.replaced(entry.windows, entry.gap_us)
+            if policy == everyone:
+                yield (section, name), "changes nothing: its rules are those of user"
+                continue
+            own = {"windows"} if entry.windows is not None else set()
+            own |= {"gap"} if entry.gap_us is not None else set()
+            # What it takes from `user` has no place of its own to complain at.
+            yield from ((at, text) for at, text in _of_policy((section, name), policy) if own & set(at))
+
+
+def _of_tiers(settings: Settings) -> Said:
+    had = {entry for entry in settings.users.values() if isinstance(entry, str)}
+    for name in settings.tiers:
+        if name not in had:
+            yield ("tiers", name), "nobody has this tier: name it under users"
+
+
+def _of_apps(settings: Settings) -> Said:
+    for name, category in settings.categories.items():
+        for platform in settings.providers.platforms().values():
+            if category.app is not None and (why_not := platform.why_not(category.app)):
+                yield ("categories", name, "app"), f"its notifications to {platform.platform} are refused: {why_not}"
+
+
+def _user_policies(settings: Settings) -> list[Policy]:
+    policies = settings.policies()
+    return list({policies.for_user(name) for name in ("", *settings.users)} | set(policies.tiers.values()))
+
+
+def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Said:
+    policy = Policy(category.windows, category.gap_us)
+    if category.bypass:
+        if not policy.is_empty:
+            yield (*path, "bypass"), f"is never held back, so its rules ({policy}) only count"
+        return
+    said = dict(_of_policy(path, policy))
+    yield from said.items()
+    for index, window in enumerate(category.windows):
+        at = (*path, "windows", index)
+        if at not in said and users and all(implied(window, user.windows, user.gap_us) for user in users):
+            yield at, f"{window} can never bind: what any user may receive in all is no more"
+    slowest = max((policy.gap_us, *(w.interval_us for w in category.windows if w.limit == 1)))
+    if category.expires_us and slowest >= category.expires_us:
+        expires, wait = format_duration(category.expires_us), format_duration(slowest)
+        yield (*path, "expires"), f"{expires} is over before the {wait} between two sends: a second one always expires"

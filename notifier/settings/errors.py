@@ -1,0 +1,144 @@
+"""What pydantic finds wrong, said for the person who wrote the file: line, key, what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from notifier.settings.checks import kind
+from notifier.settings.yaml_source import Mark, Problem, Source
+from notifier.units import shown
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from notifier.settings.yaml_source import Path as KeyPath
+
+MUST: Final = {
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "int_type": "a whole number without a unit",
+    "bool_type": "true or false",
+    "string_type": "text, in quotes where it looks like something else",
+}
+
+MAX_SHOWN: Final = 64  # as long as a name may be
+
+
+def explain(error: ValidationError, source: Source, schema: type[BaseModel]) -> list[Problem]:
+    """Return each error as a problem at its place in the source."""
+    problems = []
+    for details in error.errors(include_url=False):
+        path, of_key = _place(details)
+        for at in details.get("ctx", {}).get("at", [""]):
+            full = (*path, *at.split(".")) if at else path
+            mark = _mark(full, source, of_key=of_key)
+            problems.append(Problem(mark, full, _message(details, full, schema)))
+    return problems
+
+
+def _place(details: ErrorDetails) -> tuple[KeyPath, bool]:
+    """Return the path in the file, and whether the key itself is wrong and not its value."""
+    path = details["loc"]
+    # Pydantic's own marks in a path: which form of a user's entry it looked at, and that it means the key.
+    if path[0:1] == ("users",) and path[2:3] in {("<tier>",), ("<rules>",)}:
+        path = (*path[:2], *path[3:])
+    if details["type"] == "value_error" and path[-1:] == ("[key]",):
+        return path[:-1], True
+    return path, details["type"] == "extra_forbidden"
+
+
+def line_of(name: str, problem: Problem) -> str:
+    """Write a problem as `file:line:column: path.to.key: what is wrong; what would be right`."""
+    where = f"{name}:{problem.mark.line}:{problem.mark.column}" if problem.mark else name
+    path = "".join(_step(part) for part in problem.path).removeprefix(".")
+    return f"{where}: {path}: {problem.message}" if path else f"{where}: {problem.message}"
+
+
+def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark:
+    if not of_key and path in source.values:
+        return source.values[path]
+    # What is missing is shown at the key that should contain it.
+    while path:
+        if path in source.keys:
+            return source.keys[path]
+        path = path[:-1]
+    return Mark(1, 1)
+
+
+def _message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> str:
+    value, context = details["input"], details.get("ctx", {})
+    match details["type"]:
+        case "value_error":
+            message = str(context["error"])
+        case "wrong_at":
+            message = str(context["message"])
+        case "extra_forbidden":
+            message = _unknown_key(path, schema)
+        case "missing":
+            message = f"is missing; give one of {', '.join(_literals(path, schema))}"
+        case "literal_error":
+            message = f"must be one of {', '.join(_literals(path, schema))}, is {_shown(value)}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            message = _not_a_mapping(path, value)
+        case other:
+            must = MUST.get(other)
+            message = f"must be {must.format(**context)}, is {_shown(value)}" if must else details["msg"]
+    return message
+
+
+def _not_a_mapping(path: KeyPath, value: object) -> str:
+    if path[:1] == ("users",) and len(path) > 1:
+        return f"must be the name of a tier, or a mapping such as {{gap: 10s}}, is {kind(value)}"
+    hint = "; write {} or delete the key" if value is None else ""
+    return f"must be a mapping of keys, is {kind(value)}{hint}"
+
+
+def _shown(value: object) -> str:
+    """Quote a wrong value if it is short and plain, else say what kind it is."""
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return shown(value) if isinstance(value, str) else kind(value)
+
+
+def _unknown_key(path: KeyPath, schema: type[BaseModel]) -> str:
+    known = list(_keys(_section(path[:-1], schema)))
+    close = difflib.get_close_matches(str(path[-1]), known, n=1)
+    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(known)}"
+
+
+def _literals(path: KeyPath, schema: type[BaseModel]) -> list[str]:
+    annotation = _keys(_section(path[:-1], schema)).get(str(path[-1]))
+    return [option for option in get_args(annotation) if isinstance(option, str)]
+
+
+def _keys(section: Any) -> dict[str, Any]:
+    """Return the keys of a section as they are written in the file, with the type of each."""
+    if not (isinstance(section, type) and issubclass(section, BaseModel)):
+        return {}
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+
+
+def _section(path: KeyPath, schema: Any) -> Any:
+    """Return the section of the schema that stands at a path of the file, or None."""
+    for part in path:
+        of_names = get_origin(schema) is dict
+        schema = _alternative(get_args(schema)[1] if of_names else _keys(schema).get(str(part)))
+    return schema
+
+
+def _alternative(annotation: Any) -> Any:
+    """Return the one among a type's alternatives that has keys: `X` of `X | None`, or of `str | X`."""
+    if isinstance(annotation, type) or get_origin(annotation) is dict:
+        return annotation if get_origin(annotation) is dict or issubclass(annotation, BaseModel) else None
+    found = (_alternative(inner) for inner in get_args(annotation))
+    return next((section for section in found if section is not None), None)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    plain = part.replace("_", "a").replace("-", "a").isalnum() and len(part) <= MAX_SHOWN
+    return f".{part}" if plain else f"[{shown(part)}]"

@@ -1,0 +1,120 @@
+"""Reading the configuration: which file, its YAML, and every problem in it with its line and key at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from notifier.errors import SettingsError
+from notifier.settings.checks import redis_url
+from notifier.settings.errors import explain, line_of
+from notifier.settings.published import SECTIONS, rates_in, version_of
+from notifier.settings.schema import Settings
+from notifier.settings.users_files import read_users
+from notifier.settings.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PATH: Final = "config/notifier.yaml"
+MAX_PROBLEMS: Final = 50
+
+
+def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the file to read: `path`, else NOTIFIER_CONFIG, else config/notifier.yaml where it exists.
+
+    Raise SettingsError if nothing names a file and that one does not exist.
+    """
+    if path is not None:
+        return Path(path)
+    if environ.get("NOTIFIER_CONFIG"):
+        return Path(environ["NOTIFIER_CONFIG"])
+    if Path(DEFAULT_PATH).is_file():
+        return Path(DEFAULT_PATH)
+    raise SettingsError(
+        f"there is no {DEFAULT_PATH} in {Path.cwd()}; "
+        "name the configuration in NOTIFIER_CONFIG, or start where the file is"
+    )
+
+
+def load_settings(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    rates: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`.
+
+    Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of
+    the file that are rates. Raise SettingsError with one line for each problem.
+    """
+    found = settings_path(path, environ)
+    hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
+    settings = parse_settings(read_text(found, hint), name=str(found), rates=rates)
+    if not environ.get("NOTIFIER_REDIS_URL"):
+        return settings
+    try:
+        url = redis_url(environ["NOTIFIER_REDIS_URL"])
+    except ValueError as error:
+        raise SettingsError(f"NOTIFIER_REDIS_URL: {error}") from None
+    return settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": url})})
+
+
+def read_text(path: Path, hint: str = "") -> str:
+    """Return the text of a configuration file; raise SettingsError where there is none. hint: who named it."""
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise SettingsError(f"{path}{hint}: cannot be read: {os.strerror(error.errno or 0)}") from None
+    except YamlError as error:
+        raise SettingsError(line_of(str(path), error.problem)) from None
+
+
+def read_source(text: str, *, name: str = DEFAULT_PATH) -> Source:
+    """Return the data in a YAML text with the places of its keys; raise SettingsError where it is no YAML."""
+    try:
+        source = read_yaml(text)
+    except YamlError as error:
+        raise SettingsError(line_of(name, error.problem)) from None
+    if source.data is None:
+        raise SettingsError(f"{name}: is empty; write at least {{}} to run on the defaults")
+    return source
+
+
+def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings in a YAML text; `name` is its file, for errors and for relative paths.
+
+    rates: see `load_settings`. Raise SettingsError with one line for each problem.
+    """
+    source = read_source(text, name=name)
+    if rates is not None and isinstance(source.data, dict):
+        own = {key: value for key, value in source.data.items() if key not in (*SECTIONS, "users_from")}
+        source.data = own | dict(rates)
+    problems = source.problems
+    tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
+    context = {"folder": Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
+    try:
+        settings = Settings.model_validate(source.data, context=context)
+    except ValidationError as error:
+        # What is already said of a key is not said again, and a secret's text does not come back quoted.
+        said = {problem.path for problem in problems}
+        found = explain(error, source, Settings)
+        problems = problems + [problem for problem in found if problem.path not in said]
+    if not problems:
+        version = version_of(rates_in(source.data))
+        if settings.users_from is not None:
+            users = read_users(settings.users_from, settings.tiers, settings.users)
+            settings.take_users(users.entries)
+            version = hashlib.sha256(f"{version}:{users.digest}".encode()).hexdigest()[:12]
+        settings.name_rates(version)
+        return settings
+    problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
+    lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"{name}: and {len(problems) - MAX_PROBLEMS} more")
+    raise SettingsError("\n".join(lines))

@@ -1,0 +1,212 @@
+"""What may stand in `notifier.yaml`: every key, its default, and the objects that are built from it.
+
+Durations are whole microseconds in here (`gap_us`) and text with a unit in the file (`gap: 1.5s`). Nothing
+is read while a file is checked; the methods that read a secret do so when called, because a producer that
+only enqueues has no keys and must be able to load the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+
+from notifier.errors import SettingsError
+from notifier.policy import Category, Lane, OnUnknown, Policies, Policy
+from notifier.settings import checks
+from notifier.settings.checks import wrong_at
+from notifier.settings.schema_providers import ProvidersSettings
+from notifier.settings.schema_types import Duration, File, Name, Positive, Section, Windows
+from notifier.settings.users_files import Entry
+from notifier.units import UNITS, format_duration
+
+SECOND: Final = UNITS["s"]
+MINUTE: Final = UNITS["m"]
+DAY: Final = UNITS["d"]
+
+# What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
+LEASE_MARGIN_US: Final = 2 * SECOND
+
+
+def _password(file: Path | None, key: str) -> str | None:
+    if file is None:
+        return None
+    password = checks.read_secret(file, key).rstrip("\r\n")
+    if not password:
+        raise SettingsError(f"{key}: {file} is empty")
+    return password
+
+
+class RedisSettings(Section):
+    """Where the queues and the limiter live."""
+
+    # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
+    url: Annotated[str, checks.REDIS_URL] = Field(default="redis://localhost:6379/0", repr=False)
+    password_file: File | None = None
+    sentinel_password_file: File | None = None
+    wait_replicas: int = Field(default=0, ge=0, le=16)
+    socket_timeout_us: Positive = Field(default=5 * SECOND, alias="socket_timeout")
+
+    def read_password(self) -> str | None:
+        """Return what stands in `password_file`, without the line's end; None where no file is named."""
+        return _password(self.password_file, "redis.password_file")
+
+    def read_sentinel_password(self) -> str | None:
+        """Return what stands in `sentinel_password_file`, as `read_password` does."""
+        return _password(self.sentinel_password_file, "redis.sentinel_password_file")
+
+
+class UserSettings(Section):
+    """What one person may receive in all."""
+
+    windows: Windows = ()
+    gap_us: Duration = Field(default=0, alias="gap")
+
+
+class OverrideSettings(Section):
+    """Rules of a tier or of one user; what is not given is taken from `user`."""
+
+    windows: Windows | None = None
+    gap_us: Duration | None = Field(default=None, alias="gap")
+
+
+class CategorySettings(UserSettings):
+    """A kind of message: its lane, and rules on top of the user's."""
+
+    lane: Lane
+    expires_us: Positive | None = Field(default=None, alias="expires")
+    bypass: bool = False
+    attempts: int = Field(default=5, ge=1, le=100)
+    on_unknown: OnUnknown = "resend"
+    app: Name | None = None
+
+
+class BackoffSettings(Section):
+    """How long to wait between the attempts of one notification: from `first`, doubling, to `most`."""
+
+    first_us: Positive = Field(default=2 * SECOND, alias="first")
+    most_us: Positive = Field(default=10 * MINUTE, alias="most")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.first_us > self.most_us:
+            first, most = format_duration(self.first_us), format_duration(self.most_us)
+            raise wrong_at("most", f"{most} is less than first, {first}; give at least {first}")
+        return self
+
+
+class WorkerSettings(Section):
+    """How one worker process works."""
+
+    batch: int = Field(default=100, ge=1, le=1_000)
+    in_flight: int = Field(default=500, ge=1, le=10_000)
+    lease_us: Positive = Field(default=10 * SECOND, alias="lease")
+    grace_us: Positive = Field(default=8 * SECOND, alias="grace")
+    backoff: BackoffSettings = BackoffSettings()
+
+
+class LogSettings(Section):
+    """How and how much is logged."""
+
+    format: Literal["auto", "json", "console"] = "auto"
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+
+
+def _shape(value: object) -> str:
+    return "<tier>" if isinstance(value, str) else "<rules>"
+
+
+# The tags stand in pydantic's error paths; `settings_errors` takes them out again.
+UserEntry = Annotated[
+    Annotated[str, checks.TIER, Tag("<tier>")] | Annotated[OverrideSettings, Tag("<rules>")],
+    Discriminator(_shape),
+]
+
+
+class Settings(Section):
+    """The whole file."""
+
+    redis: RedisSettings = RedisSettings()
+    user: UserSettings = UserSettings()
+    tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
+    users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
+    users_from: File | None = None
+    categories: dict[Name, CategorySettings] = Field(default_factory=dict)
+    providers: ProvidersSettings = ProvidersSettings()
+    worker: WorkerSettings = WorkerSettings()
+    keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")
+    keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
+    keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
+    dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
+    log: LogSettings = LogSettings()
+    _rates_version: str = PrivateAttr("")
+    _users_in_files: dict[str, Entry] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _lease_outlasts_every_send(self) -> Self:
+        # A lease that ends before the answer lets a second worker send the same again.
+        for name, provider in self.providers.platforms().items():
+            least = provider.timeout_us + LEASE_MARGIN_US
+            if self.worker.lease_us < least:
+                lease, margin = format_duration(self.worker.lease_us), format_duration(LEASE_MARGIN_US)
+                raise wrong_at(
+                    "worker.lease",
+                    f"{lease} is too short for the timeout of providers.{name}: "
+                    f"give at least {format_duration(least)}, which is the timeout and {margin}",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _every_app_is_known(self) -> Self:
+        known = {name for platform in self.providers.platforms().values() for name in platform.apps}
+        for name, category in self.categories.items():
+            if category.app is not None and category.app not in known:
+                apps = f"known are {', '.join(sorted(known))}" if known else "there are none"
+                raise wrong_at(f"categories.{name}.app", f"no platform has an app {category.app!r}; {apps}")
+        return self
+
+    @property
+    def rates_version(self) -> str:
+        """What tells the rates in this from others; see `notifier.settings.published`."""
+        return self._rates_version
+
+    def name_rates(self, version: str) -> None:
+        """Keep the version beside the rates that it names."""
+        self._rates_version = version
+
+    @property
+    def users_in_files(self) -> Mapping[str, Entry]:
+        """The users of `users_from`: the name of a tier, or rules."""
+        return self._users_in_files
+
+    def take_users(self, users: dict[str, Entry]) -> None:
+        """Keep the users of `users_from`, which have been read."""
+        self._users_in_files = users
+
+    def policies(self) -> Policies:
+        """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
+        everyone = Policy(self.user.windows, self.user.gap_us)
+        return Policies(
+            everyone,
+            {name: everyone.replaced(tier.windows, tier.gap_us) for name, tier in self.tiers.items()},
+            {
+                user: entry if isinstance(entry, str) else everyone.replaced(entry.windows, entry.gap_us)
+                for user, entry in (*self.users.items(), *self._users_in_files.items())
+            },
+            {
+                name: Category(
+                    name=name,
+                    lane=category.lane,
+                    policy=Policy(category.windows, category.gap_us),
+                    expires_us=category.expires_us,
+                    bypass=category.bypass,
+                    attempts=category.attempts,
+                    on_unknown=category.on_unknown,
+                    app=category.app,
+                )
+                for name, category in self.categories.items()
+            },
+            self.providers.limits(),
+        )

@@ -1,0 +1,30 @@
+"""The types of single values in `notifier.yaml`, and the base of its sections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict
+
+from notifier.policy import Window
+from notifier.settings import checks
+from notifier.settings.checks import duration
+from notifier.units import UNITS
+
+Duration = Annotated[int, duration(least_us=0)]
+Positive = Annotated[int, duration(least_us=UNITS["ms"])]
+Rate = Annotated[Window, checks.WINDOW]
+Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS]
+File = Annotated[Path, checks.FILE]
+AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
+HttpsEndpoint = Annotated[str, checks.HTTPS]
+Hosts = Annotated[tuple[str, ...], checks.HOSTS]
+Contact = Annotated[str, checks.CONTACT]
+Name = Annotated[str, checks.NAME]
+
+
+class Section(BaseModel):
+    """A mapping of the file: no key but its own, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,0 +1,149 @@
+"""Users with rules of their own in CSV files beside the configuration, for tens of thousands of them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from notifier.errors import SettingsError
+from notifier.settings.checks import MAX_WINDOWS, check_user
+from notifier.settings.yaml_source import YamlError, decode
+from notifier.units import Window, format_duration, parse_duration, parse_window
+
+COLUMNS: Final = ("user", "tier", "windows", "gap")
+NO_WINDOWS: Final = "none"  # in a cell; an empty one is as under `user`
+MOST_BYTES: Final = 50_000_000
+MOST_PROBLEMS: Final = 50
+
+
+class Override(NamedTuple):
+    """Rules of one user; None is as under `user`."""
+
+    windows: tuple[Window, ...] | None
+    gap_us: int | None
+
+
+Entry: TypeAlias = str | Override  # the name of a tier, or rules
+
+
+class Wrong(NamedTuple):
+    """What is wrong with a line."""
+
+    why: str
+
+
+@dataclass(slots=True)
+class UsersFiles:
+    """The users in some files, and a digest that changes when one does."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    digest: str = ""
+
+
+def as_written(entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The entries as they would stand under `users` in the configuration: plain data."""
+    return {user: entry if isinstance(entry, str) else _rules(entry) for user, entry in entries.items()}
+
+
+def _rules(entry: Override) -> dict[str, Any]:
+    windows = {} if entry.windows is None else {"windows": [str(window) for window in entry.windows]}
+    return windows | ({} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)})
+
+
+def files_at(place: Path) -> list[Path]:
+    """The file at a place, or the .csv files of the folder there, by name. Empty where there is none."""
+    if place.is_dir():
+        return sorted(path for path in place.iterdir() if path.suffix == ".csv")
+    return [place] if place.is_file() else []
+
+
+def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> UsersFiles:
+    """Read the files at a place. tiers: those there are. users: who has an entry in the configuration itself.
+
+    Raises SettingsError with a line for each problem: file, line, what is wrong; two entries for one user are one.
+    """
+    paths = files_at(place)
+    if not paths:
+        raise SettingsError(f"users_from: {place} is neither a file nor a folder with .csv files")
+    found, problems, whole = UsersFiles(), [], hashlib.sha256()
+    seen = dict.fromkeys(users, "users")
+    for path in paths:
+        text = _read(path)
+        whole.update(text.encode())
+        for line, user, entry in _rows(text, tiers):
+            if isinstance(entry, Wrong):
+                problems.append(f"{path}:{line}: {entry.why}")
+            elif user in seen:
+                problems.append(f"{path}:{line}: {user!r} has an entry in {seen[user]} already; keep one")
+            else:
+                seen[user] = path.name
+                found.entries[user] = entry
+    if problems:
+        more = [f"{place}: and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+        raise SettingsError("\n".join(problems[:MOST_PROBLEMS] + more))
+    found.digest = whole.hexdigest()[:12]
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(MOST_BYTES + 1), MOST_BYTES)
+    except OSError as error:
+        raise SettingsError(f"users_from: cannot read {path}: {error.strerror}") from None
+    except YamlError as error:
+        raise SettingsError(f"{path}: {error.problem.message}") from None
+
+
+def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, Entry | Wrong]]:
+    """Line, user and entry of each row below the first, which names the columns."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    entries: dict[tuple[str, ...], Entry | Wrong] = {}  # there are few rules and many users
+    columns: list[str] = []
+    try:
+        for cells in reader:
+            if not columns:
+                columns = [cell.strip() for cell in cells]
+                if "user" not in columns or not set(columns) <= set(COLUMNS):
+                    yield 1, "", Wrong(f"must name the columns: user, and any of {', '.join(COLUMNS[1:])}")
+                    return
+                place = columns.index("user")
+                names = [name for name in columns if name != "user"]
+            elif cells and len(cells) != len(columns):
+                yield reader.line_num, "", Wrong(f"has {len(cells)} cells; {len(columns)} columns are named")
+            elif cells:
+                user = cells.pop(place)
+                rules = tuple(cells)
+                if rules not in entries:
+                    entries[rules] = _entry(dict(zip(names, rules, strict=True)), tiers)
+                yield reader.line_num, user, _of_user(user) or entries[rules]
+    except csv.Error as error:
+        yield reader.line_num, "", Wrong(f"is not CSV: {error}")
+
+
+def _of_user(user: str) -> Wrong | None:
+    try:
+        check_user(user)
+    except ValueError as error:
+        return Wrong(f"{user[:20]!r} {error}")
+    return None
+
+
+def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
+    tier, windows, gap = (cells.get(name, "").strip() for name in COLUMNS[1:])
+    if tier and (windows or gap):
+        return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
+    if tier:
+        return tier if tier in tiers else Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
+    try:
+        parsed = () if windows == NO_WINDOWS else tuple(parse_window(part) for part in windows.split())
+        if len(parsed) > MAX_WINDOWS:
+            return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} can be looked after for each send")
+        return Override(parsed if windows else None, parse_duration(gap) if gap else None)
+    except ValueError as error:
+        return Wrong(str(error))

@@ -1,4 +1,4 @@
-"""Commands that look: status, cancel, line, explain."""
+"""Commands that look: status, cancel, line, explain, routes."""
 
 from __future__ import annotations
 
@@ -117,6 +117,19 @@ def explain(
         say("the next may go now")
     else:
         say(f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it")
+
+
+def routes(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show the routes to providers by which nothing goes now, and why. Status 1 where there is one."""
+    with Notifier.from_config(context.obj) as notifier:
+        held = notifier.routes()
+    if json:
+        print_json([asdict(each) for each in held])
+    else:
+        rows = [(h.route, h.state, h.reason or h.kind, h.since, h.next_at, h.waiting) for h in held]
+        print_rows("", ("route", "state", "why", "since", "next try", "waiting"), rows, empty="nothing is held")
+    if held:
+        raise typer.Exit(Status.NOT_RIGHT)
 
 
 def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:

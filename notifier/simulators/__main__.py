@@ -16,7 +16,7 @@ import yaml
 from notifier.notification import NAME_FORM
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
-from notifier.simulators.control import Control, tell
+from notifier.simulators.control import Control, answers, tell
 from notifier.simulators.faults import FAULTS, UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.webpush import WebPushSimulator
@@ -169,6 +169,9 @@ async def _serve(options: argparse.Namespace) -> None:
     }
     folder = options.folder.resolve()
     wire_log = (options.wire_log or folder / "wire.jsonl").resolve()
+    socket = (options.control or folder / "control").resolve()
+    if answers(socket):
+        raise UnusableError(f"simulators already run there, and listen on {socket}; end them, or give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         certificates = make_certificates(folder)
@@ -192,7 +195,6 @@ async def _serve(options: argparse.Namespace) -> None:
     )
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
     webpush = WebPushSimulator(public_key=webpush_public, port=options.webpush_port, **shared)
-    socket = (options.control or folder / "control").resolve()
     control = Control(socket, log, [apns, fcm, webpush])
     ca_file = str(certificates.ca_file)
     try:

@@ -202,6 +202,12 @@ class Control:
             _write(writer, {"arrival": asdict(arrival)})
 
 
+def answers(path: Path) -> bool:
+    """Whether simulators listen on this socket."""
+    with socket.socket(socket.AF_UNIX) as line:
+        return line.connect_ex(str(path)) == 0
+
+
 def tell(path: Path, document: object) -> dict[str, Any]:
     """Tell simulators that run elsewhere what `Control` takes; return their state. Raises UnusableError."""
     with socket.socket(socket.AF_UNIX) as line:

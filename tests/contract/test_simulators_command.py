@@ -104,6 +104,16 @@ def test_a_mistake_is_one_clear_line(
     assert said in line
 
 
+def test_a_folder_has_one_set_of_simulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second start in the folder of some that run is refused, and leaves those their files and their socket."""
+    with running(tmp_path) as told:
+        assert main(["--folder", str(tmp_path)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "simulators already run there" in line
+        assert json.loads((tmp_path / "simulators.json").read_text()) == told
+        assert main(["--folder", str(tmp_path), "--tell", "{}"]) == 0
+
+
 def test_simulators_that_have_ended_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--tell for simulators that are no more is one clear line."""
     with running(tmp_path):

@@ -252,6 +252,22 @@ def test_config_check_warns_of_keys_that_are_not_here(
     assert right.startswith(f"{file} is right")
 
 
+def test_routes(run: Run, redis: Redis) -> None:
+    """Nothing held is a line and status 0; what is held is shown with its reason, and status 1."""
+    assert run("routes") == Ran(0, "nothing is held\n", "")
+    assert run("routes", "--json") == Ran(0, "[]\n", "")
+    opened = {"state": "open", "kind": "fault", "reason": "400 BadTopic", "since": 1_700_000_000_000_000}
+    redis.sadd("notifier:routes", "apns/driver")
+    redis.hset("notifier:route:apns/driver", mapping=opened | {"until": 1_700_000_060_000_000})
+    redis.zadd("notifier:parked:apns/driver", {"42": 0})
+    done = run("routes")
+    assert (done.status, done.err) == (1, "")
+    assert "apns/driver" in done.out
+    assert "400 BadTopic" in done.out
+    (told,) = json.loads(run("routes", "--json").out)
+    assert (told["route"], told["waiting"], told["since"]) == ("apns/driver", 1, "2023-11-14T22:13:20+00:00")
+
+
 def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
     """A status names the moment of delivery."""
     job_id = producer.send(note("42", "Hi", fcm("42")))

@@ -4,15 +4,21 @@ Then open http://localhost:8000 (browsers allow service workers over plain http 
 worker whose configuration has `providers.webpush` with the same key: `python -m workers`.
 """
 
+import contextlib
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from notifier import Device, InvalidNotificationError, Notification, Notifier
+from notifier import Device, InvalidNotificationError, Notification, Notifier, NotifierError
 from notifier.providers.webpush.keys import load_key, public_key
 
 HERE = Path(__file__).parent
-PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))
+if not sys.argv[1:]:
+    sys.exit(__doc__)
+try:
+    PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))
+except (OSError, ValueError, NotifierError) as mistake:
+    sys.exit(f"{sys.argv[1]}: {getattr(mistake, 'strerror', None) or mistake}")
 FILES = {"/": ("index.html", "text/html"), "/sw.js": ("sw.js", "text/javascript")}
 
 
@@ -37,6 +43,8 @@ class Page(BaseHTTPRequestHandler):
             job_id = notifier.send(greeting)
         except InvalidNotificationError as error:
             self._answer(400, "text/plain", f"{error}\n".encode())
+        except NotifierError as error:
+            self._answer(503, "text/plain", f"{error}\n".encode())
         else:
             self._answer(201, "text/plain", f"a greeting is on its way: {job_id}\n".encode())
 
@@ -47,5 +55,12 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-with Notifier.from_config() as notifier:
-    HTTPServer(("localhost", 8000), Page).serve_forever()
+try:
+    with Notifier.from_config() as notifier, HTTPServer(("localhost", 8000), Page) as server:
+        print("open http://localhost:8000")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+except OSError as mistake:
+    sys.exit(f"cannot listen on localhost:8000: {mistake.strerror}")
+except NotifierError as mistake:
+    sys.exit(str(mistake))

@@ -49,7 +49,8 @@ def check(
             complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
     warnings = [line_of(str(path), problem) for problem in advise(settings, _source(path))]
-    warnings += [f"{problem}; without it no worker starts on this host" for problem in _lacking(settings, os.environ)]
+    lacking = dict.fromkeys(_lacking(settings, os.environ))  # once, however many apps share it
+    warnings += [f"{problem}; without it no worker starts on this host" for problem in lacking]
     if json:
         print_json({"file": str(path), "right": True, "errors": [], "warnings": warnings})
         return

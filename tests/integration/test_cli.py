@@ -240,7 +240,7 @@ def test_config_check_warns_of_keys_that_are_not_here(
     file = tmp_path / "notifier.yaml"
     file.write_text(
         "categories: {default: {lane: default}}\nproviders:\n  fcm: {}\n  webpush: {client: console}\n"
-        "  apns: {team_id: ABCDE12345, key_id: FGHIJ67890, topic: com.example.app, key_file: none.p8}\n",
+        "  apns: {team_id: ABCDE12345, key_id: FGHIJ67890, topic: com.example.app, key_file: none.p8, apps: {b: {}}}\n",
         encoding="utf-8",
     )
     monkeypatch.delenv("NOTIFIER_FCM_SERVICE_ACCOUNT", raising=False)

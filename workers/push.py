@@ -167,8 +167,9 @@ class PushWorker(Worker):
     async def _beat(self, engine: Engine, stock: StockPath, reload: Reload | None) -> None:
         """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
-        loop = asyncio.get_running_loop()
-        while True:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
+        while task is not None and not task.cancelling():
             try:
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
                 self.connection.expire(self.key, self.worker_ttl + 60)

@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 from rq.registry import FailedJobRegistry
 from support import (
+    CONSOLE,
     Simulators,
     WorkerProcess,
     apns,
@@ -289,6 +290,13 @@ def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, world: World)
                 assert running.process.wait(20) == 0
             assert state(producer, job_id) == "delivered"
     assert [a.status for a in world.simulators.arrived("fault")][-1] == 200
+
+
+def test_a_burst_with_nothing_to_do_ends(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """The end may come while the beat asks Redis for the first time, and is not lost there."""
+    by_name = redis_server.url.replace("127.0.0.1", "localhost")  # looked up in a thread, so connecting takes longer
+    with worker(write_config(tmp_path, by_name, CONSOLE), "--burst", name="nothing-to-do") as idle:
+        assert idle.process.wait(10) == 0
 
 
 def test_the_log_is_lines_of_json(world: World) -> None:

@@ -5,6 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
+UNTIMED := tests/unit tests/contract tests/property
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"
@@ -41,12 +42,13 @@ demo: setup  ## 2,100 notifications through four workers to local simulators; un
 demo-json: setup  ## the same, its report as one JSON object
 	@$(BIN)/python -m workers.demo --json
 
-test: setup  ## all tests
-	@$(BIN)/python -m pytest
+test: setup  ## all tests; those that measure time one after the other
+	@$(BIN)/python -m pytest --numprocesses 2 $(UNTIMED)
+	@$(BIN)/python -m pytest $(addprefix --ignore=,$(UNTIMED))
 
-test-redis: setup  ## those alone that a Redis takes part in
-	@$(BIN)/python -m pytest tests/property tests/faults tests/integration tests/laws tests/contract/test_limiter.py \
-	  tests/contract/test_apns_token.py
+test-redis: setup  ## those alone that would notice another version of Redis
+	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_lines.py tests/contract/test_limiter.py \
+	  tests/contract/test_apns_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \

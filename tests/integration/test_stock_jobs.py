@@ -207,7 +207,7 @@ def test_notifications_pass_a_worker_that_is_busy_with_a_stock_job(world: World)
         begin = time.monotonic()
         for _ in range(5):
             world.works_still()
-        assert time.monotonic() - begin < 1.0
+        assert time.monotonic() - begin < 1.8, "before the stock job has ended"
         finishes(job)
 
 

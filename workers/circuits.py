@@ -101,9 +101,10 @@ class Circuits:
             self._steps_back = 0
             if change == "closed":
                 self._log.info("circuit_closed", route=route)
-        for route, (kind, reason) in list(self._down.items()):
-            await self._tell_down(route, kind, reason)
-            del self._down[route]
+        for route, seen in list(self._down.items()):
+            await self._tell_down(route, *seen)
+            if self._down.get(route) is seen:  # `saw` may have noted otherwise meanwhile: that is for the next time
+                del self._down[route]
 
     async def _tell_down(self, route: str, kind: Kind, reason: str) -> None:
         first_us, most_us = PROBE_US[kind]

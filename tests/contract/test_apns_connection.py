@@ -19,6 +19,7 @@ from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.http2 import wire as http2_wire
+from notifier.providers.http2.channel import BACKOFF_LEAST_S
 from notifier.simulators.wire import Reply
 
 ERRORS = 3000  # the window would end at 2,427 of these answers
@@ -239,12 +240,28 @@ def test_goaway_says_why(identity):
                 await r.log.reach(6)
                 r.simulator.go_away("Idle Timeout of something")
                 assert outcomes(await asyncio.gather(*sends)) == {Outcome.DELIVERED: 5}
-                r.provider._channel._not_before = 0.0
                 await r.send()
                 r.simulator.go_away("BadCertificate")
                 await connection(r).ended
         reasons = [entry["reason"] for entry in logs if entry["event"] == "goaway"]
         assert reasons == ['{"reason": "Idle Timeout of something"}', "BadCertificate"]
+
+    asyncio.run(run())
+
+
+def test_a_server_that_moves_house_at_once(identity):
+    """Its connections end right after their first answer: what comes then waits for the next one, not hurried."""
+
+    async def run():
+        async with rig(identity) as r:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for _ in range(4):
+                assert [a.outcome for a in await asyncio.gather(r.send(), r.send())] == [Outcome.DELIVERED] * 2
+                r.simulator.go_away()
+                await connection(r).ended
+            assert r.simulator.connections_opened == 4
+            assert loop.time() - began >= 3 * BACKOFF_LEAST_S
 
     asyncio.run(run())
 

@@ -78,6 +78,25 @@ def test_a_probe_without_an_answer_is_a_failure() -> None:
     assert told(SILENT, shut=frozenset({"apns"})) == [("apns", "down", "failing")]
 
 
+def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
+    """An answer that comes while Redis is told of trouble: the telling goes on, and the next one is of the answer."""
+
+    async def run() -> None:
+        class Slow(Told):
+            async def evalsha(self, _sha: str, _keys: int, *args: Any) -> bytes:
+                if not self.calls:
+                    circuits.saw("apns", UP)
+                return await super().evalsha(_sha, _keys, *args)
+
+        circuits = Circuits(redis := Slow(), "w", ["apns"])
+        circuits.saw("apns", AWAY)
+        await circuits.tell()
+        await circuits.tell()
+        assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
+
+    asyncio.run(run())
+
+
 def test_people_are_told_once_and_by_rank() -> None:
     """Who opened it says so: an error where it is ours to mend, else a warning; the others are silent."""
     assert told(WRONG, replies=(b"opened",))[1:] == [("error", "circuit_opened")]

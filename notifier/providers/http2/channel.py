@@ -49,7 +49,7 @@ class Channel:
             return Answer(Outcome.UNSENT, reason="Closed")
         if now >= send_by:
             return Answer(Outcome.UNSENT, reason="TooLate")
-        if self._connection is None and self._opening is None and now < self._not_before:
+        if self._connection is None and self._opening is None and not self._may_open():
             return self._unsent("Unreachable")
         request = Request(headers, body, send_by=send_by, deadline=now + self._timeout_s)
         self._arm(request, min(request.deadline, send_by))
@@ -104,12 +104,18 @@ class Channel:
 
     # The connection.
 
+    def _may_open(self) -> bool:
+        # A server that answers and then moves house is worth the short wait; what fails is worth none.
+        return self._failures == 0 or asyncio.get_running_loop().time() >= self._not_before
+
     def _open_soon(self) -> None:
         self._opening = asyncio.create_task(self._open())
         self._opening.add_done_callback(self._opened)
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
+        if (wait_s := self._not_before - loop.time()) > 0:
+            await asyncio.sleep(wait_s)
         self._not_before = loop.time() + BACKOFF_LEAST_S
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -156,7 +162,7 @@ class Channel:
     def _replace(self) -> None:
         if not self._waiting or self._closed or self._opening is not None:
             return
-        if asyncio.get_running_loop().time() >= self._not_before:
+        if self._may_open():
             self._open_soon()
         else:
             self._refuse_waiting("Unreachable")

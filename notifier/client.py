@@ -225,8 +225,8 @@ class Notifier:
             meta=encode_meta(notification),
             expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
             send_at_us=_send_at_us(notification),
-            # With its length, so that no user's name and key together read like another's.
             targets=encode_targets(notification),
+            # With its length, so that no user's name and key together read like another's.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
         )
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from notifier.audit import Audit
-from notifier.cli.output import JsonOption, Status, print_json, say
+from notifier.cli.output import JsonOption, ProgressBar, Status, print_json, say
 from notifier.connection import connect
 from notifier.settings import load_settings
-
-PATIENCE_S: Final = 1.0  # what is over by then shows no bar
 
 
 def audit(
@@ -35,13 +28,13 @@ def audit(
     """
     settings = load_settings(context.obj)
     found = left = 0
-    with closing(connect(settings)) as redis, _bar() as on_progress:
+    with closing(connect(settings)) as redis, ProgressBar("audit") as bar:
         work = Audit(
             redis,
             keep_failed_us=settings.keep_failed_us,
             lease_us=settings.worker.lease_us,
             repair=repair,
-            on_progress=on_progress,
+            on_progress=bar.move,
         )
         for finding in work.findings():
             found += 1
@@ -61,24 +54,3 @@ def _verdict(found: int, left: int, *, repair: bool) -> str:
     if not repair:
         return f"{found:,} not right; --repair puts right what can be"
     return f"{found - left:,} put right" + (f", {left:,} left" if left else "")
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error where that is a terminal, once it has taken a while."""
-    columns = (TextColumn("audit"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    bar = Bar(*columns, console=console, transient=True)
-    task = bar.add_task("audit", total=None)
-    since = time.monotonic()
-
-    def advance(done: int, of: int) -> None:
-        bar.update(task, completed=done, total=of)
-        if console.is_terminal and not bar.live.is_started and time.monotonic() - since > PATIENCE_S:
-            bar.start()
-
-    try:
-        yield advance
-    finally:
-        if bar.live.is_started:
-            bar.stop()

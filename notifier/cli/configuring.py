@@ -16,14 +16,13 @@ import typer
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.connection import ask, connect
 from notifier.errors import SettingsError
-from notifier.settings import Settings, load_settings, read_source, read_text, settings_path
+from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.json_schema import schema_text
 from notifier.settings.published import followers, publish, rates_in, withdraw
 from notifier.settings.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
 from notifier.settings.users_files import as_written
-from notifier.settings.yaml_source import Source
 from notifier.units import UNITS, parse_duration
 
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
@@ -48,7 +47,7 @@ def check(
         else:
             complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
-    warnings = [line_of(str(path), problem) for problem in advise(settings, _source(path))]
+    warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))]
     lacking = dict.fromkeys(_lacking(settings, os.environ))  # once, however many apps share it
     warnings += [f"{problem}; without it no worker starts on this host" for problem in lacking]
     if json:
@@ -95,11 +94,11 @@ def apply(
     rest of the file, the providers above all, is each host's own. What waits is timed anew.
     """
     settings, delay_us = load_settings(file), _delay_us(after)
-    rates = rates_in(_source(file).data)
+    rates = rates_in(read_source(file).data)
     if settings.users_in_files:  # on another host the same path may name nothing
         rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
-    load_settings(context.obj, rates=rates)  # what cannot stand in this host's own configuration is not sent to others
-    with closing(connect(load_settings(context.obj))) as redis:
+    own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
+    with closing(connect(own)) as redis:
         published = ask(lambda: publish(redis, rates, delay_us))
     at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     if json:
@@ -145,10 +144,6 @@ def _counts(settings: Settings) -> str:
     return (
         f"{len(settings.categories)} categories, {len(settings.tiers)} tiers, {users:,} users with rules of their own"
     )
-
-
-def _source(path: Path) -> Source:
-    return read_source(read_text(path), name=str(path))
 
 
 def _delay_us(text: str) -> int:

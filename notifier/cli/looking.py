@@ -13,7 +13,7 @@ from notifier.cli.output import JsonOption, Status, complain, moment, print_json
 from notifier.client import Notifier
 from notifier.connection import ask, connect
 from notifier.inspection import Explanation, Inspection, Scope, Use
-from notifier.settings import load_settings, read_source, read_text, settings_path
+from notifier.settings import load_settings, read_source, settings_path
 from notifier.settings.provenance import Places, Provenance
 from notifier.settings.published import published_rates
 from notifier.settings.yaml_source import Source
@@ -92,7 +92,7 @@ def explain(
         if rates is not None:
             settings = load_settings(path, rates=rates)
         found = Inspection(redis, settings.policies()).explain(user, category)
-    file = Provenance(read_source(read_text(path), name=str(path)), str(path), settings.users_in_files)
+    file = Provenance(read_source(path), str(path), settings.users_in_files)
     provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
     of_user, of_category = provenance.of_user(user), provenance.of_category(category)
     places = _places(of_user, found, "user") + _places(of_category, found, "category")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -19,6 +21,9 @@ EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 it ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
 )
+
+
+PATIENCE_S: Final = 1.0  # what is over by then shows no bar
 
 
 class Status(IntEnum):
@@ -67,6 +72,39 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """A line about what is not right, beside the answer."""
     sys.stderr.write(text + "\n")
+
+
+class ProgressBar:
+    """A bar on standard error where that is a terminal, once it has taken a while; a context manager."""
+
+    def __init__(self, what: str, total: float | None = None) -> None:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+        self._console = Console(stderr=True)
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        self._task = self._bar.add_task(what, total=total)
+        self._since = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+    def move(self, done: float, of: float | None = None) -> None:
+        """So much is done, of so much where that is known only now."""
+        self._bar.update(self._task, completed=done, total=of)
+        self._show()
+
+    def advance(self, more: float) -> None:
+        """So much more is done."""
+        self._bar.advance(self._task, more)
+        self._show()
+
+    def _show(self) -> None:
+        late = time.monotonic() - self._since > PATIENCE_S
+        if late and self._console.is_terminal and not self._bar.live.is_started:
+            self._bar.start()
 
 
 def moment(at: datetime | None) -> str:

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
-from notifier.cli.output import JsonOption, Status, complain, print_json, print_rows, say
+from notifier.cli.output import JsonOption, ProgressBar, Status, complain, print_json, print_rows, say
 from notifier.connection import connect
 from notifier.preview.plot import span, svg
 from notifier.preview.recording import Recorder, RecordingError
@@ -58,14 +55,14 @@ def record(
             closing(connect(load_settings(context.obj))) as redis,
             Recorder(redis, hash_users=hash_users) as recorder,
             out.open("x", encoding="utf-8") as file,
-            _bar(f"recording to {out.name}", seconds) as advance,
+            ProgressBar(f"recording to {out.name}", seconds) as bar,
         ):
             for passed in _looks(seconds, interrupted):
                 for line in recorder.read():
                     file.write(line)
                     recorded += 1
                 file.flush()
-                advance(passed)
+                bar.advance(passed)
     except RecordingError as error:
         complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
@@ -98,8 +95,8 @@ def preview(
     if user is not None:
         _show_timeline(user, timeline(traffic, user, before, after, latency_us), json=json)
     if user is None or plot is not None:
-        with _bar("replaying", sum(map(len, traffic.values()))) as advance:
-            report, sent_at = compare(traffic, before, after, latency_us, advance)
+        with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
+            report, sent_at = compare(traffic, before, after, latency_us, bar.advance)
         if plot is not None:
             _write(plot, svg(sent_at, {"old": old.name, "new": config.name}))
         if user is None:
@@ -108,8 +105,8 @@ def preview(
 
 def _read(path: Path) -> Trace:
     try:
-        with _bar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as advance:
-            return read_trace(path, advance)
+        with ProgressBar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as bar:
+            return read_trace(path, bar.advance)
     except TraceError as error:
         complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
@@ -220,13 +217,3 @@ def _duration_us(text: str, name: str, **bounds: int) -> int:
         return parse_duration(text, **bounds)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=name) from None
-
-
-@contextmanager
-def _bar(what: str, total: float | None) -> Iterator[Callable[[float], None]]:
-    """A bar on standard error where that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-    console = Console(stderr=True)
-    with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)

@@ -6,18 +6,15 @@ import json as codec
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from notifier.batch import Format, Row, read_rows
-from notifier.cli.output import JsonOption, Status, complain, print_json, say
+from notifier.cli.output import JsonOption, ProgressBar, Status, complain, print_json, say
 from notifier.cli.progress import Progress, digest_of, is_writable
 from notifier.client import Notifier
 from notifier.errors import InvalidNotificationError
@@ -88,8 +85,13 @@ def send_file(
         if progress.done:
             complain(f"{file}: was sent before, {progress.accepted} accepted; --again sends it once more")
             raise typer.Exit(Status.NOT_RIGHT)
-        with _bar(file, lines) as advance:
-            _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, advance)
+        size = None if kept_at is None else file.stat().st_size
+        with ProgressBar(file.name, size) as bar:
+
+            def show() -> None:
+                bar.move(progress.row if size is None else lines.buffer.tell())  # type: ignore[attr-defined]
+
+            _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show)
     if json:
         print_json({"accepted": progress.accepted, "refused": progress.refused})
     else:
@@ -104,7 +106,7 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     rows: Iterator[Row],
     progress: Progress,
     kept_at: Path | None,
-    advance: Callable[[], None],
+    show: Callable[[], None],
 ) -> None:
     under_way: deque[tuple[int, int]] = deque()  # (row, rows refused before it) of what is not accepted yet
     ids: deque[str] = deque()
@@ -131,7 +133,7 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
         progress.accepted += len(job_ids)
         if kept_at is not None:
             progress.save(kept_at)
-        advance()
+        show()
 
     notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
     progress.refused, progress.done = refused, True
@@ -169,21 +171,6 @@ def _open(file: Path) -> AbstractContextManager[IO[str]]:
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
         return nullcontext(sys.stdin)
     return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-
-@contextmanager
-def _bar(file: Path, lines: IO[str]) -> Iterator[Callable[[], None]]:
-    """A bar on standard error where that is a terminal, by how much of the file has been read."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=file == STANDARD_INPUT or not console.is_terminal) as bar:
-        task = bar.add_task(file.name, total=None if file == STANDARD_INPUT else file.stat().st_size)
-        yield lambda: bar.update(task, completed=0 if file == STANDARD_INPUT else lines.buffer.tell())  # type: ignore[attr-defined]
 
 
 def _device(text: str) -> Device:

@@ -1,6 +1,6 @@
 """The configuration: what may stand in the YAML, how it is read, and what is said of it."""
 
-from notifier.settings.loading import load_settings, parse_settings, read_source, read_text, settings_path
+from notifier.settings.loading import load_settings, parse_settings, read_source, settings_path
 from notifier.settings.schema import (
     BackoffSettings,
     CategorySettings,
@@ -27,6 +27,5 @@ __all__ = [
     "load_settings",
     "parse_settings",
     "read_source",
-    "read_text",
     "settings_path",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,7 +53,7 @@ def load_settings(
     """
     found = settings_path(path, environ)
     hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
-    settings = parse_settings(read_text(found, hint), name=str(found), rates=rates)
+    settings = parse_settings(_read_text(found, hint), name=str(found), rates=rates)
     if not environ.get("NOTIFIER_REDIS_URL"):
         return settings
     try:
@@ -64,7 +63,7 @@ def load_settings(
     return settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": url})})
 
 
-def read_text(path: Path, hint: str = "") -> str:
+def _read_text(path: Path, hint: str = "") -> str:
     """Return the text of a configuration file; raise SettingsError where there is none. hint: who named it."""
     try:
         with path.open("rb") as file:
@@ -75,8 +74,12 @@ def read_text(path: Path, hint: str = "") -> str:
         raise SettingsError(line_of(str(path), error.problem)) from None
 
 
-def read_source(text: str, *, name: str = DEFAULT_PATH) -> Source:
-    """Return the data in a YAML text with the places of its keys; raise SettingsError where it is no YAML."""
+def read_source(path: Path) -> Source:
+    """Return the data in a configuration file with the places of its keys; raise SettingsError where it is no YAML."""
+    return _source_of(_read_text(path), name=str(path))
+
+
+def _source_of(text: str, *, name: str) -> Source:
     try:
         source = read_yaml(text)
     except YamlError as error:
@@ -91,7 +94,7 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
 
     rates: see `load_settings`. Raise SettingsError with one line for each problem.
     """
-    source = read_source(text, name=name)
+    source = _source_of(text, name=name)
     if rates is not None and isinstance(source.data, dict):
         own = {key: value for key, value in source.data.items() if key not in (*SECTIONS, "users_from")}
         source.data = own | dict(rates)
@@ -106,12 +109,12 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
         found = explain(error, source, Settings)
         problems = problems + [problem for problem in found if problem.path not in said]
     if not problems:
-        version = version_of(rates_in(source.data))
+        users_digest = ""
         if settings.users_from is not None:
             users = read_users(settings.users_from, settings.tiers, settings.users)
             settings.take_users(users.entries)
-            version = hashlib.sha256(f"{version}:{users.digest}".encode()).hexdigest()[:12]
-        settings.name_rates(version)
+            users_digest = users.digest
+        settings.name_rates(version_of(rates_in(source.data), users_digest))
         return settings
     problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
     lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]

@@ -27,10 +27,13 @@ class Published:
     at_us: int = 0
 
 
-def version_of(rates: Mapping[str, Any]) -> str:
-    """What tells rates from others: the same on every host for the same sections, whatever the file around them."""
+def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
+    """What tells rates from others: the same on every host for the same sections, whatever the file around them.
+
+    users_digest: of the files of users, where there are any.
+    """
     given = {name: rates[name] for name in SECTIONS if rates.get(name)}
-    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256((json.dumps(given, sort_keys=True) + users_digest).encode()).hexdigest()[:12]
 
 
 def rates_in(data: Any) -> dict[str, Any]:

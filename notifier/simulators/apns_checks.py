@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jwt
 
 from notifier.simulators.apns_push_types import PAYLOAD_BYTES, RULES, Rules
+from notifier.simulators.wire import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,15 +38,6 @@ class Verdict:
     message_id: str
     trusted: bool
     payload: dict[str, Any]
-
-
-class Refusal(Exception):  # noqa: N818 - inside this module a way out, not an error
-    """The first check that failed."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 class Checks:

@@ -12,6 +12,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from notifier.simulators.webpush_browser import Browser, encode
+from notifier.simulators.wire import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,15 +34,6 @@ class Verdict:
     status: int
     reason: str
     message: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Refusal(Exception):  # noqa: N818 - inside this module a way out, not an error
-    """The first check that failed."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 class Checks:

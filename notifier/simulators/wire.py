@@ -48,6 +48,15 @@ def part(message: object, *path: str, kind: type) -> Any:
     return message if isinstance(message, kind) else None
 
 
+class Refusal(Exception):  # noqa: N818 - a simulator's way out of its checks, not an error
+    """The first check that failed: what is answered for it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
 class WireLog:
     """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
 

@@ -1,14 +1,14 @@
-"""Our Web Push provider, as a worker uses it: each message encrypted for its browser, by a key made for it alone."""
+"""Our Web Push provider: each message encrypted for its browser, by a key made for it alone."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from benchmarks.providers.task import BODY, TITLE, Task, keep_in_flight
+from benchmarks.providers.ours import compete
+from benchmarks.providers.task import Task
 from notifier.log import configure_logging
-from notifier.notification import Device, Notification
-from notifier.providers.contract import Dispatch, Outcome
+from notifier.notification import Device
 from notifier.providers.webpush.keys import make_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.webpush_browser import subscription
@@ -27,17 +27,7 @@ async def main(task: Task) -> None:
     )
     origin = f"https://127.0.0.1:{task.port}"
     devices = [Device("webpush", subscription(origin, f"browser-{number}")) for number in range(BROWSERS)]
-    notifications = [Notification(user="u", devices=[device], title=TITLE, body=BODY) for device in devices]
-    loop = asyncio.get_running_loop()
-
-    async def send(number: int) -> str:
-        notification = notifications[number % BROWSERS]
-        dispatch = Dispatch(f"job-{number}", notification.devices[0], notification, None, loop.time() + 25)
-        answer = await provider.send(dispatch)
-        return "" if answer.outcome is Outcome.DELIVERED else str(answer)
-
-    await keep_in_flight(task, send)
-    await provider.close()
+    await compete(task, provider, devices)
 
 
 if __name__ == "__main__":

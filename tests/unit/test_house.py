@@ -28,6 +28,7 @@ DRIVERS = {
     "yaml": "notifier/settings/yaml_source",
     "rich": ("workers/demo/", "notifier/cli/"),
     "typer": "notifier/cli/",
+    "tzdata": "notifier/zones",
 }
 
 

@@ -29,44 +29,70 @@ OnUnknown = Literal["resend", "give_up"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
+KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """So many at once, and one more each `every_us` microseconds."""
+
+    limit: int
+    every_us: int
+
+    def __str__(self) -> str:
+        return f"burst {self.limit}, then 1/{format_duration(self.every_us)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules for one key: several windows and the least time `gap_us` between two sends, all at once."""
+    """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket."""
 
     windows: tuple[Window, ...] = ()
     gap_us: int = 0
+    burst: Burst | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether it never holds anything back."""
-        return not self.windows and self.gap_us == 0
+        return not self.windows and self.gap_us == 0 and self.burst is None
 
     @property
     def horizon_us(self) -> int:
         """How long a send matters to these rules, in microseconds."""
         # A gap may outlast the windows, so permits are kept for the longest of them all.
-        return max((self.gap_us, *(window.interval_us for window in self.windows)))
+        longest = max((self.gap_us, *(window.interval_us for window in self.windows)))
+        return longest if self.burst is None else max(longest, self.burst.limit * self.burst.every_us)
+
+    @property
+    def exact_us(self) -> int:
+        """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
+        return max((KEPT_US, self.gap_us, *(window.interval_us for window in self.windows if not window.precision_us)))
 
     def most_in(self, interval_us: int) -> int | None:
         """The most sends that these rules ever admit in an interval of this length; None is without bound."""
         most = [window.limit * -(-interval_us // window.interval_us) for window in self.windows]
         if self.gap_us:
             most.append((interval_us - 1) // self.gap_us + 1)
+        if self.burst is not None:
+            most.append((interval_us - 1) // self.burst.every_us + self.burst.limit)
         return min(most, default=None)
 
-    def replaced(self, windows: tuple[Window, ...] | None = None, gap_us: int | None = None) -> Policy:
+    def replaced(
+        self, windows: tuple[Window, ...] | None = None, gap_us: int | None = None, burst: Burst | None = None
+    ) -> Policy:
         """Put what is given in the place of this policy's own; None leaves a part as it is."""
         return Policy(
             self.windows if windows is None else windows,
             self.gap_us if gap_us is None else gap_us,
+            burst or self.burst,
         )
 
     def __str__(self) -> str:
         parts = [str(window) for window in self.windows]
         if self.gap_us:
             parts.append(f"gap {format_duration(self.gap_us)}")
+        if self.burst is not None:
+            parts.append(str(self.burst))
         return ", ".join(parts) or "no rules"
 
 
@@ -88,14 +114,6 @@ class Category:
     attempts: int = 5
     on_unknown: OnUnknown = "resend"
     app: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """So many at once, and one more each `every_us` microseconds."""
-
-    limit: int
-    every_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,14 @@ _SHOWN: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """At most `limit` sends in any half-open rolling interval of `interval_us` microseconds."""
+    """At most `limit` sends in any half-open rolling interval of `interval_us` microseconds.
+
+    precision_us: 0 is exact; else it may hold a send for as much longer, which saves the memory of each send.
+    """
 
     limit: int
     interval_us: int
+    precision_us: int = 0
 
     def __str__(self) -> str:
         return f"{self.limit}/{format_duration(self.interval_us)}"

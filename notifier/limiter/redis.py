@@ -20,11 +20,25 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1024)
 def policy_array(policy: Policy) -> str:
-    """A policy as the scripts read it: a JSON array of gap, horizon, then limit and interval of each window, in µs."""
-    numbers = [policy.gap_us, policy.horizon_us]
+    """A policy as the scripts read it, see `_rules.lua`: a JSON array of gap, horizon, then limit and interval of each
+    window, in µs; and at the end an object, if there are rules of more kinds.
+    """
+    array: list[Any] = [policy.gap_us, policy.horizon_us]
     for window in policy.windows:
-        numbers += [window.limit, window.interval_us]
-    return json.dumps(numbers, separators=(",", ":"))
+        array += [window.limit, window.interval_us]
+    more: dict[str, Any] = {}
+    if buckets := [[window.interval_us, window.precision_us] for window in policy.windows if window.precision_us]:
+        more["b"] = buckets
+    if policy.burst is not None:
+        more["t"] = [policy.burst.limit, policy.burst.every_us]
+    if more:
+        array.append(more | {"e": policy.exact_us})
+    return json.dumps(array, separators=(",", ":"))
+
+
+def has_more(array: str) -> bool:
+    """Whether a policy, as `policy_array` wrote it, has rules of more kinds than windows and a gap."""
+    return array.endswith("}]")
 
 
 class RedisLimiter:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from notifier.limiter.redis import policy_array
+from notifier.limiter.redis import has_more, policy_array
 from notifier.policy import LANES, Policies, Policy
 
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
@@ -18,7 +18,9 @@ class RuleTable:
     def __init__(self, policies: Policies, lanes: Sequence[str] = LANES) -> None:
         self._policies = policies
         categories = policies.categories.values()
-        of_category = ",".join(f"{json.dumps(c.name)}:{policy_array(c.policy)}" for c in categories)
+        arrays = {c.name: policy_array(c.policy) for c in categories}
+        of_category = ",".join(f"{json.dumps(name)}:{array}" for name, array in arrays.items())
+        self._more = any(map(has_more, arrays.values()))
         rest: dict[str, Any] = {
             "b": {c.name: True for c in categories if c.bypass},
             "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
@@ -45,8 +47,10 @@ class RuleTable:
         """The table for these users, and for each the index of its policy."""
         known: dict[Policy, int] = {}
         indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
+        arrays = [policy_array(policy) for policy in known]
+        more = '"x":true,' if self._more or any(map(has_more, arrays)) else ""
         devices = "" if self._device.is_empty else f'"d":[{",".join(map(self._devices, known))}],'
-        return f'{{"u":[{",".join(map(policy_array, known))}],{devices}{self._rest}}}', indexes
+        return f'{{"u":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
 
     def _devices(self, user: Policy) -> str:
         text = self._of_device.get(user)

@@ -3,7 +3,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from notifier.policy import Category, Policies, Policy, ProviderLimits, Rules, Window
+from notifier.policy import Burst, Category, Policies, Policy, ProviderLimits, Rules, Window
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -61,6 +61,7 @@ def test_an_unknown_tier_is_noticed_when_the_policies_are_built() -> None:
         (Policy(gap_us=5), 5),
         (Policy((Window(1, 10), Window(2, 30))), 30),
         (Policy((Window(1, 10),), gap_us=40), 40),
+        (Policy((Window(1, 10),), burst=Burst(3, 20)), 60),
     ],
 )
 def test_the_horizon_is_the_longest_of_intervals_and_gap(policy: Policy, horizon_us: int) -> None:
@@ -74,6 +75,7 @@ def test_empty_means_that_nothing_is_ever_held() -> None:
     assert Policy().is_empty
     assert not Policy(gap_us=1).is_empty
     assert not Policy((Window(1, 1_000),)).is_empty
+    assert not Policy(burst=Burst(1, 1)).is_empty
 
 
 def test_replacing_takes_only_what_is_given() -> None:
@@ -133,6 +135,8 @@ def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
         (Policy((Window(3, 10),), gap_us=10), 11, 2),
         (Policy(gap_us=5), 5, 1),
         (Policy(gap_us=5), 6, 2),
+        (Policy(burst=Burst(3, 5)), 5, 3),
+        (Policy(burst=Burst(3, 5)), 6, 4),
     ],
 )
 def test_the_most_that_rules_admit(policy: Policy, interval_us: int, most: int | None) -> None:

@@ -1,5 +1,14 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
--- A category that is not (or no longer) among them follows those of 'default'.
+-- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
+local function read_rules(json)
+  local rules = cjson.decode(json)
+  if rules.x then
+    for _, policy in ipairs(rules.u) do unfold(policy) end
+    for _, policy in pairs(rules.c) do unfold(policy) end
+  end
+  return rules
+end
+
 local function policy_of(rules, category) return rules.c[category] or rules.c.default end
 local function bypasses(rules, category)
   if rules.c[category] then return rules.b[category] end

@@ -1,5 +1,15 @@
--- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window.
+-- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds stand
+-- in an object at its end, which *unfold* takes off and turns into fields of the array:
+--   e  µs that a send is kept as itself, whatever else counts it        t  {capacity, every µs}: a token bucket
+--   b  {{interval, precision}, …}: of the windows, those that may count what is older in buckets
 -- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after.
+
+local function unfold(policy)
+  if type(policy[#policy]) == 'table' then
+    for name, rule in pairs(table.remove(policy)) do policy[name] = rule end
+  end
+  return policy
+end
 
 -- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
 -- 0 the gap, n the n-th window, -1 none. One look-up by rank for each rule, however long the window is.
@@ -20,7 +30,7 @@ local function next_for(sent, policy, cost)
   return at, rule
 end
 
-local function is_empty(policy) return policy[1] == 0 and #policy == 2 end
+local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not policy.e end
 
 -- pace: µs between two sends of a user who always has something waiting, in the long run.
 local function pace(policy)

@@ -6,7 +6,7 @@
 -- A send of cost n stands as n members: the permit, permit#2, …
 --! include _clock _rules
 local now, cost = now_us(ARGV[1]), tonumber(ARGV[3])
-local policies = {cjson.decode(ARGV[5]), cjson.decode(ARGV[6])}
+local policies = {unfold(cjson.decode(ARGV[5])), unfold(cjson.decode(ARGV[6]))}
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
 if ARGV[7] ~= '1' then
   for i, policy in ipairs(policies) do

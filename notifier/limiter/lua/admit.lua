@@ -11,7 +11,7 @@
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
 --! include _clock _keys _rules _alarm _gates _flight _take _routes _limits _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local rules = cjson.decode(ARGV[6])
+local rules = read_rules(ARGV[6])
 local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}

@@ -16,7 +16,7 @@
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include _clock _keys _rules _alarm _lineup _gates _flight _limits
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local rules, keep_feedback = cjson.decode(ARGV[5]), tonumber(ARGV[7])
+local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of all that is set here to fall due

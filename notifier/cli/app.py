@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import auditing, configuring, looking, previewing, sending
+from notifier.cli import auditing, configuring, looking, previewing, recording, sending
 from notifier.cli.output import EXIT_STATUSES
 
 app = typer.Typer(
@@ -39,5 +39,5 @@ app.command()(looking.explain)
 app.command()(looking.routes)
 app.command()(auditing.audit)
 app.command()(previewing.preview)
-app.add_typer(previewing.trace, name="trace")
+app.add_typer(recording.trace, name="trace")
 app.add_typer(configuring.commands, name="config")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from notifier.audit import Audit
-from notifier.cli.output import JsonOption, ProgressBar, Status, print_json, say
+from notifier.cli.output import JsonOption, ProgressBar, Status, counted, print_json, say
 from notifier.connection import connect
 from notifier.settings import load_settings
 
@@ -43,7 +43,7 @@ def audit(
     if json:
         print_json({"jobs": work.jobs, "users": work.users, "found": found, "left": left})
     else:
-        say(f"{work.jobs:,} jobs, {work.users:,} users: {_verdict(found, left, repair=repair)}")
+        say(f"{counted(work.jobs, 'job')}, {counted(work.users, 'user')}: {_verdict(found, left, repair=repair)}")
     if left:
         raise typer.Exit(Status.NOT_RIGHT)
 

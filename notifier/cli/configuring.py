@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
+from notifier.cli.output import JsonOption, Status, complain, counted, duration_us, moment, print_json, print_rows, say
 from notifier.connection import ask, connect
 from notifier.errors import SettingsError
 from notifier.settings import Settings, load_settings, read_source, settings_path
@@ -23,7 +23,7 @@ from notifier.settings.json_schema import schema_text
 from notifier.settings.published import followers, publish, rates_in, withdraw
 from notifier.settings.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
 from notifier.settings.users_files import as_written
-from notifier.units import UNITS, parse_duration
+from notifier.units import UNITS
 
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
 
@@ -51,11 +51,12 @@ def check(
     lacking = dict.fromkeys(_lacking(settings, os.environ))  # once, however many apps share it
     warnings += [f"{problem}; without it no worker starts on this host" for problem in lacking]
     if json:
-        print_json({"file": str(path), "right": True, "errors": [], "warnings": warnings})
+        version = settings.rates_version
+        print_json({"file": str(path), "right": True, "version": version, "errors": [], "warnings": warnings})
         return
     for warning in warnings:
         say(f"warning: {warning}")
-    say(f"{path} is right: {_counts(settings)}")
+    say(f"{path} is right: rates {settings.rates_version}, {_counts(settings)}")
 
 
 def _lacking(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
@@ -93,7 +94,7 @@ def apply(
     They stand in the place of those in each worker's own file, until others are applied or they are withdrawn. The
     rest of the file, the providers above all, is each host's own. What waits is timed anew.
     """
-    settings, delay_us = load_settings(file), _delay_us(after)
+    settings, delay_us = load_settings(file), duration_us(after, "--in", most_us=UNITS["m"])
     rates = rates_in(read_source(file).data)
     if settings.users_in_files:  # on another host the same path may name nothing
         rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
@@ -140,14 +141,6 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
 
 
 def _counts(settings: Settings) -> str:
-    users = len(settings.users) + len(settings.users_in_files)
-    return (
-        f"{len(settings.categories)} categories, {len(settings.tiers)} tiers, {users:,} users with rules of their own"
-    )
-
-
-def _delay_us(text: str) -> int:
-    try:
-        return parse_duration(text, most_us=UNITS["m"])
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--in") from None
+    users = counted(len(settings.users) + len(settings.users_in_files), "user")
+    categories = counted(len(settings.categories), "category", "categories")
+    return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"

@@ -17,6 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from notifier.units import parse_duration
+
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 it ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
@@ -56,12 +58,18 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         title=title or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))  # as it is: a user's name may look like markup
     console.print(table)
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def say(text: str) -> None:
@@ -105,6 +113,14 @@ class ProgressBar:
         late = time.monotonic() - self._since > PATIENCE_S
         if late and self._console.is_terminal and not self._bar.live.is_started:
             self._bar.start()
+
+
+def duration_us(text: str, name: str, **bounds: int) -> int:
+    """The µs in what was given for the option of this name; `least_us` and `most_us` bound it."""
+    try:
+        return parse_duration(text, **bounds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=name) from None
 
 
 def moment(at: datetime | None) -> str:

@@ -1,82 +1,49 @@
-"""Commands that try rules first: preview, trace record."""
+"""The command that tries rules first: preview."""
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from notifier.cli.output import JsonOption, ProgressBar, Status, complain, print_json, print_rows, say
-from notifier.connection import connect
+from notifier.cli.output import (
+    JsonOption,
+    ProgressBar,
+    Status,
+    complain,
+    counted,
+    duration_us,
+    print_json,
+    print_rows,
+    say,
+)
+from notifier.cli.recording import recording
+from notifier.connection import ask, connect
 from notifier.preview.plot import span, svg
-from notifier.preview.recording import Recorder, RecordingError
 from notifier.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
-from notifier.preview.trace import Trace, TraceError, read_trace
-from notifier.settings import load_settings, settings_path
-from notifier.units import UNITS, parse_duration
+from notifier.preview.trace import Trace, TraceError, read_trace, trace_of
+from notifier.settings import Settings, load_settings, settings_path
+from notifier.settings.published import published_rates
+from notifier.units import UNITS
 
-ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-LOOK_EVERY_S: Final = 0.25
 LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
-
-trace = typer.Typer(help="Record traffic, to try rules on it: notifier preview.", no_args_is_help=True)
-
-
-@trace.callback()
-def _trace() -> None:
-    """Keep `record` a command of its own, though it is the only one."""
-
-
-@trace.command()
-def record(
-    context: typer.Context,
-    *,
-    out: Annotated[Path, typer.Option(help="the file to write, JSON lines; one that exists is refused")],
-    lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
-    hash_users: Annotated[bool, typer.Option("--hash-users", help="write a pseudonym for each user's name")] = False,
-    json: JsonOption = False,
-) -> None:
-    """Record what is accepted from now on: when, whom for, category, priority, expiry; no tokens, no texts, no data.
-
-    Status 1 where somebody else is recording, or where the recording broke off; what is in the file then is right.
-    """
-    seconds = _duration_us(lasting, "--for", least_us=UNITS["ms"]) / UNITS["s"]
-    recorded = 0
-    try:
-        with (
-            _until_interrupted() as interrupted,
-            closing(connect(load_settings(context.obj))) as redis,
-            Recorder(redis, hash_users=hash_users) as recorder,
-            out.open("x", encoding="utf-8") as file,
-            ProgressBar(f"recording to {out.name}", seconds) as bar,
-        ):
-            for passed in _looks(seconds, interrupted):
-                for line in recorder.read():
-                    file.write(line)
-                    recorded += 1
-                file.flush()
-                bar.advance(passed)
-    except RecordingError as error:
-        complain(str(error))
-        raise typer.Exit(Status.NOT_RIGHT) from None
-    except OSError as error:
-        complain(f"{out}: cannot be written: {error.strerror}")
-        raise typer.Exit(Status.NOT_RIGHT) from None
-    print_json({"file": str(out), "recorded": recorded}) if json else say(f"{recorded} recorded in {out}")
 
 
 def preview(
     context: typer.Context,
     *,
     config: Annotated[Path, typer.Option(help="the YAML whose rates are to be tried")],
-    trace: Annotated[Path, typer.Option(help="the traffic, JSON lines; notifier trace record makes one")],
+    trace: Annotated[
+        Path | None, typer.Option(help="the traffic, JSON lines; notifier trace record makes one", show_default=False)
+    ] = None,
+    live: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="in its place: record so long, such as 10m, or until Ctrl-C, and no file"),
+    ] = None,
     old: Annotated[
         Path | None, typer.Option(help="the YAML to compare with  [default: the configured one]", show_default=False)
     ] = None,
@@ -85,22 +52,49 @@ def preview(
     latency: Annotated[str, typer.Option(help="how long a send takes; rates count from its end")] = "0s",
     json: JsonOption = False,
 ) -> None:
-    """Replay traffic under old and new rates, in simulated time: who would wait how much longer or shorter."""
+    """Replay traffic under old and new rates, in simulated time: who would wait how much longer or shorter.
+
+    The old rates are those of the configured file; with --live those in force, also where they were applied.
+    """
+    if (trace is None) == (live is None):
+        raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
-    latency_us = _duration_us(latency, "--latency", most_us=LONGEST_LATENCY_US)
-    old = settings_path(old or context.obj)
-    before, after = load_settings(old).policies(), load_settings(config).policies()
-    traffic = _read(trace)
+    latency_us = duration_us(latency, "--latency", most_us=LONGEST_LATENCY_US)
+    live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
+    path = settings_path(old or context.obj)
+    before, after = load_settings(path).policies(), load_settings(config).policies()
+    names: dict[Side, str] = {"old": path.name, "new": config.name}
+    if live_us is None:
+        assert trace is not None
+        traffic = _read(trace)
+    else:
+        settings = load_settings(context.obj)
+        if old is None and (applied := _applied(settings)) is not None:
+            version, rates = applied
+            before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
+        traffic = _recorded(settings, live_us)
     if user is not None:
         _show_timeline(user, timeline(traffic, user, before, after, latency_us), json=json)
     if user is None or plot is not None:
         with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
             report, sent_at = compare(traffic, before, after, latency_us, bar.advance)
         if plot is not None:
-            _write(plot, svg(sent_at, {"old": old.name, "new": config.name}))
+            _write(plot, svg(sent_at, names))
         if user is None:
             print_json(asdict(report)) if json else _show(report)
+
+
+def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:
+    """The rates that stand in the place of the file's, and their version, where some were applied."""
+    with closing(connect(settings)) as redis:
+        published, rates = ask(lambda: published_rates(redis))
+    return None if rates is None else (published.version, rates)
+
+
+def _recorded(settings: Settings, lasting_us: int) -> Trace:
+    with recording(settings, lasting_us, "recording") as parts:
+        return trace_of(line.encode() for lines in parts for line in lines)
 
 
 def _read(path: Path) -> Trace:
@@ -113,7 +107,8 @@ def _read(path: Path) -> Trace:
 
 
 def _show(report: Report) -> None:
-    say(f"{report.notifications:,} notifications for {report.users:,} users in {span(report.span_us)}; old → new:")
+    traffic = f"{counted(report.notifications, 'notification')} for {counted(report.users, 'user')}"
+    say(f"{traffic} in {span(report.span_us)}; old → new:")
     rows = [_waits(name, of) for name, of in report.categories.items()]
     columns = ("category", "sent", "expired", "wait p50", "p99", "longest")
     print_rows("", columns, [*rows, _waits("all", report.overall)])
@@ -183,37 +178,9 @@ def _clock(us: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{milliseconds / 1000:06.3f}"
 
 
-def _looks(seconds: float, interrupted: Callable[[], bool]) -> Iterator[float]:
-    """Now and then until so many seconds have passed, and once after; gives how many have since the last time."""
-    said = begun = time.monotonic()
-    while (left := begun + seconds - said) > 0 and not interrupted():
-        threading.Event().wait(min(left, LOOK_EVERY_S))
-        before, said = said, time.monotonic()
-        yield said - before
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM has come, which end the command at a moment of its own."""
-    came: list[int] = []
-    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         complain(f"{path}: cannot be written: {error.strerror}")
         raise typer.Exit(Status.NOT_RIGHT) from None
-
-
-def _duration_us(text: str, name: str, **bounds: int) -> int:
-    try:
-        return parse_duration(text, **bounds)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=name) from None

@@ -14,12 +14,12 @@ from typing import IO, Annotated, Any, Final
 import typer
 
 from notifier.batch import Format, Row, read_rows
-from notifier.cli.output import JsonOption, ProgressBar, Status, complain, print_json, say
+from notifier.cli.output import JsonOption, ProgressBar, Status, complain, duration_us, print_json, say
 from notifier.cli.progress import Progress, digest_of, is_writable
 from notifier.client import Notifier
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
-from notifier.units import parse_duration
+from notifier.units import UNITS
 
 STANDARD_INPUT: Final = Path("-")
 Text = Annotated[str | None, typer.Option()]
@@ -51,7 +51,7 @@ def send(
         category=category,
         priority=priority,  # type: ignore[arg-type]  # checked by Notifier.send, with the field's name
         data=_data(data),
-        expires_in=None if expires_in is None else _seconds(expires_in),
+        expires_in=None if expires_in is None else duration_us(expires_in, "--expires-in") / UNITS["s"],
         send_at=None if send_at is None else _time(send_at),
         collapse_id=collapse_id,
         dedupe_key=dedupe_key,
@@ -188,13 +188,6 @@ def _data(text: str | None) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint="--data")
     return data
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(text) / 1_000_000
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--expires-in") from None
 
 
 def _time(text: str) -> datetime:

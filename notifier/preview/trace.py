@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
@@ -45,17 +45,27 @@ def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) ->
 
     Raise TraceError for a file that cannot be read, and for the first line that is not as it should be.
     """
-    trace: dict[str, list[Event]] = defaultdict(list)
     try:
         with path.open("rb") as file:
-            for line, number in _lines(file, advance):
-                try:
-                    user, event = read_event(line)
-                except ValueError as error:
-                    raise TraceError(f"{path}:{number}: {error}") from None
-                trace[user].append(event)
+            return trace_of(_lines(file, advance), str(path))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def trace_of(lines: Iterable[bytes], name: str = "the trace") -> Trace:
+    """Return the trace in these lines; blank ones are passed over. name: what to call it.
+
+    Raise TraceError for the first line that is not as it should be.
+    """
+    trace: dict[str, list[Event]] = defaultdict(list)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            user, event = read_event(line)
+        except ValueError as error:
+            raise TraceError(f"{name}:{number}: {error}") from None
+        trace[user].append(event)
     for events in trace.values():
         events.sort(key=lambda event: event.at_us)
     return trace
@@ -94,13 +104,12 @@ def _microseconds(name: str, seconds: Any) -> int:
     return math.ceil(round(seconds * 1_000_000, 3))
 
 
-def _lines(file: Any, advance: Callable[[int], object]) -> Iterator[tuple[bytes, int]]:
+def _lines(file: Any, advance: Callable[[int], object]) -> Iterator[bytes]:
     unsaid = 0
     for number, line in enumerate(file, 1):
         unsaid += len(line)
         if number % EVERY == 0:
             advance(unsaid)
             unsaid = 0
-        if line.strip():
-            yield line, number
+        yield line
     advance(unsaid)

@@ -219,7 +219,8 @@ def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:
     """A right file is said to be right, with warnings; a wrong one has every error with line and key, and status 1."""
     right = run("config", "check", str(config))
     assert right.status == 0
-    assert "1 users" not in right.out
+    assert "right: rates " in right.out
+    assert "3 categories, 0 tiers, 0 users with rules" in right.out
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("user: {windows: [10/fortnight], gap: 0}\ntiers: {a: {gpa: 1s}}\n", encoding="utf-8")
     done = run("config", "check", str(wrong))
@@ -320,7 +321,7 @@ def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None
     found = run("audit")
     assert (found.status, found.err) == (1, "")
     *lines_, verdict = found.out.splitlines()
-    assert verdict == "1 jobs, 0 users: 2 not right; --repair puts right what can be"
+    assert verdict == "1 job, 0 users: 2 not right; --repair puts right what can be"
     assert any(line.startswith(f"job {job_id} of 42 is started and stands nowhere") for line in lines_)
     assert not any(DEVICE[4:] in line for line in lines_)
 

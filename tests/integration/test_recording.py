@@ -19,6 +19,7 @@ from notifier.embedded import EmbeddedRedis
 from notifier.preview import recording
 from notifier.preview.recording import LAPSE_MS, STREAM, Recorder, RecordingError
 from notifier.preview.trace import read_trace
+from notifier.settings.published import publish
 
 
 @pytest.fixture
@@ -143,4 +144,25 @@ def test_a_recording_can_be_ended_early(
         printed, complained = process.communicate(timeout=20)
     assert (process.returncode, complained) == (0, b"")
     assert json.loads(printed) == {"file": str(out), "recorded": 1}
+    assert not redis.exists(STREAM)
+
+
+def test_a_preview_of_what_is_accepted_now(config: Path, redis: Redis, producer: Notifier, tmp_path: Path) -> None:
+    """It records for itself, writes no file, and compares with the rates in force: those that were applied."""
+    new = tmp_path / "new.yaml"
+    new.write_text("user: {windows: [1/1m]}\ncategories: {default: {lane: default}}\n", encoding="utf-8")
+    publish(redis, {"user": {"windows": ["2/1m"]}, "categories": {"default": {"lane": "default"}}}, 0)
+    before = sorted(tmp_path.iterdir())
+    command = [sys.executable, "-m", "notifier.cli", "--config", str(config)]
+    command += ["preview", "--config", str(new), "--live", "1h", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        eventually(lambda: redis.exists(STREAM), "the recording to begin")
+        producer.send_many([note("ann"), note("ann"), note("ann"), note("bob")])
+        process.send_signal(signal.SIGINT)
+        printed, complained = process.communicate(timeout=20)
+    assert (process.returncode, complained) == (0, b"")
+    report = json.loads(printed)
+    assert (report["notifications"], report["users"], report["longer"]) == (4, 2, 2)
+    assert [report["overall"][side]["longest_us"] // 1_000_000 for side in ("old", "new")] == [60, 120]
+    assert sorted(tmp_path.iterdir()) == before
     assert not redis.exists(STREAM)

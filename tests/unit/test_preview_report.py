@@ -196,7 +196,7 @@ def test_the_command(run: Run) -> None:
     """It needs no Redis; the configured file is the old one, unless another is named."""
     status, out, err = run("preview", "--config", "new.yaml", "--trace", "trace.jsonl", "--plot", "plot.svg")
     assert (status, err) == (0, "")
-    assert "3 notifications for 1 users in 0; old → new:" in out
+    assert "3 notifications for 1 user in 0; old → new:" in out
     assert "10s → 1s" in out
     assert "0 would wait longer, 2 shorter" in out
     assert ET.parse("plot.svg").getroot().tag == f"{SVG}svg"
@@ -225,6 +225,7 @@ def test_the_commands_timeline(run: Run) -> None:
         ({"--config": "none.yaml"}, 3, "none.yaml: cannot be read"),
         ({"--plot": "plot.png"}, 2, ".svg"),
         ({"--plot": "none/plot.svg"}, 1, "none/plot.svg: cannot be written"),
+        ({"--live": "5s"}, 2, "a file, or --live TIME"),
         ({"--latency": "50"}, 2, "without a unit"),
         ({"--latency": "1h"}, 2, "outside"),
     ],

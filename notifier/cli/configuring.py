@@ -56,7 +56,8 @@ def check(
         return
     for warning in warnings:
         say(f"warning: {warning}")
-    say(f"{path} is right: rates {settings.rates_version}, {_counts(settings)}")
+    say(f"{path} is right: {_counts(settings)}")
+    say(f"its rates are {settings.rates_version}")
 
 
 def _lacking(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
@@ -105,14 +106,15 @@ def apply(
     if json:
         print_json({"version": published.version, "at": at})
         return
-    say(f"{published.version} holds from {moment(at)}: {_counts(settings)}")
+    say(f"{published.version} holds from {moment(at)} on")
+    say(_counts(settings))
     say("see who follows it: notifier config status")
 
 
 @commands.command("withdraw")
 def withdraw_rates(context: typer.Context) -> None:
     """Take applied rates back: each worker follows its own file again. Status 1 where none were applied."""
-    with closing(connect(load_settings(context.obj))) as redis:
+    with closing(connect(_without_rates(context))) as redis:
         taken_back = ask(lambda: withdraw(redis))
     say("each worker follows its own file again" if taken_back else "no rates were applied")
     if not taken_back:
@@ -122,7 +124,7 @@ def withdraw_rates(context: typer.Context) -> None:
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which rates each worker follows. Status 1 where they differ, or one has refused its file."""
-    with closing(connect(load_settings(context.obj))) as redis:
+    with closing(connect(_without_rates(context))) as redis:
         published, workers = ask(lambda: followers(redis))
     versions = {worker.version for worker in workers}
     agreed = len(versions) <= 1 and not any(worker.problem for worker in workers)
@@ -132,12 +134,20 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
         )
     else:
         say(f"applied: {published.version or 'none; each worker follows its own file'}")
-        rows = [(worker.name, worker.host, worker.version, worker.source, worker.problem) for worker in workers]
-        print_rows("", ("worker", "host", "rates", "from", "refused"), rows, empty="no worker is running")
+        rows = [(worker.name, worker.host, worker.version, worker.source) for worker in workers]
+        print_rows("", ("worker", "host", "rates", "from"), rows, empty="no worker is running")
+        for worker in workers:
+            if worker.problem:
+                say(f"{worker.name} refused: {worker.problem}")
         if len(versions) > 1:
             say(f"they differ: {', '.join(sorted(versions))}")
     if not agreed:
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _without_rates(context: typer.Context) -> Settings:
+    """The settings, of which Redis alone is needed: rates that are wrong do not stand in the way of looking at them."""
+    return load_settings(context.obj, rates={})
 
 
 def _counts(settings: Settings) -> str:

@@ -158,18 +158,16 @@ def _show_timeline(user: str, moments: list[Moment], *, json: bool) -> None:
         (
             _clock(moment.at_us),
             moment.category + (" (high)" if moment.priority == "high" else ""),
-            *(text for side in SIDES for text in (_sent(moment, side), moment.decided_by[side])),
+            *(text for side in SIDES for text in (_waited(moment, side), moment.decided_by[side])),
         )
         for moment in moments
     ]
-    print_rows(user, ("accepted", "category", "old: sent", "held by", "new: sent", "held by"), rows)
+    print_rows(user, ("accepted", "category", "old: waits", "held by", "new: waits", "held by"), rows)
 
 
-def _sent(moment: Moment, side: Side) -> str:
+def _waited(moment: Moment, side: Side) -> str:
     at = moment.sent_us[side]
-    if at is None:
-        return "expires"
-    return _clock(at) if at == moment.at_us else f"{_clock(at)} (+{span(at - moment.at_us)})"
+    return "expires" if at is None else span(at - moment.at_us)
 
 
 def _clock(us: int) -> str:

@@ -8,6 +8,7 @@ from notifier.errors import (
     NotReplicatedError,
     RedisUnusableError,
     SettingsError,
+    ShardsUnusableError,
 )
 from notifier.feedback import Gone
 from notifier.job import deliver
@@ -36,6 +37,7 @@ __all__ = [
     "RedisUnusableError",
     "Rules",
     "SettingsError",
+    "ShardsUnusableError",
     "Status",
     "Window",
     "deliver",

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
@@ -19,7 +20,7 @@ from notifier.connection import ask, connect, unusable
 from notifier.errors import InvalidNotificationError, NotReplicatedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
-from notifier.limiter import RedisLimiter, lines
+from notifier.limiter import Limiter, RedisLimiter, lines
 from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
@@ -63,15 +64,19 @@ class Notifier:
         self._settings = settings
         self._policies = settings.policies()
         self._platforms = settings.providers.platforms()
-        self.limiter = RedisLimiter(redis)
+        self.limiter: Limiter = RedisLimiter(redis)
 
     @classmethod
-    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Self:
+    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Notifier:
         """A Notifier by the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
 
         Raises SettingsError where the configuration cannot be used.
         """
         settings = load_settings(path, environ)
+        if settings.redis.shards:
+            from notifier.sharded import ShardedNotifier  # noqa: PLC0415 - it is made of these
+
+            return ShardedNotifier(settings)
         return cls(connect(settings), settings)
 
     def close(self) -> None:
@@ -110,7 +115,8 @@ class Notifier:
         job_ids: as for `send`, one for each. on_accepted: called with the job ids of each hundred, in order.
         Raises InvalidNotificationError, its field led by the place in the iterable, as in
         ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
-        iterable raises an error of its own.
+        iterable raises an error of its own. With `redis.shards`, where shards do not answer, ShardsUnusableError at
+        the end names what was not accepted; `on_accepted` is not called from the first of these on.
         """
         accepted = 0
         chunk: list[lines.Job] = []
@@ -120,22 +126,23 @@ class Notifier:
             # Taken out first: where Redis fails, the same jobs are not tried once more on the way out.
             jobs, chunk[:] = chunk.copy(), []
             if jobs:
-                job_ids = self._enqueue(jobs)
+                job_ids = enqueue(jobs)
                 accepted += len(job_ids)
-                if on_accepted is not None:
+                if job_ids and on_accepted is not None:
                     on_accepted(job_ids)
 
-        try:
-            ids = repeat(None) if job_ids is None else job_ids
-            for index, (notification, job_id) in enumerate(zip(notifications, ids, strict=job_ids is not None)):
-                try:
-                    chunk.append(self._job(notification, _checked(job_id)))
-                except InvalidNotificationError as error:
-                    raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-                if len(chunk) == CHUNK:
-                    flush()
-        finally:
-            flush()
+        with self._sending() as enqueue:
+            try:
+                ids = repeat(None) if job_ids is None else job_ids
+                for index, (notification, job_id) in enumerate(zip(notifications, ids, strict=job_ids is not None)):
+                    try:
+                        chunk.append(self._job(notification, _checked(job_id)))
+                    except InvalidNotificationError as error:
+                        raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
+                    if len(chunk) == CHUNK:
+                        flush()
+            finally:
+                flush()
         return accepted
 
     def cancel(self, job_id: str) -> lines.Cancelled:
@@ -243,6 +250,10 @@ class Notifier:
                 raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
             if why_not := platform.why_not_to(device.token, app):
                 raise InvalidNotificationError(f"devices[{index}].token", why_not)
+
+    def _sending(self) -> AbstractContextManager[Callable[[Sequence[lines.Job]], list[str]]]:
+        """By what `send_many` accepts each hundred, for one call of it."""
+        return nullcontext(self._enqueue)
 
     def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

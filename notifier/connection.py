@@ -38,9 +38,9 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
     Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
-    password file cannot be read.
+    password file cannot be read, or if there are several shards and these are the settings of all.
     """
-    config = settings.redis if isinstance(settings, Settings) else settings
+    config = (settings.redis if isinstance(settings, Settings) else settings).shard("")
     timeout = config.socket_timeout_us / 1_000_000
     options: dict[str, Any] = {
         "socket_timeout": timeout,

@@ -27,6 +27,19 @@ class RedisUnusableError(NotifierError):
     """Redis cannot be reached, refuses the password, or is older than 6.2."""
 
 
+class ShardsUnusableError(RedisUnusableError):
+    """Some of the `redis.shards` cannot be used; the others went on.
+
+    `shards` are their names. `refused` are the places, from 0, of what was not accepted in the iterable that
+    `send_many` was given; all else in it was.
+    """
+
+    def __init__(self, why: str, shards: tuple[str, ...], refused: tuple[int, ...] = ()) -> None:
+        super().__init__(why)
+        self.shards = shards
+        self.refused = refused
+
+
 class NotReplicatedError(RedisUnusableError):
     """Accepted by the primary, but not known to be on as many replicas as `redis.wait_replicas` asks for.
 

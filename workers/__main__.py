@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from notifier.connection import check, connect
@@ -10,6 +11,7 @@ from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.policy import LANES
 from notifier.settings import load_settings, settings_path
+from notifier.shards import claim
 from workers.push import PushWorker
 
 
@@ -19,14 +21,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("lanes", nargs="*", default=list(LANES), help="lanes, the most urgent first (default: all)")
     parser.add_argument("--config", help="the YAML (default: $NOTIFIER_CONFIG, else config/notifier.yaml)")
     parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
+    parser.add_argument("--shard", help="which of redis.shards to serve, its name or place (default: $NOTIFIER_SHARD)")
     parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
     arguments = parser.parse_args(argv)
     try:
         config = settings_path(arguments.config)
         settings = load_settings(config)
         configure_logging(settings.log.format, settings.log.level)
-        connection = connect(settings)
+        shard = settings.redis.which(arguments.shard or os.environ.get("NOTIFIER_SHARD") or None)
+        connection = connect(settings.redis.shard(shard))
         check(connection)
+        if shard:
+            claim(connection, shard)
     except NotifierError as error:
         print(error, file=sys.stderr)  # noqa: T201 - for people
         return 1

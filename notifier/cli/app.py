@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import auditing, configuring, looking, previewing, recording, sending
+from notifier.cli import auditing, configuring, looking, previewing, recording, sending, sharding
 from notifier.cli.output import EXIT_STATUSES
 
 app = typer.Typer(
@@ -41,3 +41,4 @@ app.command()(auditing.audit)
 app.command()(previewing.preview)
 app.add_typer(recording.trace, name="trace")
 app.add_typer(configuring.commands, name="config")
+app.add_typer(sharding.commands, name="shards")

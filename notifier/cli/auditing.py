@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from redis import Redis
 
 from notifier.audit import Audit
-from notifier.cli.output import JsonOption, ProgressBar, Status, counted, print_json, say
-from notifier.connection import connect
-from notifier.settings import load_settings
+from notifier.cli.output import JsonOption, ProgressBar, ShardOption, Status, counted, print_json, say
+from notifier.settings import Settings, load_settings
+from notifier.shards import connect_all, on_shard
 
 
 def audit(
@@ -20,6 +20,7 @@ def audit(
     repair: Annotated[
         bool, typer.Option("--repair", help="put right what can be, losing and doubling nothing")
     ] = False,
+    shard: ShardOption = None,
     json: JsonOption = False,
 ) -> None:
     """Hold all that Redis keeps against itself, while the workers work; status 1 where something is not right.
@@ -27,8 +28,20 @@ def audit(
     With --repair: where something was left. With --json: a line for each finding, and one with the counts.
     """
     settings = load_settings(context.obj)
+    left = 0
+    with connect_all(settings if shard is None else settings.redis.shard(settings.redis.which(shard))) as clients:
+        for name, redis in clients.items():
+            with on_shard(name):
+                left += _audit(redis, settings, name, repair=repair, json=json)
+    if left:
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _audit(redis: Redis, settings: Settings, shard: str, *, repair: bool, json: bool) -> int:
+    """Audit one Redis and tell what is found; returns how much of it is left."""
     found = left = 0
-    with closing(connect(settings)) as redis, ProgressBar("audit") as bar:
+    of_shard = {"shard": shard} if shard else {}
+    with ProgressBar(f"audit {shard}".rstrip()) as bar:
         work = Audit(
             redis,
             keep_failed_us=settings.keep_failed_us,
@@ -39,13 +52,13 @@ def audit(
         for finding in work.findings():
             found += 1
             left += finding.left
-            print_json(asdict(finding) | {"left": finding.left}) if json else say(str(finding))
+            print_json(of_shard | asdict(finding) | {"left": finding.left}) if json else say(str(finding))
     if json:
-        print_json({"jobs": work.jobs, "users": work.users, "found": found, "left": left})
+        print_json(of_shard | {"jobs": work.jobs, "users": work.users, "found": found, "left": left})
     else:
-        say(f"{counted(work.jobs, 'job')}, {counted(work.users, 'user')}: {_verdict(found, left, repair=repair)}")
-    if left:
-        raise typer.Exit(Status.NOT_RIGHT)
+        counts = f"{counted(work.jobs, 'job')}, {counted(work.users, 'user')}: {_verdict(found, left, repair=repair)}"
+        say(f"shard {shard}: {counts}" if shard else counts)
+    return left
 
 
 def _verdict(found: int, left: int, *, repair: bool) -> str:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from notifier.cli.output import JsonOption, Status, complain, counted, duration_us, moment, print_json, print_rows, say
-from notifier.connection import ask, connect
+from notifier.connection import ask
 from notifier.errors import SettingsError
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.json_schema import schema_text
-from notifier.settings.published import followers, publish, rates_in, withdraw
+from notifier.settings.published import Follower, Published, followers, publish, rates_in, withdraw
 from notifier.settings.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
 from notifier.settings.users_files import as_written
+from notifier.shards import connect_all, on_shard
 from notifier.units import UNITS
 
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
@@ -100,8 +101,13 @@ def apply(
     if settings.users_in_files:  # on another host the same path may name nothing
         rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
     own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
-    with closing(connect(own)) as redis:
-        published = ask(lambda: publish(redis, rates, delay_us))
+    with connect_all(own) as clients:
+        for name, redis in clients.items():  # all or none, as far as can be known
+            with on_shard(name):
+                ask(redis.ping)
+        for name, redis in clients.items():
+            with on_shard(name):
+                published = ask(partial(publish, redis, rates, delay_us))
     at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     if json:
         print_json({"version": published.version, "at": at})
@@ -114,8 +120,11 @@ def apply(
 @commands.command("withdraw")
 def withdraw_rates(context: typer.Context) -> None:
     """Take applied rates back: each worker follows its own file again. Status 1 where none were applied."""
-    with closing(connect(_without_rates(context))) as redis:
-        taken_back = ask(lambda: withdraw(redis))
+    taken_back = False
+    with connect_all(_without_rates(context)) as clients:
+        for name, redis in clients.items():
+            with on_shard(name):
+                taken_back |= ask(partial(withdraw, redis))
     say("each worker follows its own file again" if taken_back else "no rates were applied")
     if not taken_back:
         raise typer.Exit(Status.NOT_RIGHT)
@@ -124,19 +133,28 @@ def withdraw_rates(context: typer.Context) -> None:
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which rates each worker follows. Status 1 where they differ, or one has refused its file."""
-    with closing(connect(_without_rates(context))) as redis:
-        published, workers = ask(lambda: followers(redis))
-    versions = {worker.version for worker in workers}
-    agreed = len(versions) <= 1 and not any(worker.problem for worker in workers)
+    applied: dict[str, Published] = {}
+    found: list[tuple[str, Follower]] = []
+    with connect_all(_without_rates(context)) as clients:
+        for name, redis in clients.items():
+            with on_shard(name):
+                applied[name], workers = ask(partial(followers, redis))
+                found += [(name, worker) for worker in workers]
+    versions = {worker.version for _, worker in found}
+    agreed = len(versions) <= 1 and not any(worker.problem for _, worker in found)
+    agreed = agreed and len({published.version for published in applied.values()}) == 1
     if json:
-        print_json(
-            {"published": asdict(published), "agreed": agreed, "workers": [asdict(worker) for worker in workers]}
-        )
+        told = [asdict(worker) | ({"shard": name} if name else {}) for name, worker in found]
+        each = {name: asdict(published) for name, published in applied.items()}
+        print_json({"published": each.get("", each), "agreed": agreed, "workers": told})
     else:
-        say(f"applied: {published.version or 'none; each worker follows its own file'}")
-        rows = [(worker.name, worker.host, worker.version, worker.source) for worker in workers]
-        print_rows("", ("worker", "host", "rates", "from"), rows, empty="no worker is running")
-        for worker in workers:
+        for name, published in applied.items():
+            where = f"applied{f' on {name}' if name else ''}"
+            say(f"{where}: {published.version or 'none; each worker follows its own file'}")
+        rows = [(w.name, w.host, w.version, w.source, *([name] if name else [])) for name, w in found]
+        columns = ("worker", "host", "rates", "from", *([] if "" in applied else ["shard"]))
+        print_rows("", columns, rows, empty="no worker is running")
+        for _, worker in found:
             if worker.problem:
                 say(f"{worker.name} refused: {worker.problem}")
         if len(versions) > 1:

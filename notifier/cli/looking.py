@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from itertools import groupby, islice
 from typing import Annotated
@@ -11,12 +10,13 @@ import typer
 
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.client import Notifier
-from notifier.connection import ask, connect
+from notifier.connection import ask
 from notifier.inspection import Explanation, Inspection, Scope, Use
 from notifier.settings import load_settings, read_source, settings_path
 from notifier.settings.provenance import Places, Provenance
 from notifier.settings.published import published_rates
 from notifier.settings.yaml_source import Source
+from notifier.shards import connect_home
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MOST_SHOWN = 50
@@ -62,14 +62,16 @@ def line(
 ) -> None:
     """Show who waits in a user's lines, in order, and when each should go."""
     settings = load_settings(context.obj)
-    with closing(connect(settings)) as redis:
+    with connect_home(settings, user) as (shard, redis):
         standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
     shown = standing[:limit]
     if json:
         print_json([asdict(entry) for entry in shown])
         return
     if not shown:
-        say(f"nothing waits for {user}")
+        say(f"nothing waits for {user}{_on(shard)}")
+    elif shard:
+        say(f"{user}{_on(shard)}")
     for name, entries in groupby(shown, lambda entry: entry.category):
         rows = [(s.place, s.job_id, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
         print_rows(name, ("place", "job", "priority", "tries", "expected", "expires"), rows)
@@ -87,7 +89,7 @@ def explain(
     """Explain which rules hold for a user and a category, what is used of them, and when the next may go."""
     path = settings_path(context.obj)
     settings = load_settings(path)
-    with closing(connect(settings)) as redis:
+    with connect_home(settings, user) as (shard, redis):
         published, rates = ask(lambda: published_rates(redis))
         if rates is not None:
             settings = load_settings(path, rates=rates)
@@ -98,11 +100,12 @@ def explain(
     places = _places(of_user, found, "user") + _places(of_category, found, "category")
     if json:
         uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
-        print_json(asdict(found) | {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path})
+        told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
+        print_json(asdict(found) | told | ({"shard": shard} if shard else {}))
         return
     if category not in settings.categories:
         complain(f"{category!r} is not among the categories ({', '.join(settings.categories)}); what holds then:")
-    say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}")
+    say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
     owner = {"user": "the user", "category": category}
     rows = [
         (owner[use.scope], use.rule, _used(use), use.free_at or "now", at)
@@ -126,10 +129,16 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
     if json:
         print_json([asdict(each) for each in held])
     else:
-        rows = [(h.route, h.state, h.reason or h.kind, h.since, h.next_at, h.waiting) for h in held]
-        print_rows("", ("route", "state", "why", "since", "next try", "waiting"), rows, empty="nothing is held")
+        rows = [(h.route, h.state, h.reason or h.kind, h.since, h.next_at, h.waiting, h.shard) for h in held]
+        columns = ("route", "state", "why", "since", "next try", "waiting", "shard")
+        shown = len(columns) - (not any(h.shard for h in held))
+        print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
     if held:
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _on(shard: str) -> str:
+    return f", on the shard {shard}" if shard else ""
 
 
 def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:

@@ -39,6 +39,7 @@ class Status(IntEnum):
     INTERRUPTED = 130
 
 
+ShardOption = Annotated[str | None, typer.Option("--shard", help="of redis.shards this one alone")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 

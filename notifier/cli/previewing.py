@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,12 +21,13 @@ from notifier.cli.output import (
     say,
 )
 from notifier.cli.recording import recording
-from notifier.connection import ask, connect
+from notifier.connection import ask
 from notifier.preview.plot import span, svg
 from notifier.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.preview.trace import Trace, TraceError, read_trace, trace_of
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.settings.published import published_rates
+from notifier.shards import connect_all
 from notifier.units import UNITS
 
 LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
@@ -87,8 +87,8 @@ def preview(
 
 def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:
     """The rates that stand in the place of the file's, and their version, where some were applied."""
-    with closing(connect(settings)) as redis:
-        published, rates = ask(lambda: published_rates(redis))
+    with connect_all(settings) as clients:  # all shards have the same
+        published, rates = ask(lambda: published_rates(next(iter(clients.values()))))
     return None if rates is None else (published.version, rates)
 
 

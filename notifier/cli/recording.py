@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from notifier.cli.output import JsonOption, ProgressBar, Status, complain, duration_us, print_json, say
-from notifier.connection import connect
 from notifier.preview.recording import Recorder, RecordingError
 from notifier.settings import Settings, load_settings
+from notifier.shards import connect_all
 from notifier.units import UNITS
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -71,19 +71,20 @@ def recording(
     try:
         with (
             _until_interrupted() as interrupted,
-            closing(connect(settings)) as redis,
-            Recorder(redis, hash_users=hash_users) as recorder,
+            connect_all(settings) as clients,
+            ExitStack() as recorders,
             ProgressBar(what, seconds) as bar,
         ):
-            yield _parts(recorder, _looks(seconds, interrupted), bar)
+            each = [recorders.enter_context(Recorder(redis, hash_users=hash_users)) for redis in clients.values()]
+            yield _parts(each, _looks(seconds, interrupted), bar)
     except RecordingError as error:
         complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
 
 
-def _parts(recorder: Recorder, looks: Iterator[float], bar: ProgressBar) -> Iterator[list[str]]:
+def _parts(recorders: Sequence[Recorder], looks: Iterator[float], bar: ProgressBar) -> Iterator[list[str]]:
     for passed in looks:
-        yield list(recorder.read())
+        yield [line for recorder in recorders for line in recorder.read()]
         bar.advance(passed)
 
 

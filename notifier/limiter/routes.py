@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from redis import Redis
 
@@ -45,7 +45,7 @@ class Held:
     state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
     has no room for more. kind and reason: of a circuit, why; 'fault' is ours to mend. since: when it opened. next_at:
     when the next is let go, a probe or what there is room for. waiting: how many users and rests of notifications are
-    parked; who comes behind them in a line is not counted.
+    parked; who comes behind them in a line is not counted. shard: which it is held on, where there are several.
     """
 
     route: str
@@ -55,6 +55,11 @@ class Held:
     kind: Kind | None = None
     reason: str = ""
     since: datetime | None = None
+    shard: str | None = None
+
+    def seen_on(self, shard: str) -> Self:
+        """The same, of a shard."""
+        return replace(self, shard=shard)
 
 
 def read_routes(redis: Redis) -> list[Held]:

@@ -5,12 +5,12 @@ from notifier.settings.schema import (
     BackoffSettings,
     CategorySettings,
     LogSettings,
-    RedisSettings,
     Settings,
     UserSettings,
     WorkerSettings,
 )
 from notifier.settings.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
+from notifier.settings.schema_redis import RedisSettings, ShardSettings
 
 __all__ = [
     "ApnsSettings",
@@ -21,6 +21,7 @@ __all__ = [
     "ProvidersSettings",
     "RedisSettings",
     "Settings",
+    "ShardSettings",
     "UserSettings",
     "WebPushSettings",
     "WorkerSettings",

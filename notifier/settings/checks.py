@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
+MAX_SHARDS: Final = 64
 MAX_SECRET_BYTES: Final = 100_000
 
 _ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
@@ -40,6 +41,9 @@ APPLE_ENDPOINTS: Final = {
 }
 # Apple answers 403 to a contact at localhost, whatever the key.
 _CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
+
+# As NAME, or what a URL says of a server.
+_SHARD: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/,\[\]-]{0,63}")
 
 # What editors are told of a value; the parsers in `units` say more.
 _NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
@@ -168,6 +172,26 @@ def redis_url(value: object) -> str:
     return value
 
 
+def _shards(value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"must be a list such as [redis://one:6379/0, redis://two:6379/0], is {kind(value)}")
+    if len(value) > MAX_SHARDS:
+        raise ValueError(f"lists {len(value)} shards; at most {MAX_SHARDS} are of use")
+    return tuple(value)
+
+
+def shard_name(value: str) -> str:
+    """Return the name of a shard; raise ValueError if it is none."""
+    if not _SHARD.fullmatch(value):
+        raise ValueError("is not a shard's name; use up to 64 letters, digits and '._:/,-[]', none of them a blank")
+    return value
+
+
+def shard_of_url(url: str) -> str:
+    """Return the name of a shard that is given by its URL alone: host, port and database, as they are written."""
+    return url.partition("://")[2].rpartition("@")[2].partition("?")[0].strip("/")[:64] or "?"
+
+
 def _name(value: str) -> str:
     if not NAME_FORM.fullmatch(value):
         raise ValueError("is not a name; use up to 64 of a-z, 0-9, '_' and '-', beginning with a letter or digit")
@@ -198,6 +222,8 @@ HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
 HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
 CONTACT: Final = AfterValidator(_contact)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
+SHARDS: Final = BeforeValidator(_shards)
+SHARD: Final = AfterValidator(shard_name)
 NAME: Final = AfterValidator(_name)
 USER: Final = AfterValidator(check_user)
 TIER: Final = AfterValidator(_tier)

@@ -124,6 +124,8 @@ def _keys(section: Any) -> dict[str, Any]:
 def _section(path: KeyPath, schema: Any) -> Any:
     """Return the section of the schema that stands at a path of the file, or None."""
     for part in path:
+        if isinstance(part, int):  # of a list: `_alternative` has its sections' type already
+            continue
         of_names = get_origin(schema) is dict
         schema = _alternative(get_args(schema)[1] if of_names else _keys(schema).get(str(part)))
     return schema

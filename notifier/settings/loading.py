@@ -56,6 +56,8 @@ def load_settings(
     settings = parse_settings(_read_text(found, hint), name=str(found), rates=rates)
     if not environ.get("NOTIFIER_REDIS_URL"):
         return settings
+    if settings.redis.shards:
+        raise SettingsError("NOTIFIER_REDIS_URL names one Redis, and redis.shards lists several: unset it")
     try:
         url = redis_url(environ["NOTIFIER_REDIS_URL"])
     except ValueError as error:

@@ -8,16 +8,15 @@ only enqueues has no keys and must be able to load the same file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from notifier.errors import SettingsError
 from notifier.policy import Category, Lane, OnUnknown, Policies, Policy
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
+from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.schema_types import Duration, File, Name, Positive, Section, Windows
 from notifier.settings.users_files import Entry
 from notifier.units import UNITS, format_duration
@@ -28,34 +27,6 @@ DAY: Final = UNITS["d"]
 
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
-
-
-def _password(file: Path | None, key: str) -> str | None:
-    if file is None:
-        return None
-    password = checks.read_secret(file, key).rstrip("\r\n")
-    if not password:
-        raise SettingsError(f"{key}: {file} is empty")
-    return password
-
-
-class RedisSettings(Section):
-    """Where the queues and the limiter live."""
-
-    # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
-    url: Annotated[str, checks.REDIS_URL] = Field(default="redis://localhost:6379/0", repr=False)
-    password_file: File | None = None
-    sentinel_password_file: File | None = None
-    wait_replicas: int = Field(default=0, ge=0, le=16)
-    socket_timeout_us: Positive = Field(default=5 * SECOND, alias="socket_timeout")
-
-    def read_password(self) -> str | None:
-        """Return what stands in `password_file`, without the line's end; None where no file is named."""
-        return _password(self.password_file, "redis.password_file")
-
-    def read_sentinel_password(self) -> str | None:
-        """Return what stands in `sentinel_password_file`, as `read_password` does."""
-        return _password(self.sentinel_password_file, "redis.sentinel_password_file")
 
 
 class UserSettings(Section):

@@ -1,0 +1,148 @@
+"""Several Redis: every user on one of them, a worker on each, and one that dies stops its own users alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from redis import Redis
+from support import Simulators, ends, eventually, note, notifier, worker, write_config
+
+from notifier import Policy, ShardsUnusableError, Window
+from notifier.cli.app import app
+from notifier.embedded import EmbeddedRedis
+from notifier.shards import home
+from workers.__main__ import main as work
+
+NAMES = ("a", "b", "c", "d")
+USERS = [f"user-{number}" for number in range(120)]
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+class Fleet:
+    """Four shards, a worker on each, and a producer."""
+
+    def __init__(self, stack: ExitStack, folder: Path, simulators: Simulators) -> None:
+        self.servers = {name: stack.enter_context(EmbeddedRedis()) for name in NAMES}
+        shards = [{"name": name, "url": server.url} for name, server in self.servers.items()]
+        self.config = write_config(folder, "", simulators.providers(), redis={"shards": shards})
+        self.redis = {name: Redis.from_url(server.url) for name, server in self.servers.items()}
+        self.workers = [stack.enter_context(worker(self.config, "--shard", name, name=f"w-{name}")) for name in NAMES]
+        self.producer = stack.enter_context(notifier(self.config))
+        for name, process in zip(NAMES, self.workers, strict=True):
+            process.ready(self.redis[name])
+        for client in self.redis.values():
+            stack.callback(client.close)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, simulators: Simulators) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        fleet = Fleet(stack, tmp_path_factory.mktemp("fleet"), simulators)
+        yield fleet
+        for process in fleet.workers:  # all at once: each takes its second
+            process.process.terminate()
+
+
+@pytest.fixture
+def run(fleet: Fleet, capfd: pytest.CaptureFixture[str]) -> Run:
+    """The programs, in this process: what `main` is given, its status, and what it prints."""
+
+    def run(*arguments: str, config: Path | None = None, main: Callable[[list[str]], Any] = _command) -> Ran:
+        capfd.readouterr()
+        status = main(["--config", str(config or fleet.config), *arguments])
+        return Ran(status or 0, *capfd.readouterr())
+
+    return run
+
+
+def _command(arguments: list[str]) -> Any:
+    return app(arguments, standalone_mode=False)
+
+
+def accepted(redis: Redis) -> int:
+    return int(redis.hget("notifier:stats", "accepted") or 0)  # type: ignore[arg-type]
+
+
+def test_users_are_spread_and_all_are_served(fleet: Fleet, simulators: Simulators) -> None:
+    """Each notification is accepted on its user's shard, delivered by the worker there, and found by its id."""
+    job_ids: list[str] = []
+    sent = fleet.producer.send_many((note(user, f"spread-{user}") for user in USERS[:100]), on_accepted=job_ids.extend)
+    assert sent == len(job_ids) == 100
+    for name in NAMES:
+        assert accepted(fleet.redis[name]) == sum(home(user, NAMES) == name for user in USERS[:100])
+    eventually(lambda: len(simulators.titles("spread-")) == 100, "a hundred deliveries")
+    for job_id in (job_ids[0], job_ids[99]):
+        ends(fleet.producer, job_id, "delivered")
+    own = fleet.producer.send(note("user-1", "mine"), job_id="my-own")
+    assert (own, fleet.producer.send(note("user-1", "mine"), job_id="my-own")) == ("my-own", "my-own")
+
+
+def test_what_waits_is_found_and_cancelled(fleet: Fleet, run: Run) -> None:
+    """status, cancel, the limiter and the commands come to the user's own shard."""
+    held = Policy(windows=(Window(1, 3_600_000_000),))
+    permit = fleet.producer.limiter.acquire("ann", held)
+    assert fleet.redis[home("ann", NAMES)].exists("notifier:sent:{ann}")
+    assert fleet.producer.limiter.refund(permit)  # type: ignore[arg-type]
+    job_id = fleet.producer.send(note("ann", "later", send_at=datetime.now(UTC) + timedelta(days=1)))
+    assert run("status", job_id).out.startswith("waiting")
+    assert fleet.producer.cancel(job_id) == "cancelled"
+    assert fleet.producer.cancel("nobody's") == "unknown"
+    assert f"on the shard {home('ann', NAMES)}" in run("explain", "--user", "ann").out
+    audit = run("audit")
+    assert (audit.status, [line[:8] for line in audit.out.splitlines()]) == (0, [f"shard {n}:" for n in NAMES])
+
+
+def test_a_plan_says_who_would_move(run: Run, tmp_path: Path) -> None:
+    """`shards plan` counts the users that a shard more or less would move, of a file or of all in Redis."""
+    file = tmp_path / "users"
+    file.write_text("\n".join(USERS), encoding="utf-8")
+    told = json.loads(run("shards", "plan", "--add", "e", "--users", str(file), "--list", "--json").out)
+    moved = [user for user in USERS if home(user, [*NAMES, "e"]) == "e"]
+    assert [each["user"] for each in told["who"]] == moved
+    assert (told["users"], told["moving"], told["after"]["e"]) == (len(USERS), len(moved), len(moved))
+    of_redis = json.loads(run("shards", "plan", "--remove", "4", "--json").out)
+    assert {move["from"] for move in of_redis["moves"]} == {"d"}
+    assert of_redis["moving"] == sum(home(user, NAMES) == "d" for user in {*USERS[:100], "ann"})
+
+
+def test_a_worker_says_which_shards_there_are(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    """Without --shard, or with one that is not there or is another's server, a worker ends with one clear line."""
+    missing = run(main=work)
+    says = "redis.shards lists a, b, c, d: say which one, by --shard NAME or NOTIFIER_SHARD\n"
+    assert (missing.status, missing.err) == (1, says)
+    shards = [{"name": "a", "url": fleet.servers["b"].url}, {"name": "b", "url": fleet.servers["a"].url}]
+    swapped = run("--shard", "a", config=write_config(tmp_path, "", redis={"shards": shards}), main=work)
+    assert (swapped.status, swapped.err.count("\n")) == (1, 1)
+    assert "is the shard 'b', not 'a'" in swapped.err
+
+
+def test_a_dead_shard_stops_its_own_users_alone(fleet: Fleet, simulators: Simulators) -> None:
+    """With one of four gone, the others' users are served; the producer learns which, and what was refused."""
+    fleet.servers["d"].kill()
+    theirs = [place for place, user in enumerate(USERS) if home(user, NAMES) == "d"]
+    with pytest.raises(ShardsUnusableError, match=rf"^shard d: .*; {len(theirs)} of 120 were not accepted") as caught:
+        fleet.producer.send_many(note(user, f"dead-{user}") for user in USERS)
+    assert (caught.value.shards, list(caught.value.refused)) == (("d",), theirs)
+    others = {f"dead-{user}" for place, user in enumerate(USERS) if place not in theirs}
+    eventually(lambda: set(simulators.titles("dead-")) == others, "the others' deliveries")
+    with pytest.raises(ShardsUnusableError, match=r"^shard d: Redis does not answer"):
+        fleet.producer.send(note(USERS[theirs[0]], "dead"))
+    with pytest.raises(ShardsUnusableError, match=r"^shard d: "):
+        fleet.producer.status("unknown to the others")
+    fleet.servers["d"].restart()
+    fleet.producer.send(note(USERS[theirs[0]], "alive"))
+    eventually(lambda: simulators.titles("alive"), "a delivery from the shard that came back")

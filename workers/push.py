@@ -99,6 +99,7 @@ class PushWorker(Worker):
             raise SystemExit(1) from None
         if not structlog.is_configured():  # under `rq worker`
             configure_logging(settings.log.format, settings.log.level)
+        self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         try:
             self.bootstrap(logging_level, *args)
         except ValueError as error:  # RQ's answer to a name that a living worker has
@@ -107,7 +108,6 @@ class PushWorker(Worker):
         except RedisError as error:  # one that cannot take a worker's entry is full, or may not be written to
             print(unusable(error), file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(1) from None
-        self._install_signal_handlers()
         try:
             asyncio.run(
                 self._work(settings, redis, dict(built), burst=burst, most_jobs=max_jobs, most_idle_s=max_idle_time)

@@ -14,7 +14,7 @@ from redis import Redis
 from support import Simulators, WorkerProcess, apns, eventually, note, notifier, worker, write_config
 
 from benchmarks.fleet import broken_rules, notification, sends, start_fleet
-from benchmarks.harness import total
+from benchmarks.harness import await_workers, total
 from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
 
@@ -36,6 +36,7 @@ def test_workers_replaced_under_load_send_each_once() -> None:
             oldest.send_signal(signal.SIGTERM)
             assert oldest.wait(10) == 0
             fleet.start_worker()
+            await_workers(fleet.redis, 3)
         fleet.await_ended(len(of))
         seconds = time.monotonic() - begun
         fleet.end_workers()

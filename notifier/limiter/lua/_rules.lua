@@ -11,26 +11,26 @@ local function unfold(policy)
   return policy
 end
 
+local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not policy.e end
+
 -- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
 -- 0 the gap, n the n-th window, -1 none. One look-up by rank for each rule, however long the window is.
 local function next_for(sent, policy, cost)
   local at, rule = 0, -1
-  if policy[1] > 0 then
-    local last = redis.call('ZRANGE', sent, -1, -1, 'WITHSCORES')
-    if last[2] then at, rule = last[2] + policy[1], 0 end
-  end
+  if is_empty(policy) then return at, rule end
+  local count = redis.call('ZCARD', sent)
+  if count == 0 then return at, rule end
+  if policy[1] > 0 then at, rule = redis.call('ZRANGE', sent, -1, -1, 'WITHSCORES')[2] + policy[1], 0 end
   for i = 3, #policy, 2 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
     local rank = policy[i] - cost
-    local nth = redis.call('ZREVRANGE', sent, rank, rank, 'WITHSCORES')
-    if nth[2] and nth[2] + policy[i + 1] > at then
-      at, rule = nth[2] + policy[i + 1], (i - 1) / 2
+    if count > rank then
+      local leaves = redis.call('ZREVRANGE', sent, rank, rank, 'WITHSCORES')[2] + policy[i + 1]
+      if leaves > at then at, rule = leaves, (i - 1) / 2 end
     end
   end
   return at, rule
 end
-
-local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not policy.e end
 
 -- pace: µs between two sends of a user who always has something waiting, in the long run.
 local function pace(policy)

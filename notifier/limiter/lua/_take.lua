@@ -11,10 +11,10 @@ end
 -- routes it is not to go by now, or false.
 local function take(now, until_text, worker, line, user, category, id, permit, job, shut)
   redis.call('ZREM', line, id)
-  if job.status == 'scheduled' then redis.call('ZREM', 'rq:scheduled:' .. job.origin, id) end
+  if job.status == 'scheduled' then gather('ZREM', 'rq:scheduled:' .. job.origin, id) end
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
-  redis.call('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
-  redis.call('ZADD', 'notifier:leases', until_text, id)
+  gather('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
+  gather('ZADD', 'notifier:leases', until_text, id)
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,
     job.attempts or '0', job.crashes or '0', job.answered or false, shut}

@@ -9,7 +9,7 @@
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _rules _alarm _gates _flight _take _routes _limits _full
+--! include _clock _keys _rules _alarm _gates _flight _gather _take _routes _limits _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -19,6 +19,7 @@ local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
 local MOST_UNREAD = 25
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of all the gates set here
+local emptied = {} -- the hashes of lines to be deleted
 
 local until_text = text(now + lease)
 local users = cjson.decode(ARGV[7])
@@ -230,11 +231,11 @@ local function visit(user, due_lane, index)
   for category, n in pairs(flying) do take_off(user, category, worker, n, lease, until_text) end
   local at, gates = set_gates(user, lines, now)
   for lane in pairs(lanes) do
-    if not gates[lane] then redis.call('ZREM', 'notifier:gates:' .. lane, user) end
+    if not gates[lane] then gather('ZREM', 'notifier:gates:' .. lane, user) end
   end
   if holds then park(user, lanes, lines) end
   if #lines == 0 then
-    redis.call('DEL', lines_key(user))
+    emptied[#emptied + 1] = lines_key(user)
   else
     local slowest = pace(policy)
     for _, line in ipairs(lines) do slowest = math.max(slowest, pace(line.policy)) end
@@ -253,6 +254,8 @@ for i = 1, #users, 3 do
     redis.call('ZADD', 'notifier:gates:' .. users[i + 1], text(now), users[i])
   end
 end
+write_gathered()
+if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
 write_projects(now)
 alarm(earliest)
 redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 4)

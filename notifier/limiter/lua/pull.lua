@@ -82,13 +82,13 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(n
   place(id)
 end
 
-local waiting, taken = {}, 0
+local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
 for i, n in ipairs(shares(waiting, most)) do
   if n > 0 then
     for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. lanes[i], n)) do
       -- RQ's own scheduler may have queued again what waits for a time of its own.
-      if not redis.call('ZSCORE', 'notifier:later', id) then place(id) end
+      if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) then place(id) end
       taken = taken + 1
     end
   end

@@ -14,12 +14,13 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _rules _alarm _lineup _gates _flight _limits
+--! include _clock _keys _rules _alarm _lineup _gates _flight _gather _limits
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of all that is set here to fall due
+local finished = {} -- the jobs to be deleted
 
 local function count(user, word)
   totals[word] = (totals[word] or 0) + 1
@@ -51,8 +52,8 @@ local function close_devices(key, permit, reached, unused)
 end
 
 local function delivered(id, key)
-  redis.call('DEL', key)
-  if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', now_text, id) end
+  finished[#finished + 1] = key
+  if keep_delivered > 0 then gather('ZADD', 'notifier:delivered', now_text, id) end
 end
 
 local function failed(id, key, origin, word, reason)
@@ -108,7 +109,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
-  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do redis.call('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
+  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
   close_permit(permit, sent_key(user), reached == 1)
   close_permit(permit, sent_key(user, category), reached == 1)
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
@@ -128,6 +129,8 @@ local function settle(id, permit, user, category, index, reached, state, word, d
 end
 
 for _, job in ipairs(cjson.decode(ARGV[6])) do reply[#reply + 1] = settle(unpack(job)) end
+write_gathered()
+if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
 for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))

@@ -71,7 +71,7 @@ class BackoffSettings(Section):
 class WorkerSettings(Section):
     """How one worker process works."""
 
-    batch: int = Field(default=100, ge=1, le=1_000)
+    batch: int = Field(default=50, ge=1, le=1_000)
     in_flight: int = Field(default=500, ge=1, le=10_000)
     lease_us: Positive = Field(default=10 * SECOND, alias="lease")
     grace_us: Positive = Field(default=8 * SECOND, alias="grace")

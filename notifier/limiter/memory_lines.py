@@ -55,12 +55,14 @@ class MemoryLines:
 
     @property
     def policies(self) -> Policies:
-        """The rules; they may be replaced at any time, and what waits follows the new ones when looked at."""
+        """The rules; they may be replaced at any time: all gates open once, and what waits follows the new ones."""
         return self._gates.policies
 
     @policies.setter
     def policies(self, policies: Policies) -> None:
-        self._gates.policies = policies
+        with self.limiter.lock:
+            self._gates.policies = policies
+            self._gates.open_all(self.limiter.clock())
 
     def state(self, job_id: str) -> str | None:
         """Where a job is: 'queue', 'line', 'later', 'leased', or how it ended; None where nothing is known."""

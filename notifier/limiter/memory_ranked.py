@@ -42,6 +42,11 @@ class Ranked:
         if self._score.get(member, score) >= score:
             self.put(member, score)
 
+    def lower_all(self, score: int) -> None:
+        """Give a score to all members that have a higher one."""
+        for member in list(self._score):
+            self.lower(member, score)
+
     def discard(self, member: str) -> None:
         """Take a member out, if it is there."""
         self._score.pop(member, None)

@@ -34,9 +34,12 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 
 T = TypeVar("T")
-State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "failed"]
+State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "failed"]
 OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
-UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
+UNDELIVERED: Final[Mapping[bytes | None, State]] = {
+    b"rejected": "rejected",
+    b"expired": "expired",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Status:
 
     expected_at: when it should go, for one that waits. reason: why it was not delivered.
     settled_at: when it was delivered. attempts: how many were spent so far.
+    superseded_by: the job that took its place.
     """
 
     job_id: str
@@ -53,6 +57,7 @@ class Status:
     settled_at: datetime | None = None
     reason: str | None = None
     attempts: int = 0
+    superseded_by: str | None = None
 
 
 class Notifier:
@@ -187,11 +192,11 @@ class Notifier:
             raise unusable(error) from error
 
     def _status(self, job_id: str) -> Status | None:
-        fields = ("status", "origin", "push_outcome", "push_attempts")
+        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by")
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(f"rq:job:{job_id}", fields)
             pipe.zscore("notifier:delivered", job_id)
-            (status, origin, outcome, attempts), delivered_us = pipe.execute()
+            (status, origin, outcome, attempts, by), delivered_us = pipe.execute()
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
         spent = int(attempts or 0)
@@ -202,6 +207,8 @@ class Notifier:
             return Status(job_id, "waiting", expected_at=at, attempts=spent)
         if word == "failed":
             return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
+        if by is not None and outcome == b"superseded":
+            return Status(job_id, "superseded", superseded_by=by.decode(), attempts=spent)
         # None: RQ has more states, but only for jobs of other functions.
         state = OF_RQ.get(word)
         return None if state is None else Status(job_id, state, attempts=spent)

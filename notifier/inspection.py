@@ -22,7 +22,10 @@ Scope = Literal["user", "category"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One notification in a user's line. place: from 1. expected_at: when it should go. expires_at: or never."""
+    """One notification in a user's line. place: from 1. expected_at: when it should go. expires_at: or never.
+
+    count: how many it stands for, those that it superseded and itself.
+    """
 
     category: str
     place: int
@@ -32,6 +35,7 @@ class Standing:
     attempts: int
     expected_at: datetime | None
     expires_at: datetime | None
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +124,13 @@ class Inspection:
             more = len(ids) == CHUNK
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
-                    pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline")
+                    pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline", "push_count")
                 jobs = pipe.execute()
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id, (origin, *_) in zip(ids, jobs, strict=True):
                     pipe.zscore(b"rq:scheduled:" + (origin or b""), job_id)
                 expected = pipe.execute()
-            for job_id, (origin, meta, attempts, deadline), at in zip(ids, jobs, expected, strict=True):
+            for job_id, (origin, meta, attempts, deadline, count), at in zip(ids, jobs, expected, strict=True):
                 place += 1
                 yield Standing(
                     category=category,
@@ -137,6 +141,7 @@ class Inspection:
                     attempts=int(attempts or 0),
                     expected_at=None if at is None else _moment(at * 1_000_000),
                     expires_at=None if deadline is None else _moment(float(deadline)),
+                    count=int(count or 1),
                 )
 
     def _uses(self, scope: Scope, key: str, policy: Policy, now_us: int) -> list[Use]:

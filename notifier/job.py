@@ -16,7 +16,7 @@ from notifier.providers.apns.options import push_type
 FUNCTION: Final = "notifier.deliver"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
-STEERING: Final = ("user", "category", "priority", "expires_in")
+STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id")
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
@@ -46,6 +46,8 @@ def encode_meta(notification: Notification) -> bytes:
     meta = {"user": notification.user, "category": notification.category}
     if notification.priority != "normal":
         meta["priority"] = notification.priority
+    if notification.collapse_id is not None:
+        meta["collapse_id"] = notification.collapse_id
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
 
 

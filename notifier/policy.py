@@ -21,11 +21,13 @@ __all__ = [
     "Policy",
     "ProviderLimits",
     "Rules",
+    "WhenBlocked",
     "Window",
 ]
 
 Lane = Literal["urgent", "default", "bulk"]
 OnUnknown = Literal["resend", "give_up"]
+WhenBlocked = Literal["queue", "collapse"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
@@ -104,6 +106,7 @@ class Category:
     bypass: counted against the user's and the category's windows, but never held back by them.
     attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
     provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
+    when_blocked: what becomes of one that waits when a newer one with its collapse id comes.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Category:
     attempts: int = 5
     on_unknown: OnUnknown = "resend"
     app: str | None = None
+    when_blocked: WhenBlocked = "queue"
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ class Engine:
                 on_watch=self._watch.kept,
                 lanes=self._lanes,
                 worker=self._worker,
+                on_join=self._rules.on_join,
+                keep_failed_us=self._tuning.keep_failed_us,
             )
         )
         self._note_suspended(pulled.suspended)

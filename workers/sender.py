@@ -71,7 +71,7 @@ class Sender:
         log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
         try:
             check_crashes(leased.crashes)
-            notification = decode(leased)
+            notification = counted(decode(leased), category, leased.count)
         except InvalidNotificationError as error:
             log().warning("malformed", reason=str(error))
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
@@ -198,6 +198,14 @@ def decode(leased: Leased) -> Notification:
     if notification.user != leased.user:
         raise InvalidNotificationError("user", "is not the user named in the job's meta")
     return notification
+
+
+def counted(notification: Notification, category: Category, count: int) -> Notification:
+    """The notification with `{count}` in its title and body replaced, where its category collapses."""
+    if category.when_blocked == "queue":
+        return notification
+    title, body = (text and text.replace("{count}", str(count)) for text in (notification.title, notification.body))
+    return replace(notification, title=title, body=body)
 
 
 def check_crashes(crashes: int) -> None:

@@ -36,6 +36,8 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
     for label, at in (("expected at", found.expected_at), ("settled at", found.settled_at)):
         if at is not None:
             say(f"{label} {moment(at)}")
+    if found.superseded_by:
+        say(f"by {found.superseded_by}")
     if found.attempts:
         say(f"attempts {found.attempts}")
 
@@ -73,8 +75,8 @@ def line(
     elif shard:
         say(f"{user}{_on(shard)}")
     for name, entries in groupby(shown, lambda entry: entry.category):
-        rows = [(s.place, s.job_id, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
-        print_rows(name, ("place", "job", "priority", "tries", "expected", "expires"), rows)
+        rows = [(s.place, s.job_id, s.count, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
+        print_rows(name, ("place", "job", "for", "priority", "tries", "expected", "expires"), rows)
     if len(standing) > limit:
         say(f"… and more: --limit {limit * 10}")
 

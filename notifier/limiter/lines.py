@@ -64,9 +64,20 @@ class Pulled:
 
 
 def pull(
-    *, most: int, lease_us: int, on_watch: bool, lanes: Sequence[str], worker: str = "", clock: str = ""
+    *,
+    most: int,
+    lease_us: int,
+    on_watch: bool,
+    lanes: Sequence[str],
+    worker: str = "",
+    on_join: str = "",
+    keep_failed_us: int = 0,
+    clock: str = "",
 ) -> Call[Pulled]:
-    """Line up what has arrived or fallen due, and name the users to look at."""
+    """Line up what has arrived or fallen due, and name the users to look at.
+
+    on_join: of a RuleTable. keep_failed_us: how long what was superseded is kept.
+    """
 
     def decode(reply: list[Any]) -> Pulled:
         now, next_us, users, stock, taken, shut = reply
@@ -74,14 +85,17 @@ def pull(
         at = None if suspended or next_us < 0 else next_us
         return Pulled(now, at, _pairs(users), _pairs(stock), taken, suspended, frozenset(map(_text, shut)))
 
-    return Call(script("pull"), [], [clock, most, lease_us, int(on_watch), worker, *lanes], decode)
+    keep_failed_s = -(-keep_failed_us // 1_000_000)
+    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s, *lanes]
+    return Call(script("pull"), [], args, decode)
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
-    shut: the routes that it is not to go by now; the others take it meanwhile.
+    shut: the routes that it is not to go by now; the others take it meanwhile. count: how many it stands for, itself
+    and those that it superseded.
     """
 
     job_id: str
@@ -94,6 +108,7 @@ class Leased:
     crashes: int
     answered: bytes | None
     shut: frozenset[str] = frozenset()
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +274,7 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 
 
 def _leased(entry: list[Any]) -> Leased:
-    job_id, permit, user, category, data, left, attempts, crashes, answered, shut = entry
+    job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *count = entry
     return Leased(
         _text(job_id),
         _text(permit),
@@ -271,6 +286,7 @@ def _leased(entry: list[Any]) -> Leased:
         int(crashes),
         answered,
         frozenset(_text(shut).split()) if shut else frozenset(),
+        *count,
     )
 
 

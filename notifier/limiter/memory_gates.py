@@ -97,10 +97,15 @@ class Gates:
 
         One who is parked has no gate, and gets one: who stands behind may go by another route.
         """
-        line = self._users[user].lines[category]
-        line.ids.discard(job_id)
+        line = self.remove(user, category, job_id)
         if user not in self.of_lane(line.lane):
             self.of_lane(line.lane).put(user, now)
+
+    def remove(self, user: str, category: str, job_id: str) -> Line:
+        """Take a job out of its line, and leave line and gates as they are; returns the line."""
+        line = self._users[user].lines[category]
+        line.ids.discard(job_id)
+        return line
 
     def is_head(self, user: str, category: str, job_id: str) -> bool:
         """Whether the job is the next of its line."""

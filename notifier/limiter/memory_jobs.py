@@ -17,6 +17,7 @@ class Entry:
     """A job that has not ended, and what the scripts keep in its hash.
 
     deadline_us: when it expires. counted: whether its devices count the permit that it has.
+    collapse_id: of a newcomer to its line whose place a newer one may take. count: how many it stands for.
     """
 
     job: Job
@@ -31,6 +32,8 @@ class Entry:
     answered: bytes | None = None
     targets: str = ""
     counted: bool = False
+    collapse_id: str | None = None
+    count: int = 1
 
     def leased(self, left_us: int | None, shut: frozenset[str]) -> Leased:
         """What the worker that holds the lease is told."""
@@ -45,6 +48,7 @@ class Entry:
             self.crashes,
             self.answered,
             shut,
+            self.count,
         )
 
 

@@ -5,7 +5,6 @@ What only RQ and idle workers look at is left out: registries, expected times, t
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +12,9 @@ from notifier.limiter.lines import Admitted, DeadToken, Job, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.memory_admit import Judge, Look
 from notifier.limiter.memory_gates import Due, Gates, shares
-from notifier.limiter.memory_jobs import Entry, steering
+from notifier.limiter.memory_jobs import Entry
 from notifier.limiter.memory_limits import Limits, targets_of
+from notifier.limiter.memory_newcomers import Newcomers, first_time
 from notifier.limiter.memory_ranked import Ranked
 from notifier.limiter.memory_routes import Routes
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from notifier.policy import Policies
 
 SUSPECT: Final = 2  # crashes after which *begin* tells which one was to blame
-HIGH: Final = 2**50  # a high priority's order lies below every normal arrival's
 
 
 class MemoryLines:
@@ -52,6 +51,7 @@ class MemoryLines:
         self._leases = Ranked()
         self._routes = Routes()
         self._limits = Limits()
+        self._newcomers = Newcomers()
 
     @property
     def policies(self) -> Policies:
@@ -77,7 +77,9 @@ class MemoryLines:
             self._forget(now)
             return [self._accept(now, job, dedupe_for_us) for job in jobs]
 
-    def pull(self, *, most: int, lease_us: int, lanes: Sequence[str], worker: str = "") -> Pulled:
+    def pull(
+        self, *, most: int, lease_us: int, lanes: Sequence[str], worker: str = "", keep_failed_us: int = 0
+    ) -> Pulled:
         """Line up what has arrived or fallen due, and name the users to look at; `most` of each."""
         with self.limiter.lock:
             now = self.limiter.clock()
@@ -89,6 +91,8 @@ class MemoryLines:
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
+                if entry.order is None:
+                    self._join(now, entry, keep_failed_us)
                 self._place(now, entry, rank, due, stock)
             for member in self._routes.let_go(now, most, worker):
                 self._look_at(member, now, rank, due)
@@ -158,6 +162,7 @@ class MemoryLines:
             if entry.state == "line":
                 self._gates.take_out(entry.user, entry.category, job_id, now)
             self._later.discard(job_id)
+            self._newcomers.forget(entry)
             self._end(job_id, "cancelled", now + keep_failed_us)
             self._forget(now)
             self.totals["cancelled"] += 1
@@ -225,15 +230,7 @@ class MemoryLines:
     def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> str | None:
         """As `Gates.line_up`; None for a job that is no notification of ours."""
         if entry.order is None:
-            meta = steering(entry.job.meta)
-            if meta is None:
-                return None
-            entry.user, entry.category = meta["user"], meta.get("category", "default")
-            self._seq += 1
-            entry.order = self._seq - (HIGH if meta.get("priority") == "high" else 0)
-            expires_in = meta.get("expires_in")
-            if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
-                entry.deadline_us = now + math.floor(expires_in * 1_000_000)
+            return None
         entry.state = "line"
         fresh = self._gates.line_up(entry, entry.order, rank)
         if fresh:
@@ -244,6 +241,17 @@ class MemoryLines:
         elif entry.deadline_us is not None:
             self._gates.expires(entry, max(now, entry.deadline_us))
         return ""
+
+    def _join(self, now: int, entry: Entry, keep_failed_us: int) -> None:
+        """A job that comes for the first time may take the place of one that waits."""
+        if not first_time(entry, now, self._seq + 1):
+            return
+        self._seq += 1
+        old = self._newcomers.join(entry, self.policies.category(entry.category))
+        if old is not None:
+            self._gates.remove(old.user, old.category, old.job.id)
+            self._end(old.job.id, "superseded", now + keep_failed_us)
+            self.totals["superseded"] += 1
 
     def _place(
         self, now: int, entry: Entry, rank: Mapping[str, int], due: Due, stock: list[tuple[str, str]] | None = None
@@ -275,6 +283,7 @@ class MemoryLines:
         self._seq += 1
         entry.permit = str(self._seq)
         entry.state = "leased"
+        self._newcomers.forget(entry)
         self._leases.put(entry.job.id, until_us)
 
     def _settle(self, now: int, s: Settlement, keep_failed_us: int, keep_delivered_us: int) -> bool:

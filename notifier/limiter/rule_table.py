@@ -13,7 +13,10 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 
 
 class RuleTable:
-    """The rules for *admit* and *settle*; see `_gates.lua` and `_limits.lua` for what stands where."""
+    """The rules for *admit* and *settle*; see `_gates.lua` and `_limits.lua` for what stands where.
+
+    on_join: what newcomers find in their lines, as *pull* takes it.
+    """
 
     def __init__(self, policies: Policies, lanes: Sequence[str] = LANES) -> None:
         self._policies = policies
@@ -28,6 +31,8 @@ class RuleTable:
         if apps := {c.name: c.app for c in categories if c.app}:
             rest["a"] = apps
         self._device = policies.limits.fcm_device
+        on_join = {c.name: c.when_blocked == "collapse" and c.when_blocked for c in categories}
+        self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[Policy, str] = {}
 

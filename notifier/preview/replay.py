@@ -13,7 +13,7 @@ from typing import Final
 
 from notifier.limiter.memory_admit import MOST_HEADS
 from notifier.limiter.memory_gates import EVERY
-from notifier.limiter.memory_lines import HIGH
+from notifier.limiter.memory_newcomers import HIGH
 from notifier.limiter.protocol import describe
 from notifier.policy import LANES, Category, Policies, Policy
 from notifier.preview.trace import Event

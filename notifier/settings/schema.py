@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from notifier.policy import Category, Lane, OnUnknown, Policies, Policy
+from notifier.policy import Category, Lane, OnUnknown, Policies, Policy, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
@@ -52,6 +52,7 @@ class CategorySettings(UserSettings):
     attempts: int = Field(default=5, ge=1, le=100)
     on_unknown: OnUnknown = "resend"
     app: Name | None = None
+    when_blocked: WhenBlocked = "queue"
 
 
 class BackoffSettings(Section):
@@ -176,6 +177,7 @@ class Settings(Section):
                     attempts=category.attempts,
                     on_unknown=category.on_unknown,
                     app=category.app,
+                    when_blocked=category.when_blocked,
                 )
                 for name, category in self.categories.items()
             },

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
-from rq.registry import FailedJobRegistry
+from rq.registry import CanceledJobRegistry, FailedJobRegistry
 from support import (
     CONSOLE,
     Simulators,
@@ -37,6 +38,7 @@ RATES: dict[str, Any] = {
     "users": {
         "two": {"windows": ["2/1h"]},
         "slow": {"windows": ["1/1s"]},
+        "told": {"windows": ["1/500ms"]},
         "gapped": {"gap": "150ms"},
         "paced": {"windows": ["1/300ms"]},
     },
@@ -46,6 +48,7 @@ RATES: dict[str, Any] = {
         "marketing": {"lane": "bulk"},
         "twice": {"lane": "default", "attempts": 2},
         "careful": {"lane": "default", "on_unknown": "give_up"},
+        "comments": {"lane": "default", "when_blocked": "collapse"},
     },
 }
 GONE = Reply(410, "Unregistered")
@@ -183,6 +186,25 @@ def test_what_waits_too_long_expires(world: World) -> None:
     # Two that expired cost the user nothing.
     first, second = world.simulators.arrived("slow-0")[0], world.simulators.arrived("slow-after")[0]
     assert 1.0 <= (second.at_us - first.at_us) / 1e6 < 1.8
+
+
+def test_the_newest_takes_the_place_of_the_waiting_one(world: World) -> None:
+    """Of three with one collapse id that wait, the last goes, in the first one's place; the others are superseded."""
+    send = partial(world.send, "told", category="comments")
+    first = send("told-0", collapse_id="a")
+    ends(world.producer, first, "delivered")
+    waiting = [send("told-1", collapse_id="a"), send("told-between"), send("told-2", collapse_id="a")]
+    newest = send("told-{count}", collapse_id="a")
+    ends(world.producer, waiting[1], "delivered")
+    ends(world.producer, newest, "delivered")
+    assert world.simulators.titles("told-") == ["told-0", "told-3", "told-between"]
+    for old, new in ((waiting[0], waiting[2]), (waiting[2], newest)):
+        status = world.producer.status(old)
+        assert status is not None
+        assert (status.state, status.superseded_by) == ("superseded", new)
+        assert old in CanceledJobRegistry(queue=queue(world.redis)).get_job_ids()
+        assert world.producer.cancel(old) == "ended"
+    assert world.counted("told") == {"delivered": 3, "superseded": 2}
 
 
 def test_a_gap_has_one_in_flight(world: World) -> None:

@@ -33,13 +33,17 @@ policies = st.builds(
 
 never = st.just(value=False)
 seldom = st.sampled_from([False, False, True])
+blocked = st.sampled_from(["queue", "queue", "collapse"])
 
 
 @st.composite
 def rule_sets(draw: st.DrawFn, bypass: st.SearchStrategy[bool]) -> Policies:
     """Rules for everyone, other ones for bob, and some categories; 'left' is no longer configured."""
     some = draw(st.sets(st.sampled_from(["chat", "news", "offers", "default"])))
-    categories = {name: Category(name, policy=draw(policies), bypass=draw(bypass)) for name in sorted(some)}
+    categories = {
+        name: Category(name, policy=draw(policies), bypass=draw(bypass), when_blocked=draw(blocked))
+        for name in sorted(some)
+    }
     return Policies(draw(policies), users={"bob": draw(policies)}, categories=categories)
 
 
@@ -52,6 +56,7 @@ enqueues = st.tuples(
     seldom,
     st.one_of(st.none(), st.none(), st.none(), moments),
     st.one_of(st.just(0), st.just(0), st.just(0), moments),
+    st.sampled_from([None, None, "one", "other"]),
 )
 outcomes = st.sampled_from(["delivered", "delivered", "delivered", "failed", "unknown", "later", "wait", "line"])
 rounds = st.tuples(st.just("round"), st.sampled_from([1, 3, 50]), st.sampled_from([1, 2, 50]))
@@ -71,9 +76,10 @@ schedules = st.lists(steps, min_size=20, max_size=60)
 
 def carry_out(world: World, verb: str, args: list[Any]) -> None:
     if verb == "enqueue":
-        copies, user, (category, lane), high, expires_in_us, send_in_us = args
+        copies, user, (category, lane), high, expires_in_us, send_in_us, collapse_id = args
+        times = {"expires_in_us": expires_in_us, "send_in_us": send_in_us}
         for _ in range(copies):
-            world.enqueue(user, category, lane, high=high, expires_in_us=expires_in_us, send_in_us=send_in_us)
+            world.enqueue(user, category, lane, high=high, collapse_id=collapse_id, **times)
     elif verb == "round":
         world.round(*args)
     elif verb == "advance":
@@ -144,7 +150,7 @@ def test_every_schedule_ends_well(redis: Redis, rules: Policies, schedule: list[
         world.check()
     drain(world)
     world.check()
-    ended = [world.ended[word] for word in ("delivered", "failed", "expired", "cancelled")]
+    ended = [world.ended[word] for word in ("delivered", "failed", "expired", "cancelled", "superseded")]
     assert sum(ended) == len(world.told)
 
 
@@ -189,7 +195,7 @@ def test_gates_open_at_the_first_moment_the_rules_admit(
             break
         world.now = pulled.next_us
     assert sum(world.ended.values()) == len(world.told)
-    assert world.seen["dispatches"] == len(world.told)
+    assert world.seen["dispatches"] == len(world.told) - world.ended["superseded"]
 
 
 def test_no_herd(redis: Redis) -> None:

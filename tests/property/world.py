@@ -29,7 +29,7 @@ KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
 
 
-@dataclass(slots=True)
+@dataclass
 class Told:
     """What the producer knows of a job, and what was seen of it since."""
 
@@ -40,6 +40,18 @@ class Told:
     high: bool
     at_once: bool
     dispatched: int = 0
+    collapse_id: str | None = None
+    superseded: bool = False
+    over: Told | None = None
+
+    def all(self) -> list[Told]:
+        """It, and those that were superseded by it, by one of those, and so on."""
+        return [self, *self.over.all()] if self.over else [self]
+
+    @property
+    def place(self) -> tuple[bool, int]:
+        """Where it stands in its line: in the place of the first of all those."""
+        return min((not told.high, told.number) for told in self.all())
 
 
 @dataclass(slots=True)
@@ -92,25 +104,38 @@ class World:
         send_in_us: int = 0,
         targets: str = "",
         plain: bool = False,
+        collapse_id: str | None = None,
     ) -> str:
         """Accept one job; returns its id. plain: by a producer that does not write its targets down."""
         number = len(self.told)
         meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
+        meta |= {"collapse_id": collapse_id} if collapse_id else {}
         send_at = self.now + send_in_us if send_in_us else None
         job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
         job = replace(job, targets="" if plain else targets)
         self.targets[job.id] = targets
         call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
         self._both(call, lambda: self.memory.enqueue([job]))
-        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us)
+        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us, collapse_id=collapse_id)
         return job.id
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
-        call = lines.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, worker=worker, clock=str(self.now))
-        pulled: Pulled = self._both(
-            call, lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES, worker=worker)
+        call = lines.pull(
+            most=most,
+            lease_us=LEASE,
+            on_watch=False,
+            lanes=LANES,
+            worker=worker,
+            on_join=self.rules.on_join,
+            keep_failed_us=KEEP,
+            clock=str(self.now),
         )
+        pulled: Pulled = self._both(
+            call,
+            lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES, worker=worker, keep_failed_us=KEEP),
+        )
+        self._note_superseded()
         self.seen["pulls"] += 1
         recovered = [flight for flight in self.flights if self.memory.state(flight.leased.job_id) != "leased"]
         for flight in recovered:
@@ -118,6 +143,24 @@ class World:
                 flight.lost = True
                 self.seen["lapsed"] += 1
         return pulled
+
+    def _note_superseded(self) -> None:
+        """Each that was superseded had never left its line, and another of its collapse id has its place."""
+        for job_id, old in self.told.items():
+            if old.superseded or self.memory.state(job_id) != "superseded":
+                continue
+            old.superseded = True
+            self.ended["superseded"] += 1
+            assert not old.dispatched
+            assert old.collapse_id
+            new = self.told[_text(self.redis.hget(f"rq:job:{job_id}", "push_by"))]
+            assert (new.user, new.category, new.collapse_id) == (old.user, old.category, old.collapse_id)
+            assert self._category(old.category).when_blocked == "collapse"
+            in_order = new.at_once and old.at_once and new.lane == old.lane
+            assert new.number > old.number or not in_order
+            assert new.over is None
+            new.over = old
+            new.at_once = in_order
 
     def round(self, most: int = 50, room: int = 50) -> int:
         """Pull and admit; returns how many jobs were taken."""
@@ -159,17 +202,15 @@ class World:
         line.remove(leased.job_id)
         if not told.dispatched and told.at_once:
             # Law 4: nothing that came before it still waits: the urgent first, then in the order of acceptance.
-            place = (not told.high, told.number)
+            place = told.place
             others = [self.told[job_id] for job_id in line]
             assert not [
                 other
                 for other in others
-                if (not other.high, other.number) < place
-                and not other.dispatched
-                and other.at_once
-                and other.lane == told.lane
+                if other.place < place and not other.dispatched and other.at_once and other.lane == told.lane
             ]
         told.dispatched += 1
+        assert leased.count == len(told.all())
         if leased.left_us is not None and leased.left_us <= 0:
             return
         # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
@@ -301,10 +342,11 @@ class World:
         assert sorted(started) == sorted(f"{job}:{_text(permits[job][1])}" for job in leased)
         of_state = (
             ("queue", queued), ("line", lined), ("later", later), ("leased", leased),
-            ("delivered", delivered), ("cancelled", cancelled),
+            ("delivered", delivered),
         )  # fmt: skip
         for state, jobs in of_state:
             assert [job for job in jobs if self.memory.state(job) != state] == []
+        assert {self.memory.state(job) for job in cancelled} <= {"cancelled", "superseded"}
         counted = Counter(
             accepted=len(self.told), dispatched=self.seen["dispatches"], looked=self.seen["looks"], **self.ended
         )

@@ -134,6 +134,17 @@ def test_no_answer_by_category() -> None:
     assert settled.state == "delivered"
 
 
+def test_the_count_stands_in_the_text() -> None:
+    """{count} becomes how many it stands for where the category collapses; no other brace is touched, nowhere else."""
+    title, body = "{count} of {0.__class__}", "{{count}} {COUNT} {count!r}"
+    data = encode_data(Notification(user="anna", devices=[Device("apns", tokens(1)[0])], title=title, body=body))
+    for collapses, told in (("collapse", ("3 of {0.__class__}", "{3} {COUNT} {count!r}")), ("queue", (title, body))):
+        category = replace(CATEGORY, when_blocked=collapses)
+        _, provider = settle(replace(leased(data=data), count=3), Answer(Outcome.DELIVERED), category=category)
+        (sent,) = provider.asked
+        assert (sent.notification.title, sent.notification.body) == told
+
+
 def test_an_expired_one_is_not_sent() -> None:
     """No time left: nothing is sent; expired, or delivered where a device took it before."""
     settled, provider = settle(leased(left_us=0), Answer(Outcome.DELIVERED))

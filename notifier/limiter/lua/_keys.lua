@@ -2,6 +2,7 @@
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
 --   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace and #turn beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
+--   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua
 --   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs}, see _flight.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see _routes.lua
@@ -18,12 +19,14 @@
 --   notifier:token:<name>            hash                      a provider's token that all workers share, see token.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
--- push_crashes, push_answered, push_outcome, push_targets (see _limits.lua).
+-- push_crashes, push_answered, push_outcome, push_targets (see _limits.lua), push_collapse (the id under which it stands
+-- in notifier:collapse), push_count (how many it stands for), push_by (which job superseded it).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)
   if category then return 'notifier:sent:{' .. user .. '}:' .. category end
   return 'notifier:sent:{' .. user .. '}'
 end
+local function collapse_key(user, category) return 'notifier:collapse:{' .. user .. '}:' .. category end
 local function flight_key(user, category) return 'notifier:flight:{' .. user .. '}:' .. category end
 local function job_key(id) return 'rq:job:' .. id end

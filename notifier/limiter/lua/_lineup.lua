@@ -30,7 +30,7 @@ end
 local function first_time(now, key, meta, deadline, outcome)
   local order = redis.call('INCR', 'notifier:seq')
   if outcome then -- it had failed, and somebody requeued it: it starts afresh and no longer fades away
-    redis.call('HDEL', key, 'push_outcome', 'push_attempts')
+    redis.call('HDEL', key, 'push_outcome', 'push_attempts', 'push_count')
     redis.call('PERSIST', key)
   end
   if type(meta.expires_in) == 'number' and not deadline then
@@ -44,8 +44,8 @@ end
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
 -- the user, the line's lane, and whether the line (or, while routes are held, its head) is new: the caller looks at the
--- user, or sets the gate.
-local function line_up(now, id, rank)
+-- user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place.
+local function line_up(now, id, rank, join)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
     'push_outcome')
@@ -57,14 +57,17 @@ local function line_up(now, id, rank)
   local expires_in = meta.expires_in
   if type(expires_in) == 'number' and not (expires_in <= MOST_EXPIRES) then return 'stock' end -- NaN is not either
 
-  local order, deadline = job[3], job[6]
-  if not order then order, deadline = first_time(now, key, meta, job[6], job[7]) end
+  local order, deadline, expected = job[3], job[6], nil
+  if not order then
+    order, deadline = first_time(now, key, meta, job[6], job[7])
+    if join then order, expected = join(id, key, user, category, meta.collapse_id, order) end
+  end
   local lane, fresh = open_line(user, category, origin, rank)
-  local expected = now
-  if not fresh then
+  if fresh then expected = seconds(now)
+  elseif not expected then
     local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
     local step = redis.call('HGET', lines_key(user), '#pace') or 0
-    expected = math.max(now, gate + step * redis.call('ZCARD', line_key(user, category)))
+    expected = seconds(math.max(now, gate + step * redis.call('ZCARD', line_key(user, category))))
   end
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
@@ -75,6 +78,6 @@ local function line_up(now, id, rank)
     end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled')
-  redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(expected), id)
+  redis.call('ZADD', 'rq:scheduled:' .. origin, expected, id)
   return 'lined', user, lane, fresh
 end

@@ -1,10 +1,10 @@
 -- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile.
 local function read_job(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
-    'push_crashes', 'push_answered', 'push_targets')
+    'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count')
   if not job[1] or not job[2] or job[3] == 'canceled' then return nil, job[2] end
   return {data = job[1], origin = job[2], status = job[3], deadline = tonumber(job[4]), attempts = job[5],
-    crashes = job[6], answered = job[7], targets = job[8]}
+    crashes = job[6], answered = job[7], targets = job[8], collapse = job[9], count = job[10]}
 end
 
 -- take: leases the head `id` of a line to `worker` under `permit`. Returns what the worker needs to send it. shut: the
@@ -15,7 +15,11 @@ local function take(now, until_text, worker, line, user, category, id, permit, j
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
   gather('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
   gather('ZADD', 'notifier:leases', until_text, id)
+  if job.collapse then
+    redis.call('HDEL', collapse_key(user, category), job.collapse)
+    redis.call('HDEL', job_key(id), 'push_collapse')
+  end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,
-    job.attempts or '0', job.crashes or '0', job.answered or false, shut}
+    job.attempts or '0', job.crashes or '0', job.answered or false, shut, job.count and tonumber(job.count) or nil}
 end

@@ -1,7 +1,9 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs taken from the queues, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
---      5 the worker's name  6.. the caller's lanes, most urgent first
+--      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse' or false}, or '' where
+--      it is false for all; a category that is not among them is as 'default'  7 keep_failed s
+--      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
 -- returns {now, next, {user, lane, …}, {job id, permit, …}, taken, {route, …}}
@@ -9,13 +11,13 @@
 --   sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`.
---! include _clock _keys _alarm _lineup _routes _full
+--! include _clock _keys _alarm _lineup _routes _end _collapse _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}} end
 
 local worker, lanes, rank = ARGV[5], {}, {}
-for i = 6, #ARGV do
+for i = 8, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
 end
@@ -56,8 +58,22 @@ local function hold(id) -- leases a job that is none of ours to the caller
   stock[#stock + 1] = permit
 end
 
+local on_join, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil
+if on_join then
+  function join(id, key, user, category, collapse_id, order)
+    local how, expected = on_join[category], nil
+    if how == nil then how = on_join.default end
+    if not how or type(collapse_id) ~= 'string' then return order end
+    local old = same_waiting(user, category, collapse_id)
+    if old then order, expected = supersede(now, user, category, old, id, order, ARGV[7]) end
+    note_newcomer(user, category, collapse_id, id)
+    redis.call('HSET', key, 'push_collapse', collapse_id)
+    return order, expected
+  end
+end
+
 local function place(id)
-  local what, user, lane, is_new = line_up(now, id, rank)
+  local what, user, lane, is_new = line_up(now, id, rank, join)
   if what == 'stock' then hold(id) end
   if is_new and rank[lane] then name(user, lane, fresh)
   elseif is_new then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end

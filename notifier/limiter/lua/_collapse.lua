@@ -1,0 +1,29 @@
+-- Collapsing: a newcomer takes the place of the one with the same collapse id that waits in the line, which ends as
+-- superseded. Who has been with a worker is no newcomer: it replaces nobody, and nobody replaces it.
+local COLLAPSE_LASTS = 2592000 -- s since the last newcomer: what jobs that RQ deleted leave there goes with it
+
+-- same_waiting: the newcomer that waits in the line under this collapse id, or nil.
+local function same_waiting(user, category, collapse_id)
+  local id = redis.call('HGET', collapse_key(user, category), collapse_id)
+  local order = id and redis.call('ZSCORE', line_key(user, category), id)
+  if not order then return nil end
+  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count')
+  if not job[1] or job[2] == 'canceled' then return nil end
+  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1}
+end
+
+local function note_newcomer(user, category, collapse_id, id)
+  local key = collapse_key(user, category)
+  redis.call('HSET', key, collapse_id, id)
+  redis.call('EXPIRE', key, COLLAPSE_LASTS)
+end
+
+-- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, and the s at which `old`
+-- was expected to go, or nil: it takes the place of `old` unless its own is further in front.
+local function supersede(now, user, category, old, id, order, keep)
+  local expected = redis.call('ZSCORE', 'rq:scheduled:' .. old.origin, old.id)
+  redis.call('ZREM', line_key(user, category), old.id)
+  end_unsent(now, old.id, old.origin, user, 'superseded', keep, 'push_by', id)
+  redis.call('HSET', job_key(id), 'push_count', old.count + 1)
+  return tonumber(order) < tonumber(old.order) and order or old.order, expected
+end

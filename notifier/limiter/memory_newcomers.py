@@ -1,0 +1,56 @@
+"""Who joins a line for the first time, and whose place it takes: the twin of `_collapse` and of `first_time`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from notifier.limiter.memory_jobs import steering
+
+if TYPE_CHECKING:
+    from notifier.limiter.memory_jobs import Entry
+    from notifier.policy import Category
+
+HIGH: Final = 2**50  # a high priority's order lies below every normal arrival's
+
+
+def first_time(entry: Entry, now: int, order: int) -> bool:
+    """Read whom a job is for, and give it its order; False for what is no notification of ours."""
+    meta = steering(entry.job.meta)
+    if meta is None:
+        return False
+    entry.user, entry.category = meta["user"], meta.get("category", "default")
+    entry.order = order - (HIGH if meta.get("priority") == "high" else 0)
+    expires_in = meta.get("expires_in")
+    if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
+        entry.deadline_us = now + math.floor(expires_in * 1_000_000)
+    collapse_id = meta.get("collapse_id")
+    entry.collapse_id = collapse_id if isinstance(collapse_id, str) else None
+    return True
+
+
+class Newcomers:
+    """Those that wait in their lines and have been with no worker, by their collapse ids."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str, str], Entry] = {}
+
+    def join(self, entry: Entry, category: Category) -> Entry | None:
+        """Take the place of the one with the same collapse id, where the category collapses; returns that one."""
+        if category.when_blocked != "collapse":
+            entry.collapse_id = None
+        if entry.collapse_id is None:
+            return None
+        key = (entry.user, entry.category, entry.collapse_id)
+        old, self._waiting[key] = self._waiting.get(key), entry
+        if old is not None:
+            assert old.order is not None
+            assert entry.order is not None
+            entry.count, entry.order = old.count + 1, min(old.order, entry.order)
+        return old
+
+    def forget(self, entry: Entry) -> None:
+        """It is no newcomer any more: a worker has it, or it has ended."""
+        if entry.collapse_id is not None:
+            self._waiting.pop((entry.user, entry.category, entry.collapse_id), None)
+            entry.collapse_id = None

@@ -59,11 +59,21 @@ class Policy:
         return not self.windows and self.gap_us == 0 and self.burst is None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has exact windows and a gap and nothing else."""
+        return self.burst is None and self.precision_us == 0
+
+    @property
     def horizon_us(self) -> int:
         """How long a send matters to these rules, in microseconds."""
         # A gap may outlast the windows, so permits are kept for the longest of them all.
         longest = max((self.gap_us, *(window.interval_us for window in self.windows)))
         return longest if self.burst is None else max(longest, self.burst.limit * self.burst.every_us)
+
+    @property
+    def precision_us(self) -> int:
+        """The width of the buckets in which its bucketed windows count, in µs: the least of theirs, or 0."""
+        return min((window.precision_us for window in self.windows if window.precision_us), default=0)
 
     @property
     def exact_us(self) -> int:

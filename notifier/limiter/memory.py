@@ -8,12 +8,14 @@ from bisect import bisect_left, bisect_right
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
+from notifier.limiter.memory_counts import MANY, MOST_FOLDED, Counts, TokenBucket
+from notifier.limiter.protocol import BURST, Hold, Permit, check_cost, describe, split
+from notifier.policy import KEPT_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from notifier.policy import Policy, Rules
+    from notifier.policy import Burst, Policy, Rules
 
 SWEEP_AT: Final = 1024  # sets of sends; the lapsed ones are looked for when their number has doubled
 COMPACT_AT: Final = 64  # lapsed sends at the front of a list
@@ -30,39 +32,58 @@ class Sends:
     A look-up costs the same however long the windows are; a send stands as often as it costs.
     """
 
-    __slots__ = ("_at", "_permits", "_start", "_times", "until_us")
+    __slots__ = ("_at", "_bucket", "_counts", "_permits", "_start", "_times", "until_us")
 
     def __init__(self) -> None:
         self._times: list[int] = []
         self._permits: list[str] = []
         self._start = 0  # those before it have lapsed; cut off once they are many, as a cut moves all others
         self._at: dict[str, int] = {}
+        self._counts: Counts | None = None
+        self._bucket: TokenBucket | None = None
         self.until_us = 0  # when no rule can ask for any of them again
 
     def __len__(self) -> int:
-        return len(self._times) - self._start
+        return len(self._times) - self._start + (len(self._counts) if self._counts is not None else 0)
 
     def next_for(self, policy: Policy, cost: int) -> tuple[int, int]:
         """The first µs at which `cost` more fit `policy`, and the rule that decides it.
 
-        The rule is 0 for the gap, n for the n-th window, -1 for none.
+        The rule is 0 for the gap, n for the n-th window, BURST, -1 for none.
         """
         times = self._times
         size = len(times) - self._start
+        counts = self._counts
         at, rule = 0, -1
-        if policy.gap_us and size:
-            at, rule = times[-1] + policy.gap_us, 0
+        if policy.gap_us:
+            last = times[-1] if size else counts.nth(1) if counts is not None else None
+            if last is not None:
+                at, rule = last + policy.gap_us, 0
         for n, window in enumerate(policy.windows, 1):
             # They fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
             nth = window.limit - cost + 1
-            if nth <= size and times[-nth] + window.interval_us > at:
-                at, rule = times[-nth] + window.interval_us, n
+            leaves = times[-nth] if nth <= size else counts.nth(nth - size) if counts is not None else None
+            if leaves is not None and leaves + window.interval_us > at:
+                at, rule = leaves + window.interval_us, n
+        if policy.burst is not None:
+            opens = self._burst_next(policy.burst, cost)
+            if opens > at:
+                at, rule = opens, BURST
         return at, rule
+
+    def _burst_next(self, burst: Burst, cost: int) -> int:
+        bucket = self._bucket or TokenBucket()
+        bucket.under(burst)
+        first = bisect_right(self._times, bucket.at_us, self._start)
+        return bucket.next_for(self._times[first:], burst, cost)
 
     def record(self, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1) -> None:
         """Add a send, and drop those that `policy` can no longer ask for."""
         horizon = policy.horizon_us
-        self._trim(now_us - horizon)
+        if policy.is_plain:
+            self._trim(bisect_right(self._times, now_us - horizon, self._start))
+        else:
+            self._set_aside(policy, now_us, cost)
         self._insert(permit, at_us, cost)
         self.until_us = max(self.until_us, at_us + horizon)
 
@@ -98,10 +119,37 @@ class Sends:
         times[place:place] = [at] * cost
         permits[place:place] = [permit] * cost
 
-    def _trim(self, cutoff: int) -> None:
+    def _set_aside(self, policy: Policy, now: int, cost: int) -> None:
+        """Take out what no rule can ask for as itself, into what counts it in another way."""
+        times, start = self._times, self._start
+        end = min(bisect_right(times, now - policy.exact_us, start), start + MOST_FOLDED)
+        leaving = end - start >= MANY
+        if policy.burst is not None:
+            self._keep_burst(policy.burst, now, cost, leaving=leaving)
+        if leaving and policy.precision_us:
+            if self._counts is None:
+                self._counts = Counts()
+            self._counts.fold(times[start:end], policy.precision_us, now - policy.horizon_us)
+        if leaving:
+            self._trim(end)
+
+    def _keep_burst(self, burst: Burst, now: int, cost: int, *, leaving: bool) -> None:
+        bucket = self._bucket or TokenBucket()
+        bucket.under(burst)
+        first = bisect_right(self._times, bucket.at_us, self._start)
+        sends = self._times[first : bisect_right(self._times, now - KEPT_US, first)][:MOST_FOLDED]
+        set_back = now <= bucket.at_us  # the clock was: what goes now would never be gone through
+        if len(sends) < MANY and not (leaving and sends) and not set_back:
+            return
+        bucket.keep(sends, burst)
+        if set_back:
+            bucket.keep([bucket.at_us] * cost, burst)
+        self._bucket = bucket
+
+    def _trim(self, end: int) -> None:
         times, permits = self._times, self._permits
         start = self._start
-        while start < len(times) and times[start] <= cutoff:
+        while start < end:
             self._at.pop(permits[start], None)
             start += 1
         if start >= COMPACT_AT and start * 2 >= len(times):

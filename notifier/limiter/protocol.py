@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
-from notifier.policy import Category, Policy, Rules, Window
+from notifier.policy import Category, Policy, Rules
 from notifier.units import format_duration
+
+BURST: Final = -2  # among the numbers of rules, see _rules.lua
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,14 @@ def check_cost(user: Policy, category: Category | None, cost: int) -> None:
     """Raise ValueError for a cost that is no positive whole number, or more than a window ever admits."""
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost must be a whole number, 1 or more, is {cost!r}")
-    windows: list[Window] = [*user.windows, *(category.policy.windows if category else ())]
-    for window in windows:
-        if cost > window.limit:
-            raise ValueError(f"a cost of {cost} never fits into {window}")
+    for policy in (user, category.policy) if category else (user,):
+        for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
+            if cost > rule.limit:
+                raise ValueError(f"a cost of {cost} never fits into {rule}")
 
 
 def describe(scope: str, policy: Policy, rule: int) -> str:
-    """The name of a rule for people: 'user 10/1m', 'chat gap 1.5s'. rule: 0 is the gap, n the n-th window."""
+    """The name of a rule for people: 'user 10/1m', 'chat gap 1.5s'. rule: 0 is the gap, n the n-th window, or BURST."""
+    if rule == BURST:
+        return f"{scope} {policy.burst}"
     return f"{scope} gap {format_duration(policy.gap_us)}" if rule == 0 else f"{scope} {policy.windows[rule - 1]}"

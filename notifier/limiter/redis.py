@@ -27,8 +27,8 @@ def policy_array(policy: Policy) -> str:
     for window in policy.windows:
         array += [window.limit, window.interval_us]
     more: dict[str, Any] = {}
-    if buckets := [[window.interval_us, window.precision_us] for window in policy.windows if window.precision_us]:
-        more["b"] = buckets
+    if policy.precision_us:
+        more["b"] = policy.precision_us
     if policy.burst is not None:
         more["t"] = [policy.burst.limit, policy.burst.every_us]
     if more:

@@ -87,4 +87,10 @@ def violations(policy: Policy, times: Iterable[int]) -> list[str]:
             inside = sum(1 for t in ordered if end - window.interval_us < t <= end)
             if inside > window.limit:
                 found.append(f"{inside} in the window {window} that ends at {end}")
+    if policy.burst is not None:
+        limit, every = policy.burst.limit, policy.burst.every_us
+        for first, start in enumerate(ordered):
+            for n, end in enumerate(ordered[first:], 1):
+                if n > limit + (end - start) // every:
+                    found.append(f"{n} from {start} to {end} under {policy.burst}")
     return found

@@ -1,10 +1,10 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
 -- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
 local function read_rules(json)
-  local rules = cjson.decode(json)
-  if rules.x then
-    for _, policy in ipairs(rules.u) do unfold(policy) end
-    for _, policy in pairs(rules.c) do unfold(policy) end
+  local rules, counting = cjson.decode(json), is_counting()
+  if rules.x or counting then
+    for _, policy in ipairs(rules.u) do unfold(policy, counting) end
+    for _, policy in pairs(rules.c) do unfold(policy, counting) end
   end
   return rules
 end

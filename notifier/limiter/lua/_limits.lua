@@ -79,7 +79,7 @@ end
 -- a bucket is fuller by the whole lease.
 local function count_device(rules, index, target, bypass, permit, until_us, until_text, now)
   local policy = device_policy(rules, index, target, bypass)
-  if policy then record(device_key(target.device), policy, permit, until_us, until_text, now, true) end
+  if policy then record(device_key(target.device), policy, permit, until_us, until_text, now, true, 1) end
   if target.kind == 'c' and rules.k then
     local key = device_key(target.device) .. ':c'
     local full = math.max(tonumber(redis.call('GET', key) or 0), now) + rules.k[2] + until_us - now

@@ -9,7 +9,7 @@
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _rules _alarm _gates _flight _gather _take _routes _limits _full
+--! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _take _routes _limits _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -82,9 +82,9 @@ end
 -- spend: records what goes under `permit`: with the user, the category, the projects and the devices.
 local function spend(user, sent, policy, index, line, permit, needs, open)
   local trim, at = seq % TRIM_EVERY == 0, now + lease
-  if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim) end
+  if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim, 1) end
   if not is_empty(line.policy) then
-    record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim)
+    record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim, 1)
   end
   for _, need in ipairs(needs) do
     local project = project_of(rules, need.route, need.platform, now)

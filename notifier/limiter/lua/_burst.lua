@@ -1,0 +1,42 @@
+-- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is told by
+-- the µs at which it would be full again. notifier:burst:{user}[:<category>] holds that (`full`) as of the sends up to `at`,
+-- and with which `every`; those behind it, some in flight at the end of their lease, are gone through at each look.
+local REFUNDABLE = 10000000 -- so long after a send it may be taken back
+local MOST_REPLAYED = 256
+
+local function burst_state(sent, burst)
+  local state = redis.call('HMGET', beside(sent, 'burst'), 'full', 'at', 'every')
+  local full, at, every = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
+  -- Under a changed rule as many stay used as were: all of them at the most.
+  if every > 0 and full > at then full = at + math.ceil((full - at) / every * burst[2]) end
+  return math.min(full, at + burst[1] * burst[2]), at
+end
+
+local function drain(full, at, burst) return math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2]) end
+
+-- burst_next: the first µs at which `cost` more are in the bucket.
+local function burst_next(sent, burst, cost)
+  local full, at = burst_state(sent, burst)
+  local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MOST_REPLAYED)
+  -- Only where the rule is new there are so many: as if the bucket had been empty then.
+  if #sends == 2 * MOST_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
+  for i = #sends, 2, -2 do full = drain(full, tonumber(sends[i]), burst) end
+  return full - (burst[1] - cost) * burst[2]
+end
+
+-- keep_burst: takes what may no longer be taken back into the state, now and then or if it is to leave the set.
+local function keep_burst(sent, policy, now, cost, leaving)
+  local burst, key = policy.t, beside(sent, 'burst')
+  local full, at = burst_state(sent, burst)
+  local sends = redis.call('ZRANGEBYSCORE', sent, '(' .. text(at), text(now - REFUNDABLE), 'WITHSCORES', 'LIMIT', 0,
+    MOST_FOLDED)
+  local set_back = now <= at -- the clock was: what goes now would never be gone through
+  if #sends < 2 * MANY and not (leaving and #sends > 0 or set_back) then return end
+  for i = 2, #sends, 2 do
+    at = tonumber(sends[i])
+    full = drain(full, at, burst)
+  end
+  for _ = 1, set_back and cost or 0 do full = drain(full, at, burst) end
+  redis.call('HSET', key, 'full', text(full), 'at', text(at), 'every', text(burst[2]))
+  redis.call('PEXPIRE', key, text(math.ceil((math.max(full, now) - now + policy[2]) / 1000) + 1))
+end

@@ -1,0 +1,87 @@
+"""What is known of sends that no longer stand as themselves: the twins of `_counts.lua` and `_burst.lua`."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from notifier.policy import Burst
+
+MANY: Final = 8
+MOST_FOLDED: Final = 100
+MOST_REPLAYED: Final = 256
+
+
+class Counts:
+    """How many there were in all, up to the latest of each bucket of time that had any."""
+
+    __slots__ = ("_times", "_totals")
+
+    def __init__(self) -> None:
+        self._times = [0]
+        self._totals = [0]
+
+    def __len__(self) -> int:
+        return self._totals[-1] - self._totals[0]
+
+    def nth(self, n: int) -> int | None:
+        """When the n-th latest was; of a bucket, its latest."""
+        total = self._totals[-1]
+        return self._times[bisect_left(self._totals, total - n + 1)] if n <= total else None
+
+    def fold(self, sends: Iterable[int], precision_us: int, lapsed_us: int) -> None:
+        """Count sends, none earlier than those before; what is as old as `lapsed_us` is over for every rule."""
+        times, totals = self._times, self._totals
+        for send in sends:
+            at = max(times[-1], send)
+            if at // precision_us == times[-1] // precision_us:
+                times[-1] = at
+                totals[-1] += 1
+            else:
+                times.append(at)
+                totals.append(totals[-1] + 1)
+        lapsed = 0
+        while lapsed < 2 * MANY and lapsed + 1 < len(times) and times[lapsed + 1] <= lapsed_us:
+            lapsed += 1
+        del times[:lapsed], totals[:lapsed]
+
+
+class TokenBucket:
+    """When a bucket would be full again, as of the sends up to `at_us`."""
+
+    __slots__ = ("at_us", "every_us", "full_us")
+
+    def __init__(self) -> None:
+        self.full_us = self.at_us = self.every_us = 0
+
+    def under(self, burst: Burst) -> None:
+        """Go by this rule: as many stay used as were, all of them at the most."""
+        if self.every_us and self.full_us > self.at_us:
+            used = (self.full_us - self.at_us) / self.every_us
+            self.full_us = self.at_us + math.ceil(used * burst.every_us)
+        self.every_us = burst.every_us
+        self.full_us = min(self.full_us, self.at_us + burst.limit * burst.every_us)
+
+    def next_for(self, sends: Sequence[int], burst: Burst, cost: int) -> int:
+        """The first µs at which `cost` more are in it, after these sends, the earliest first."""
+        full = self.full_us
+        if len(sends) > MOST_REPLAYED:
+            sends = sends[-MOST_REPLAYED:]
+        if len(sends) == MOST_REPLAYED:
+            full = sends[0] + burst.limit * burst.every_us
+        for at in sends:
+            full = _drained(full, at, burst)
+        return full - (burst.limit - cost) * burst.every_us
+
+    def keep(self, sends: Iterable[int], burst: Burst) -> None:
+        """Take sends into the state, the earliest first."""
+        for at in sends:
+            self.full_us, self.at_us = _drained(self.full_us, at, burst), at
+
+
+def _drained(full_us: int, at_us: int, burst: Burst) -> int:
+    return min(max(full_us, at_us) + burst.every_us, at_us + burst.limit * burst.every_us)

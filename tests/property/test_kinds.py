@@ -1,0 +1,100 @@
+"""Bucketed windows and bursts: each against what it is to be, and the Lua against its twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model import Send, Sends
+
+from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
+from notifier.policy import Burst, Policy, Window
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+START = 1_700_000_000_000_000
+S = 1_000_000
+M = 60 * S
+buckets = st.builds(Window, st.integers(3, 25), st.sampled_from([M, 3 * M, 10 * M]), st.sampled_from([S, 20 * S, M]))
+exact = st.builds(Window, st.integers(3, 8), st.sampled_from([M, 2 * M]))
+bursts = st.builds(Burst, st.integers(3, 6), st.sampled_from([3 * S, 20 * S, M]))
+policies = st.builds(
+    Policy,
+    st.lists(st.one_of(buckets, buckets, exact), min_size=1, max_size=3).map(tuple),
+    st.sampled_from([0, 0, 5 * S]),
+    st.one_of(st.none(), bursts),
+)
+steps = st.one_of(st.just(0), st.integers(0, 8 * S), st.integers(0, 8 * S), st.integers(0, 2 * M))
+acts = st.tuples(st.sampled_from(["take", "take", "take", "cost", "refund", "rules", "back"]), steps, st.integers(0, 9))
+
+
+@given(st.lists(policies, min_size=1, max_size=3), st.lists(acts, min_size=20, max_size=90))
+@settings(max_examples=60)
+def test_redis_and_its_twin_give_the_same_answers(
+    redis: Redis, rules: list[Policy], script: list[tuple[str, int, int]]
+) -> None:
+    """Whatever the rules are, however they change, and wherever the clock is set: one answer, one time left."""
+    redis.flushdb()
+    now, policy = START, rules[0]
+    of_redis, of_memory = RedisLimiter(redis), MemoryLimiter(lambda: now)
+    permits: list[tuple[Permit, Permit]] = []
+    for verb, step, n in script:
+        now += step
+        of_redis.clock = str(now)
+        if verb == "refund" and permits:
+            one, other = permits.pop(n % len(permits))
+            assert of_redis.refund(one) == of_memory.refund(other)
+        elif verb == "rules":
+            policy = rules[n % len(rules)]
+        elif verb == "back":
+            now -= 4 * step
+        else:
+            cost = 1 + n % 3 if verb == "cost" else 1
+            first, second = of_redis.acquire("ann", policy, cost=cost), of_memory.acquire("ann", policy, cost=cost)
+            if isinstance(first, Permit) and isinstance(second, Permit):
+                permits.append((first, second))
+            else:
+                assert first == second
+    assert of_redis.reset("ann") == of_memory.reset("ann")
+    assert not redis.keys("notifier:*{ann}*")
+
+
+@given(st.lists(buckets, min_size=1, max_size=2).map(tuple), st.lists(steps, min_size=30, max_size=150))
+@settings(max_examples=80)
+def test_a_bucketed_window_is_never_looser_than_exact_and_at_most_one_bucket_stricter(
+    windows: tuple[Window, ...], waits: list[int]
+) -> None:
+    """A send may count for longer than its interval, by the width of a bucket at the most, and never for less."""
+    policy = Policy(windows)
+    plain = Sends(replace(policy, windows=tuple(replace(window, precision_us=0) for window in windows)))
+    now = START
+    limiter = MemoryLimiter(lambda: now)
+    for wait in waits:
+        now += wait
+        answer = limiter.acquire("ann", policy)
+        at = now + answer.time_left_us if isinstance(answer, Hold) else now
+        earliest, _ = plain.earliest()
+        assert max(now, earliest) <= at <= max(now, earliest + policy.precision_us)
+        if isinstance(answer, Permit):
+            plain.all.append(Send(answer.id, now))
+
+
+@given(bursts, st.lists(st.tuples(steps, st.integers(1, 3)), min_size=10, max_size=80))
+@settings(max_examples=100)
+def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -> None:
+    """Full at first; each send takes one out; one comes back each interval, while there is room; none goes without."""
+    now, tokens = START, burst.limit * burst.every_us  # counted in the µs that each takes to come back
+    limiter = MemoryLimiter(lambda: now)
+    for wait, cost in waits:
+        now += wait
+        tokens = min(tokens + wait, burst.limit * burst.every_us)
+        answer = limiter.acquire("ann", Policy(burst=burst), cost=cost)
+        lacking = cost * burst.every_us - tokens
+        if lacking > 0:
+            assert answer == Hold(lacking, f"user {burst}")
+        else:
+            assert isinstance(answer, Permit)
+            tokens -= cost * burst.every_us

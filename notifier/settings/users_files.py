@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from notifier.errors import SettingsError
 from notifier.settings.checks import MAX_WINDOWS, check_user
+from notifier.settings.errors import line_of
 from notifier.settings.yaml_source import YamlError, decode
 from notifier.units import Window, format_duration, parse_duration, parse_window
 
@@ -72,16 +73,19 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
         raise SettingsError(f"users_from: {place} is neither a file nor a folder with .csv files")
     found, problems, whole = UsersFiles(), [], hashlib.sha256()
     seen = dict.fromkeys(users, "users")
+    left = MOST_BYTES
     for path in paths:
-        text = _read(path)
-        whole.update(text.encode())
+        raw = _read(path, left)
+        left -= len(raw)
+        whole.update(raw)
+        text = _decoded(raw, path)
         for line, user, entry in _rows(text, tiers):
             if isinstance(entry, Wrong):
                 problems.append(f"{path}:{line}: {entry.why}")
             elif user in seen:
                 problems.append(f"{path}:{line}: {user!r} has an entry in {seen[user]} already; keep one")
             else:
-                seen[user] = path.name
+                seen[user] = f"{path.name}:{line}"
                 found.entries[user] = entry
     if problems:
         more = [f"{place}: and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
@@ -90,14 +94,23 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
     return found
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return decode(file.read(MOST_BYTES + 1), MOST_BYTES)
+            raw = file.read(most + 1)
     except OSError as error:
         raise SettingsError(f"users_from: cannot read {path}: {error.strerror}") from None
+    if len(raw) > most:
+        megabytes = MOST_BYTES // 1_000_000
+        raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; users this many are a mistake")
+    return raw
+
+
+def _decoded(raw: bytes, path: Path) -> str:
+    try:
+        return decode(raw, MOST_BYTES)
     except YamlError as error:
-        raise SettingsError(f"{path}: {error.problem.message}") from None
+        raise SettingsError(line_of(str(path), error.problem)) from None
 
 
 def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, Entry | Wrong]]:

@@ -310,6 +310,23 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     assert f"{new}:1:18" in wrong.err
 
 
+def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:
+    """Each worker with its host, its version and where that is from; status 1 until all agree."""
+    for name, version in (("one", "aaaaaaaaaaaa"), ("two", "bbbbbbbbbbbb")):
+        redis.sadd("rq:workers", f"rq:worker:{name}")
+        told = {"hostname": f"host-of-{name}", "rates_version": version, "rates_from": "notifier.yaml"}
+        redis.hset(f"rq:worker:{name}", mapping=told)
+    done = run("config", "status")
+    assert (done.status, done.err) == (1, "")
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["one", "host-of-one", "aaaaaaaaaaaa", "notifier.yaml"] in rows
+    assert ["two", "host-of-two", "bbbbbbbbbbbb", "notifier.yaml"] in rows
+    assert done.out.endswith("they differ: aaaaaaaaaaaa, bbbbbbbbbbbb\n")
+    assert json.loads(run("config", "status", "--json").out)["agreed"] is False
+    redis.hset("rq:worker:two", "rates_version", "aaaaaaaaaaaa")
+    assert run("config", "status").status == 0
+
+
 def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
     """Status 0 and the counts where all is right; 1 and a line for each thing that is not; `--repair` mends it."""
     assert run("audit") == Ran(0, "0 jobs, 0 users: all right\n", "")

@@ -62,7 +62,7 @@ WRONG = {
     "user,windows\na,0/minute\n": ":2: '0/minute': the limit must be at least 1",
     "user,gap\na,5\n": ":2: '5': a number without a unit",
     "user,gap\n,5s\n": ":2: '' is not a user's id",
-    "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv already; keep one",
+    "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv:2 already; keep one",
     'user,gap\n"a,5s\n': "is not CSV",
 }
 

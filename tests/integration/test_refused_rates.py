@@ -1,0 +1,95 @@
+"""Rates that cannot be used, given to a worker that runs: each is refused with its place, and the old ones hold."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.embedded import EmbeddedRedis
+from notifier.policy import LANES, Policy, Window
+from notifier.settings import load_settings
+from notifier.units import UNITS
+from workers.reload import Reload
+
+BOMB = "a: &a [x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+OVER_MOST = "x" * 30_000_000
+
+# What the files hold, and what is said of it: the file, the line, and what would be right.
+REFUSED: dict[str, tuple[dict[str, str], str]] = {
+    "an alias bomb": ({"n.yaml": BOMB}, "n.yaml:1:4: a: anchors and aliases (&name, *name) are not supported"),
+    "100 MB": ({"n.yaml": "# " + "x" * 100_000_000}, "n.yaml: is larger than 5 MB"),
+    "a key twice": ({"n.yaml": "user: {gap: 1s, gap: 2s}"}, "n.yaml:1:17: user.gap: is given twice, first in line 1"),
+    "a user twice": (
+        {"n.yaml": 'users:\n  "42": {gap: 1s}\n  42: {gap: 2s}'},
+        "n.yaml:3:3: users.42: is given twice, first in line 2; keep one",
+    ),
+    "a tab": ({"n.yaml": "user:\n\tgap: 1s"}, "n.yaml:2:1: is not YAML"),
+    "a unit": (
+        {"n.yaml": "user: {windows: [10/fortnight]}"},
+        "n.yaml:1:18: user.windows[0]: '10/fortnight': unknown unit 'fortnight'; use ms, s, m, h, d, w or second",
+    ),
+    "a limit of 0": ({"n.yaml": "user: {windows: [0/minute]}"}, "n.yaml:1:18: user.windows[0]: '0/minute': the limit"),
+    "an interval of 0": (
+        {"n.yaml": "user: {windows: [1/0s]}"},
+        "n.yaml:1:18: user.windows[0]: '1/0s': the interval",
+    ),
+    "a century": (
+        {"n.yaml": "user: {windows: [1/36525d]}"},
+        "n.yaml:1:18: user.windows[0]: '1/36525d': the",
+    ),
+    "a gap of a century": ({"n.yaml": "user: {gap: 36525d}"}, "n.yaml:1:13: user.gap: '36525d' is outside"),
+    "not UTF-8": ({"n.yaml": "user: {gap: 1s} # \udcff"}, "n.yaml:1:19: is not UTF-8 text"),
+    "nothing": ({"n.yaml": ""}, "n.yaml: is empty; write at least {}"),
+    "two files for one user": (
+        {"n.yaml": "users_from: of", "of/a.csv": "user,gap\n7,1s\n", "of/b.csv": "user,gap\n8,1s\n7,2s\n"},
+        "b.csv:3: '7' has an entry in a.csv:2 already; keep one",
+    ),
+    "a user in both": (
+        {"n.yaml": "users: {7: {gap: 1s}}\nusers_from: of.csv", "of.csv": "user,gap\n7,2s\n"},
+        "of.csv:2: '7' has an entry in users already; keep one",
+    ),
+    "users without end": (
+        {"n.yaml": "users_from: of", "of/a.csv": OVER_MOST, "of/b.csv": OVER_MOST},
+        "b.csv: with it users_from has more than 50 MB",
+    ),
+    "a user's unit": (
+        {"n.yaml": "users_from: of.csv", "of.csv": "user,windows\n7,1/fortnight\n"},
+        "of.csv:2: '1/fortnight': unknown unit 'fortnight'",
+    ),
+}
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize(("files", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_refused_changes_nothing(
+    files: dict[str, str], says: str, tmp_path: Path, redis_server: EmbeddedRedis
+) -> None:
+    """The worker says why, with the place, where `config status` finds it; the next good file is taken up."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+
+    async def offered() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        reload = Reload(path, client, LANES)
+        version = (await reload.begin(load_settings(path, environ={}))).rates_version
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+        assert await reload.changed() is None
+        assert says in reload.problem
+        assert len(reload.problem) < 400
+        assert set(reload.told().values()) == {version, str(path), reload.problem}
+        assert await reload.changed() is None, "it is not tried again and again"
+        path.write_text("user: {windows: [7/minute]}", encoding="utf-8")
+        taken = await reload.changed()
+        assert taken is not None
+        assert taken.for_user("7") == Policy((Window(7, UNITS["m"]),))
+        assert not reload.problem
+        await client.aclose()
+
+    asyncio.run(offered())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import IO, Any, Final, Literal
 
 from notifier.errors import InvalidNotificationError
@@ -71,10 +72,26 @@ def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
             return
         if not columns:
             columns = [cell.strip() for cell in cells]
+            if problem := _why_not_columns(columns):
+                yield reader.line_num, problem
+                return
         elif cells and len(cells) != len(columns):
             yield reader.line_num, f"has {len(cells)} cells; the first line names {len(columns)} columns"
         elif cells:
             yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True)))
+
+
+def _why_not_columns(columns: Sequence[str]) -> str:
+    for place, name in enumerate(columns):
+        if not name:
+            continue  # a spreadsheet's empty column; a cell with something in it is refused in its row
+        if name in columns[:place]:
+            return f"{name}: names two columns; keep one"
+        if name not in COLUMNS and not name.startswith("data."):
+            close = get_close_matches(name, COLUMNS, n=1)
+            known = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(COLUMNS))}, data.…"
+            return f"{name[:40]}: is not a column; {known}"
+    return ""
 
 
 def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
@@ -82,8 +99,6 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
     fields: dict[str, Any] = {"devices": [{name: given.pop(name, "") for name in DEVICE}]}
     data = {}
     for name, cell in given.items():
-        if name not in COLUMNS and not name.startswith("data."):
-            return f"{name}: is not a column; known are {', '.join(sorted(COLUMNS))}, data.…"
         try:
             value = NUMBERS.get(name, str)(cell)
         except ValueError:

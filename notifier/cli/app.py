@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from notifier.cli import auditing, configuring, looking, previewing, recording, sending, sharding
-from notifier.cli.output import EXIT_STATUSES
+from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
     help="Push notifications that never burst a user: send, look, explain, check, try.",
     epilog=EXIT_STATUSES,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(version("push-throttle"))
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
     context: typer.Context,
+    *,
     config: Annotated[
         Path | None,
         typer.Option(help="the YAML  [default: $NOTIFIER_CONFIG, else config/notifier.yaml]", show_default=False),
     ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     context.obj = config
 

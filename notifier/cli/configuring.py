@@ -118,14 +118,17 @@ def apply(
 
 
 @commands.command("withdraw")
-def withdraw_rates(context: typer.Context) -> None:
+def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
     """Take applied rates back: each worker follows its own file again. Status 1 where none were applied."""
     taken_back = False
     with connect_all(_without_rates(context)) as clients:
         for name, redis in clients.items():
             with on_shard(name):
                 taken_back |= ask(partial(withdraw, redis))
-    say("each worker follows its own file again" if taken_back else "no rates were applied")
+    if json:
+        print_json({"withdrawn": taken_back})
+    else:
+        say("each worker follows its own file again" if taken_back else "no rates were applied")
     if not taken_back:
         raise typer.Exit(Status.NOT_RIGHT)
 

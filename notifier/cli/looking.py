@@ -28,6 +28,8 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
         found = notifier.status(job_id)
     if found is None:
         complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
+        if json:
+            print_json({"job_id": job_id, "state": "unknown"})
         raise typer.Exit(Status.NOT_RIGHT)
     if json:
         print_json(asdict(found))

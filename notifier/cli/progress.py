@@ -53,6 +53,8 @@ class Progress:
         except (OSError, ValueError, TypeError) as error:
             complain(f"{path}: is not what send-file keeps there ({type(error).__name__}); delete it to begin anew")
             raise typer.Exit(Status.NOT_RIGHT) from None
+        if kept.digest != digest and not kept.accepted:
+            return cls.begin(digest)
         if kept.digest != digest:
             complain(f"{path}: the file has changed since row {kept.row}; --again sends all of it anew")
             raise typer.Exit(Status.NOT_RIGHT)

@@ -22,6 +22,7 @@ from notifier.notification import Device, Notification
 from notifier.units import UNITS
 
 STANDARD_INPUT: Final = Path("-")
+A_TIME: Final = "2026-12-24T18:00:00+01:00"
 Text = Annotated[str | None, typer.Option()]
 
 
@@ -36,7 +37,7 @@ def send(
     priority: Annotated[str, typer.Option(help="normal or high")] = "normal",
     data: Annotated[str | None, typer.Option(help="a JSON object")] = None,
     expires_in: Annotated[str | None, typer.Option(help="how long it is worth sending, such as 90s or 2h")] = None,
-    send_at: Annotated[str | None, typer.Option(help="not before, such as 2026-12-24T18:00:00+01:00")] = None,
+    send_at: Annotated[str | None, typer.Option(help="not before, such as " + A_TIME)] = None,
     collapse_id: Text = None,
     dedupe_key: Text = None,
     app: Annotated[str | None, typer.Option(help="which of the providers' named apps")] = None,
@@ -91,7 +92,12 @@ def send_file(
             def show() -> None:
                 bar.move(progress.row if size is None else lines.buffer.tell())  # type: ignore[attr-defined]
 
-            _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show)
+            try:
+                _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show)
+            except KeyboardInterrupt:
+                rest = "" if kept_at is None else "; the same command goes on from there"
+                complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
+                raise
     if json:
         print_json({"accepted": progress.accepted, "refused": progress.refused})
     else:
@@ -192,6 +198,9 @@ def _data(text: str | None) -> dict[str, Any]:
 
 def _time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter("give a time such as 2026-12-24T18:00:00+01:00", param_hint="--send-at") from None
+        raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint="--send-at") from None
+    if at.tzinfo is None:
+        raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint="--send-at")
+    return at

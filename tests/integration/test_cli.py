@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_send_status_cancel(run: Run) -> None:
     assert run("status", job_id).out == "cancelled\n"
     unknown = run("status", "nobody")
     assert (unknown.status, unknown.out) == (1, "")
+    assert json.loads(run("status", "nobody", "--json").out) == {"job_id": "nobody", "state": "unknown"}
     assert run("cancel", "nobody").status == 1
 
 
@@ -99,6 +101,11 @@ def test_send_status_cancel(run: Run) -> None:
         (["send", "42", "--device", "fcm", "--title", "T"], 2, "platform:token"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[1]"], 2, "JSON object"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "soon"], 2, "such as 2026"),
+        (
+            ["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "2026-12-24T18:00"],
+            2,
+            "a time needs its zone",
+        ),
         (["send", "42", "--device", DEVICE, "--title", "T", "--expires-in", "5"], 2, "without a unit"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--category", "cat"], 1, "unknown; known are"),
         (["send", "42", "--device", "apns:abc", "--title", "T"], 1, "64 to 200 hexadecimal digits"),
@@ -197,6 +204,7 @@ def test_send_file_goes_on_where_it_was_broken_off(
         patch.setattr(Notifier, "_enqueue", breaks_off)
         broken = run("send-file", str(file))
     assert broken.status == 130
+    assert f"{file}: interrupted, {CHUNK} accepted so far; the same command goes on from there\n" in broken.err
     assert redis.llen("rq:queue:default") == 2 * CHUNK
     assert run("send-file", str(file)) == Ran(0, f"{3 * CHUNK} accepted, 0 refused\n", "")
     queued = redis.lrange("rq:queue:default", 0, -1)
@@ -205,6 +213,16 @@ def test_send_file_goes_on_where_it_was_broken_off(
     file.write_text(row("other") + "\n", encoding="utf-8")
     changed = run("send-file", str(file))
     assert (changed.status, "the file has changed" in changed.err) == (1, True)
+
+
+def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) -> None:
+    """A file of which all was refused is put right and sent, without a word about the first time."""
+    file = tmp_path / "some.csv"
+    file.write_text("user,platform,token,titel\n" + f"a,fcm,{DEVICE[4:]},T\n", encoding="utf-8")
+    done = run("send-file", str(file))
+    assert done == Ran(1, "0 accepted, 1 refused\n", f"{file}:1: titel: is not a column; did you mean title?\n")
+    file.write_text(file.read_text(encoding="utf-8").replace("titel", "title"), encoding="utf-8")
+    assert run("send-file", str(file)) == Ran(0, "1 accepted, 0 refused\n", "")
 
 
 def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +271,13 @@ def test_config_check_warns_of_keys_that_are_not_here(
     assert right.startswith(f"{file} is right")
 
 
+def test_version_and_completion(run: Run) -> None:
+    """What a person asks of any command first."""
+    assert run("--version").out == version("push-throttle") + "\n"
+    assert "_NOTIFIER_COMPLETE" in run("--show-completion", "bash").out
+    assert "else config/notifier.yaml]" in " ".join(run("--help").out.replace("│", " ").split())
+
+
 def test_routes(run: Run, redis: Redis) -> None:
     """Nothing held is a line and status 0; what is held is shown with its reason, and status 1."""
     assert run("routes") == Ran(0, "nothing is held\n", "")
@@ -287,7 +312,7 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     assert [(use["rule"], use["at"]) for use in told["uses"]] == [("3/1m", f"applied {applied['version']}")]
     assert told["lane"] == "bulk"
     assert run("config", "withdraw").status == 0
-    assert run("config", "withdraw").status == 1
+    assert run("config", "withdraw", "--json") == Ran(1, '{"withdrawn": false}\n', "")
     assert json.loads(run("explain", "--user", "42", "--json").out)["uses"][0]["rule"] == "1/1h"
 
     with worker(config, name="one") as running:
@@ -312,9 +337,9 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
 
 def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:
     """Each worker with its host, its version and where that is from; status 1 until all agree."""
-    for name, version in (("one", "aaaaaaaaaaaa"), ("two", "bbbbbbbbbbbb")):
+    for name, rates in (("one", "aaaaaaaaaaaa"), ("two", "bbbbbbbbbbbb")):
         redis.sadd("rq:workers", f"rq:worker:{name}")
-        told = {"hostname": f"host-of-{name}", "rates_version": version, "rates_from": "notifier.yaml"}
+        told = {"hostname": f"host-of-{name}", "rates_version": rates, "rates_from": "notifier.yaml"}
         redis.hset(f"rq:worker:{name}", mapping=told)
     done = run("config", "status")
     assert (done.status, done.err) == (1, "")

@@ -65,11 +65,17 @@ def test_csv() -> None:
 
 def test_a_column_that_is_none_is_named_with_those_there_are() -> None:
     """A wrong column is told in the words of a CSV: platform and token, not devices."""
-    (problem,) = rows(f"usr,platform,token,title\r\nu,fcm,{TOKEN},T\r\n", "csv").values()
-    assert str(problem).startswith("usr: is not a column; known are app, ")
+    good = f"u,fcm,{TOKEN},T\r\n"
+    found = rows("whom,platform,token,title\r\n" + good * 3, "csv")
+    problem = found.pop(1)
+    assert found == {}, "once for the whole file"
+    assert str(problem).startswith("whom: is not a column; known are app, ")
     assert str(problem).endswith(
         "dedupe_key, expires_in, platform, priority, send_at, sound, title, token, user, data.…"
     )
+    assert rows("user,platform,token,titel\r\n" + good, "csv") == {1: "titel: is not a column; did you mean title?"}
+    assert rows("user,platform,token,user\r\n" + good, "csv") == {1: "user: names two columns; keep one"}
+    assert isinstance(rows(f"user,platform,token,title,\r\nu,fcm,{TOKEN},T,\r\n", "csv")[2], Notification)
 
 
 def test_text_that_is_no_unicode_is_refused_by_its_field() -> None:

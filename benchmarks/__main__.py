@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks import acquire, engine, enqueue, idle, memory, timeliness
+from benchmarks import acquire, engine, enqueue, idle, memory, rates, timeliness
 from benchmarks.harness import Figure
 
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
@@ -18,6 +18,7 @@ ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "timeliness": timeliness.measure,
     "memory": memory.measure,
     "idle": idle.measure,
+    "rates": rates.measure,
 }
 
 

@@ -88,7 +88,7 @@ class Reload:
             if self._published.version:
                 rates = json.loads(await self._redis.hget(KEY, "rates") or b"{}")
                 await self._until(self._published.at_us)
-            settings, policies = await asyncio.to_thread(_read, self._path, rates)
+            settings, policies = await asyncio.to_thread(read, self._path, rates)
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
@@ -128,7 +128,8 @@ class Reload:
                 return
 
 
-def _read(path: Path, rates: Mapping[str, Any] | None) -> tuple[Settings, Policies]:
+def read(path: Path, rates: Mapping[str, Any] | None) -> tuple[Settings, Policies]:
+    """Read the file, without stopping other threads for long. Raise SettingsError for what cannot be used."""
     # The collector would stop the event loop's thread as well, a fifth of a second for the users of a large file, to
     # find that they are no garbage. They stay, so it need not look at them again either.
     gc.disable()

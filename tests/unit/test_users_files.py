@@ -12,7 +12,7 @@ from notifier.errors import SettingsError
 from notifier.policy import Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings
 from notifier.settings.users_files import as_written
-from workers.reload import _read
+from workers.reload import read
 
 S, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
 CONFIG = "user: {windows: [10/minute], gap: 1s}\ntiers: {quiet: {gap: 9s}}\nusers_from: users.csv\n"
@@ -130,7 +130,7 @@ def test_reading_fifty_thousand_does_not_stop_the_event_loop(tmp_path: Path) -> 
     load(tmp_path, "user,tier,windows,gap\n" + rows)
 
     async def longest_pause() -> float:
-        pauses, reading = [], asyncio.create_task(asyncio.to_thread(_read, tmp_path / "n.yaml", None))
+        pauses, reading = [], asyncio.create_task(asyncio.to_thread(read, tmp_path / "n.yaml", None))
         while not reading.done():
             begun = time.perf_counter()
             await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.job import targets_in
 from notifier.limiter import lines
-from notifier.limiter.lines import Leased, Settlement
+from notifier.limiter.lines import Leased, Named, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
@@ -170,7 +170,7 @@ class Engine:
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             lines.pull(
-                most=room,  # who is named and finds no room loses the place that the gate gave
+                most=room,
                 lease_us=self._tuning.lease_us,
                 on_watch=self._watch.kept,
                 lanes=self._lanes,
@@ -199,9 +199,7 @@ class Engine:
         room = min(in_flight - len(self._flights), batch)
         return 0 if len(self._flights) and room < min(in_flight, batch) // 4 else room
 
-    async def _admit(
-        self, users: Sequence[tuple[str, str]], room: int, targets: Mapping[str, str] | None = None
-    ) -> None:
+    async def _admit(self, users: Sequence[Named], room: int, targets: Mapping[str, str] | None = None) -> None:
         loop = asyncio.get_running_loop()
         # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
         send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S

@@ -15,6 +15,8 @@ from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, script
 from notifier.notification import Device
 
+# A user to be looked at, the lane in which the gate is due, and since when, in µs.
+Named = tuple[str, str, int]
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 State = Literal["delivered", "failed", "later", "wait", "line", "queue", "held"]
 
@@ -50,13 +52,13 @@ def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: s
 class Pulled:
     """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
-    users: (user, lane) to be looked at. stock: (job id, permit) of jobs that are not notifications. shut: the routes
-    whose circuit is open.
+    users: (user, lane, µs since when the gate is due) to be looked at. stock: (job id, permit) of jobs that are not
+    notifications. shut: the routes whose circuit is open.
     """
 
     now_us: int
     next_us: int | None
-    users: list[tuple[str, str]]
+    users: list[Named]
     stock: list[tuple[str, str]]
     taken: int
     suspended: bool
@@ -83,7 +85,8 @@ def pull(
         now, next_us, users, stock, taken, shut = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
-        return Pulled(now, at, _pairs(users), _pairs(stock), taken, suspended, frozenset(map(_text, shut)))
+        named = [(_text(users[i]), _text(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
+        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(_text, shut)))
 
     keep_failed_s = -(-keep_failed_us // 1_000_000)
     args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s, *lanes]
@@ -146,7 +149,7 @@ class Admitted:
 
 
 def admit(
-    users: Sequence[tuple[str, str]],
+    users: Sequence[Named],
     rules: RuleTable,
     *,
     most: int,
@@ -156,14 +159,14 @@ def admit(
     targets: Mapping[str, str] | None = None,
     clock: str = "",
 ) -> Call[Admitted]:
-    """Take the heads that the rules admit of the lines of these (user, lane).
+    """Take the heads that the rules admit of the lines of these users.
 
     targets: of jobs that came without, by job id.
     """
-    table, indexes = rules.encode(user for user, _ in users)
+    table, indexes = rules.encode(user for user, _, _ in users)
     flat: list[str | int] = []
-    for (user, lane), index in zip(users, indexes, strict=True):
-        flat += (user, lane, index)
+    for due, index in zip(users, indexes, strict=True):
+        flat += (*due, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
     args.append(json.dumps(targets) if targets else "")
 

@@ -233,37 +233,37 @@ class Due:
     def __init__(self, gates: Gates, lanes: Sequence[str], until_us: int) -> None:
         self._gates = gates
         self.until_us = until_us
-        self._named: set[str] = set()
+        self._since: dict[str, int] = {}
         self._fresh: dict[str, list[str]] = {lane: [] for lane in lanes}
         self._due: dict[str, list[str]] = {lane: [] for lane in lanes}
 
-    def name(self, user: str, lane: str, *, waited: bool = False) -> None:
+    def name(self, user: str, lane: str, now: int, *, waited: bool = False) -> None:
         """Name a user who has just come, or who was let go of, once."""
-        self._name(user, lane, self._due if waited else self._fresh)
+        self._name(user, lane, self._due if waited else self._fresh, now)
 
-    def _name(self, user: str, lane: str, among: dict[str, list[str]]) -> None:
+    def _name(self, user: str, lane: str, among: dict[str, list[str]], at_us: int) -> None:
         self._gates.of_lane(lane).put(user, self.until_us)
-        if user not in self._named:
-            self._named.add(user)
+        if user not in self._since:
+            self._since[user] = at_us
             among[lane].append(user)
 
     def name_due(self, now: int, most: int) -> None:
         """Name those whose gates are due, as far as there is room for them beside those named so far."""
         due = [self._gates.of_lane(lane).upto(now, most) for lane in self._due]
-        room = max(most - len(self._named), -(-most // 2))
+        room = max(most - len(self._since), -(-most // 2))
         for lane, users, n in zip(self._due, due, shares([len(users) for users in due], room), strict=True):
             for user in users[:n]:
-                self._name(user, lane, self._due)
+                self._name(user, lane, self._due, self._gates.of_lane(lane).score(user))
 
-    def users(self, most: int) -> list[tuple[str, str]]:
-        """(user, lane) of all who were named: a tenth of `most` of each lane, then the rest, the urgent lanes first.
+    def users(self, most: int) -> list[tuple[str, str, int]]:
+        """(user, lane, since when) of all who were named: a tenth of `most` of each lane, then the rest.
 
-        In each lane those who wait stand before those who come.
+        The urgent lanes first; in each lane those who wait stand before those who come.
         """
         tenth = max(1, most // 10)
         lanes = {lane: [*self._due[lane], *self._fresh[lane]] for lane in self._due}
-        front = [(user, lane) for lane, users in lanes.items() for user in users[:tenth]]
-        return front + [(user, lane) for lane, users in lanes.items() for user in users[tenth:]]
+        front = [(user, lane, self._since[user]) for lane, users in lanes.items() for user in users[:tenth]]
+        return front + [(user, lane, self._since[user]) for lane, users in lanes.items() for user in users[tenth:]]
 
 
 def shares(waiting: Sequence[int], most: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
-from notifier.limiter.lines import Admitted, DeadToken, Job, Pulled, Settlement
+from notifier.limiter.lines import Admitted, DeadToken, Job, Named, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.memory_admit import Judge, Look
 from notifier.limiter.memory_gates import Due, Gates, shares
@@ -86,8 +86,9 @@ class MemoryLines:
             rank = {lane: place for place, lane in enumerate(lanes, 1)}
             due = Due(self._gates, lanes, now + lease_us)
             # The dead first: they were at the head of their lines.
-            moved = [*self._recover(now, most), *self._fall_due(now, most)]
-            arrived = self._take_arrived(lanes, most)
+            moved = self._recover(now, -(-most // 2))
+            moved += self._fall_due(now, -(-(most - len(moved)) // 2))
+            arrived = self._take_arrived(lanes, most - len(moved))
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
@@ -105,7 +106,7 @@ class MemoryLines:
 
     def admit(
         self,
-        users: Iterable[tuple[str, str]],
+        users: Iterable[Named],
         *,
         most: int,
         lease_us: int,
@@ -113,7 +114,7 @@ class MemoryLines:
         worker: str = "",
         targets: Mapping[str, str] | None = None,
     ) -> Admitted:
-        """Take the heads that the rules admit of the lines of these (user, lane), `most` in all.
+        """Take the heads that the rules admit of the lines of these users, `most` in all.
 
         targets: of jobs that came without, by job id.
         """
@@ -125,11 +126,11 @@ class MemoryLines:
             rank = {lane: place for place, lane in enumerate(lanes, 1)}
             judge = Judge(self._gates.policies, self._routes, self._limits, now, worker)
             look = Look(self._gates, self._jobs, self._lease, self._later, judge, now, most, lease_us, rank)
-            for user, lane in users:
+            for user, lane, due_us in users:
                 if look.room > 0:
                     look.at(user, lane)
-                else:  # *pull* pushed the gate ahead: it is due still
-                    self._gates.of_lane(lane).put(user, now)
+                else:  # *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
+                    self._gates.of_lane(lane).put(user, due_us)
             self.totals["dispatched"] += len(look.leased)
             self.totals["looked"] += look.idle
             return Admitted(now, look.idle, look.waiting, look.leased, look.unread)
@@ -262,7 +263,7 @@ class MemoryLines:
             self._lease(entry, due.until_us)
             stock.append((entry.job.id, entry.permit))
         elif lane in rank:
-            due.name(entry.user, lane)
+            due.name(entry.user, lane, now)
         elif lane:
             self._gates.of_lane(lane).lower(entry.user, now)
 
@@ -275,7 +276,7 @@ class MemoryLines:
                 self._place(now, self._jobs[job_id], rank, due)
         elif self._gates.stands_in(user, lane):
             if lane in rank:
-                due.name(user, lane, waited=True)
+                due.name(user, lane, now, waited=True)
             else:
                 self._gates.of_lane(lane).lower(user, now)
 

@@ -256,6 +256,24 @@ def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
     assert len(set(permits)) == len(permits) == 4
 
 
+def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
+    """Who was named and found no room is looked at before all whose gates fall due later, whatever their names are."""
+    world = World(redis, Policies(Policy(gap_us=S)))
+    for user in ("bob", "zed", "ann"):
+        for _ in range(2):
+            world.enqueue(user, "chat", "urgent")
+        assert world.round() == 1
+        assert world.settle(world.flights[-1], "delivered", reached=True, word="delivered")
+        world.now += 1
+    world.now += S
+    named = world.pull().users
+    assert [user for user, _, _ in named] == ["bob", "zed", "ann"]
+    assert world.admit(named, room=1) == 1
+    world.now += 1
+    assert world.pull().users == named[1:]
+    world.check()
+
+
 def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
     """A job whose meta names no user is leased to the caller, and goes back to the head of its queue."""
     world = World(redis, Policies())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from model import Send, Sends
 
 from notifier.limiter import MemoryLimiter, MemoryLines, lines
-from notifier.limiter.lines import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
+from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
 
@@ -167,7 +167,7 @@ class World:
         pulled = self.pull(most)
         return self.admit(pulled.users, room) if pulled.users else 0
 
-    def admit(self, users: list[tuple[str, str]], room: int = 50, read: dict[str, str] | None = None) -> int:
+    def admit(self, users: list[Named], room: int = 50, read: dict[str, str] | None = None) -> int:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
         waiting = self._lines()
         call = lines.admit(
@@ -186,7 +186,7 @@ class World:
         if admitted.unread:
             read = {unread.job_id: self.targets[unread.job_id] for unread in admitted.unread}
             asked = {unread.user for unread in admitted.unread}
-            taken += self.admit([(user, lane) for user, lane in users if user in asked], room - taken, read)
+            taken += self.admit([named for named in users if named[0] in asked], room - taken, read)
         return taken
 
     def check_wait(self, held: Waiting) -> None:

@@ -2,7 +2,7 @@
 -- and leaves the user's gates at the moment the rules admit the next.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see _gates.lua)
---      7 the users, JSON: user, lane in which the gate was due, index of its policy in u (from 0), …
+--      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil}, …}
@@ -17,6 +17,7 @@ for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}
 local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
 local MOST_UNREAD = 25
+local to_expect = 400 -- in one call: the users behind are told when they are looked at again
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of all the gates set here
 local emptied = {} -- the hashes of lines to be deleted
@@ -155,7 +156,12 @@ end
 -- line later learns it from *pull*.
 local function expect_all(lines, step)
   for _, line in ipairs(lines) do
-    for n, id in ipairs(redis.call('ZRANGE', line.key, 1, MOST_EXPECTED)) do expect(id, now + n * step) end
+    local behind = redis.call('ZRANGE', line.key, 1, math.min(MOST_EXPECTED, to_expect))
+    for n, id in ipairs(behind) do
+      local origin = redis.call('HGET', job_key(id), 'origin')
+      if origin then gather('ZADD XX', 'rq:scheduled:' .. origin, seconds(now + n * step), id) end
+    end
+    to_expect = to_expect - #behind
   end
 end
 
@@ -239,7 +245,7 @@ local function visit(user, due_lane, index)
   else
     local slowest = pace(policy)
     for _, line in ipairs(lines) do slowest = math.max(slowest, pace(line.policy)) end
-    if redis.call('HSET', lines_key(user), '#pace', text(slowest)) == 1 then
+    if to_expect > 0 and redis.call('HSET', lines_key(user), '#pace', text(slowest)) == 1 then
       expect_all(lines, slowest)
     end
     earliest = math.min(earliest, at or math.huge)
@@ -247,11 +253,11 @@ local function visit(user, due_lane, index)
   end
 end
 
-for i = 1, #users, 3 do
+for i = 1, #users, 4 do
   if room > 0 then
-    visit(users[i], users[i + 1], users[i + 2])
-  else -- *pull* pushed the gate ahead: it is due still
-    redis.call('ZADD', 'notifier:gates:' .. users[i + 1], text(now), users[i])
+    visit(users[i], users[i + 1], users[i + 3])
+  else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
+    gather('ZADD', 'notifier:gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end
 end
 write_gathered()

@@ -1,14 +1,14 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
--- ARGV 1 clock  2 most jobs taken from the queues, and most users named  3 lease µs
+-- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse' or false}, or '' where
 --      it is false for all; a category that is not among them is as 'default'  7 keep_failed s
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
--- returns {now, next, {user, lane, …}, {job id, permit, …}, taken, {route, …}}
---   next: µs of the next thing due in these lanes, or -1. users: their gates stand one lease ahead until *admit*
---   sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
+-- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}}
+--   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
+--   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`.
 --! include _clock _keys _alarm _lineup _routes _end _collapse _full
@@ -38,14 +38,15 @@ local function shares(waiting, room)
   return share
 end
 
-local until_text, stock, named, fresh, due = text(now + lease), {}, {}, {}, {}
+local until_text, stock, since, fresh, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do fresh[i], due[i] = {}, {} end
 
--- name: the caller looks at this user; the gate stands one lease ahead until it has. among: `fresh` or `due`.
-local function name(user, lane, among)
+-- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among: `fresh` or
+-- `due`.
+local function name(user, lane, among, at)
   redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
-  if named[user] then return end
-  named[user] = true
+  if since[user] then return end
+  since[user] = at
   local of_lane = among[rank[lane]]
   of_lane[#of_lane + 1] = user
 end
@@ -75,12 +76,16 @@ end
 local function place(id)
   local what, user, lane, is_new = line_up(now, id, rank, join)
   if what == 'stock' then hold(id) end
-  if is_new and rank[lane] then name(user, lane, fresh)
+  if is_new and rank[lane] then name(user, lane, fresh, now)
   elseif is_new then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
 end
 
+-- Neither the dead nor what falls due keep back what arrives: each of them takes half of the room that is left.
+local room = most
+local function share_of_room() return math.ceil(room / 2) end
+
 -- The dead first: they were at the head of their lines.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun')
   redis.call('ZREM', 'notifier:leases', id)
@@ -92,15 +97,17 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(
     if (tonumber(job[3]) or 0) < SUSPECT or job[4] == job[2] then redis.call('HINCRBY', key, 'push_crashes', 1) end
     place(id)
   end
+  room = room - 1
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', 'notifier:later', id)
   place(id)
+  room = room - 1
 end
 
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
-for i, n in ipairs(shares(waiting, most)) do
+for i, n in ipairs(shares(waiting, room)) do
   if n > 0 then
     for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. lanes[i], n)) do
       -- RQ's own scheduler may have queued again what waits for a time of its own.
@@ -119,7 +126,7 @@ local function let_go(member)
   end
   for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
     if standing == lane then
-      if rank[lane] then name(user, lane, due)
+      if rank[lane] then name(user, lane, due, now)
       else redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
       return
     end
@@ -160,11 +167,11 @@ end
 local come, gates = 0, {}
 for i, lane in ipairs(lanes) do
   come = come + #fresh[i] + #due[i]
-  gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'LIMIT', 0, most)
-  waiting[i] = #gates[i]
+  gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  waiting[i] = #gates[i] / 2
 end
 for i, n in ipairs(shares(waiting, math.max(most - come, math.ceil(most / 2)))) do
-  for j = 1, n do name(gates[i][j], lanes[i], due) end
+  for j = 1, n do name(gates[i][2 * j - 1], lanes[i], due, tonumber(gates[i][2 * j])) end
 end
 
 -- In each lane those who wait before those who come. A tenth of each lane stands in front: *admit* may find room for
@@ -173,8 +180,9 @@ local users, tenth = {}, math.max(1, math.floor(most / 10))
 local function put(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #fresh[i]) do
-      users[#users + 1] = due[i][j] or fresh[i][j - #due[i]]
-      users[#users + 1] = lane
+      local user = due[i][j] or fresh[i][j - #due[i]]
+      local n = #users
+      users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
     end
   end
 end

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.units import Window, format_duration
+from notifier.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,16 +49,26 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket."""
+    """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
+
+    calendar, quiet: what goes by the clock on the user's wall.
+    """
 
     windows: tuple[Window, ...] = ()
     gap_us: int = 0
     burst: Burst | None = None
+    calendar: tuple[CalendarWindow, ...] = ()
+    quiet: QuietHours | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether it never holds anything back."""
-        return not self.windows and self.gap_us == 0 and self.burst is None
+        return not self.windows and self.gap_us == 0 and self.burst is None and not self.goes_by_clock
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Whether a rule asks for the user's zone."""
+        return bool(self.calendar) or self.quiet is not None
 
     @property
     def is_plain(self) -> bool:
@@ -67,7 +79,7 @@ class Policy:
     def horizon_us(self) -> int:
         """How long a send matters to these rules, in microseconds."""
         # A gap may outlast the windows, so permits are kept for the longest of them all.
-        longest = max((self.gap_us, *(window.interval_us for window in self.windows)))
+        longest = max((self.gap_us, *(window.interval_us for window in self.windows), self._calendar_us))
         return longest if self.burst is None else max(longest, self.burst.limit * self.burst.every_us)
 
     @property
@@ -78,7 +90,12 @@ class Policy:
     @property
     def exact_us(self) -> int:
         """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
-        return max((KEPT_US, self.gap_us, *(window.interval_us for window in self.windows if not window.precision_us)))
+        exact = (window.interval_us for window in self.windows if not window.precision_us)
+        return max((KEPT_US, self.gap_us, *exact, self._calendar_us))
+
+    @property
+    def _calendar_us(self) -> int:
+        return max((window.horizon_us for window in self.calendar), default=0)
 
     def most_in(self, interval_us: int) -> int | None:
         """The most sends that these rules ever admit in an interval of this length; None is without bound."""
@@ -90,21 +107,33 @@ class Policy:
         return min(most, default=None)
 
     def replaced(
-        self, windows: tuple[Window, ...] | None = None, gap_us: int | None = None, burst: Burst | None = None
+        self,
+        windows: tuple[Window, ...] | None = None,
+        gap_us: int | None = None,
+        burst: Burst | None = None,
+        calendar: tuple[CalendarWindow, ...] = (),
+        quiet: QuietHours | Literal["none"] | None = None,
     ) -> Policy:
-        """Put what is given in the place of this policy's own; None leaves a part as it is."""
+        """Put what is given in the place of this policy's own; None leaves a part as it is.
+
+        `windows` bring their `calendar` with them.
+        """
         return Policy(
             self.windows if windows is None else windows,
             self.gap_us if gap_us is None else gap_us,
             burst or self.burst,
+            self.calendar if windows is None else calendar,
+            self.quiet if quiet is None else None if quiet == "none" else quiet,
         )
 
     def __str__(self) -> str:
-        parts = [str(window) for window in self.windows]
+        parts = [str(window) for window in (*self.windows, *self.calendar)]
         if self.gap_us:
             parts.append(f"gap {format_duration(self.gap_us)}")
         if self.burst is not None:
             parts.append(str(self.burst))
+        if self.quiet is not None:
+            parts.append(f"quiet {self.quiet}")
         return ", ".join(parts) or "no rules"
 
 
@@ -117,6 +146,7 @@ class Category:
     attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
     provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
     when_blocked: what becomes of one that waits when a newer one with its collapse id comes.
+    ignores_quiet: the user's quiet hours do not hold it back.
     """
 
     name: str
@@ -128,6 +158,7 @@ class Category:
     on_unknown: OnUnknown = "resend"
     app: str | None = None
     when_blocked: WhenBlocked = "queue"
+    ignores_quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +217,17 @@ class Policies:
     `default`, under its own name; `default` exists always and has no rules unless it is configured.
     """
 
-    __slots__ = ("_categories", "_default", "_everyone", "_users", "limits", "tiers")
+    __slots__ = (
+        "_categories",
+        "_default",
+        "_everyone",
+        "_users",
+        "goes_by_clock",
+        "lead_us",
+        "limits",
+        "tiers",
+        "zone",
+    )
 
     def __init__(
         self,
@@ -195,9 +236,18 @@ class Policies:
         users: Mapping[str, Policy | str] | None = None,
         categories: Mapping[str, Category] | None = None,
         limits: ProviderLimits = ProviderLimits(),
+        *,
+        zone: str = DEFAULT_ZONE,
+        lead_us: int = 0,
     ) -> None:
-        """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`."""
+        """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
+
+        zone: of who names none. lead_us: how long before quiet hours nothing is let go any more: a worker's lease, by
+        whose end it has been received.
+        """
         self.limits = limits
+        self.zone = zone
+        self.lead_us = lead_us
         self.tiers: dict[str, Policy] = dict(tiers or {})
         self._everyone = user
         self._users = {
@@ -205,6 +255,8 @@ class Policies:
         }
         self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
         self._default = self._categories[DEFAULT_CATEGORY]
+        of_users = (user, *self.tiers.values(), *self._users.values())
+        self.goes_by_clock = any(p.goes_by_clock for p in (*of_users, *(c.policy for c in self._categories.values())))
 
     @property
     def categories(self) -> Mapping[str, Category]:

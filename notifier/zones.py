@@ -119,6 +119,14 @@ def zone_at(name: str, now_us: int) -> Zone:
     return _of_year(check_zone(name), datetime.fromtimestamp(now_us // 1_000_000, tz=UTC).year)
 
 
+def zone_or(name: str | None, default: str, now_us: int) -> Zone:
+    """As `zone_at`; the default zone where none is named, or one that does not exist."""
+    try:
+        return zone_at(name or default, now_us)
+    except ValueError:
+        return zone_at(default, now_us)
+
+
 @lru_cache(maxsize=1024)
 def _of_year(name: str, year: int) -> Zone:
     """A zone from the year before to the year after: worked out from `year` alone, so the same wherever it is."""

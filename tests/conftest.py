@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 
 # What the models assert is shown as well as what the tests do.
-pytest.register_assert_rewrite("model", "world")
+pytest.register_assert_rewrite("clock_model", "model", "world")
 
 # "ci", the default, tries the same examples each time; HYPOTHESIS_PROFILE=explore looks for new ones.
 # `redis` is shared by the examples of one test: each flushes it for itself.

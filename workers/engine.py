@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from notifier.limiter.lines import Leased, Named, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policy import Policies
+from notifier.zones import check_zone, zone_or
 from workers.circuits import Circuits
 from workers.flights import Flights, Foreign, Tuning
 from workers.sender import SUSPECT, Sender, returned
@@ -107,6 +108,7 @@ class Engine:
     def use(self, policies: Policies) -> None:
         """Follow these rules from the next look on."""
         self._rules = RuleTable(policies, self._lanes)
+        self._zone = policies.zone
         self._flights.use(policies, self._rules)
 
     def stop(self) -> None:
@@ -227,11 +229,22 @@ class Engine:
                 category=held.category,
                 time_left_ms=-(-held.time_left_us // 1000),
             )
-        if admitted.unread:
+        if admitted.zones:
+            await self._tell_zones({zone for _, zone in admitted.zones}, admitted.now_us)
+        asked = {unread.user for unread in admitted.unread} | {user for user, _ in admitted.zones}
+        if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            of = {unread.user for unread in admitted.unread}
-            await self._admit([who for who in users if who[0] in of], room - len(admitted.leased), read)
+            await self._admit([who for who in users if who[0] in asked], room - len(admitted.leased), read)
+
+    async def _tell_zones(self, names: Iterable[str], now_us: int) -> None:
+        """Write down what the clocks of these zones read, for the scripts."""
+        for name in names:
+            try:
+                check_zone(name)
+            except ValueError as error:
+                self._log.warning("unknown_zone", reason=str(error), followed=self._zone)
+            await self._redis.hset("notifier:zones", name, zone_or(name, self._zone, now_us).encode())
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""

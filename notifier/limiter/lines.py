@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from notifier.limiter.rule_table import RuleTable
@@ -138,7 +138,8 @@ class Admitted:
     """What *admit* gave out; `looks` counts the users who had nothing that might go.
 
     unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
-    `targets` of each.
+    `targets` of each. zones: (user, zone) for what Redis does not know: *admit* is to be called again for these users
+    after `tell_zones`.
     """
 
     now_us: int
@@ -146,6 +147,7 @@ class Admitted:
     waiting: list[Waiting]
     leased: list[Leased]
     unread: list[Unread]
+    zones: list[tuple[str, str]] = field(default_factory=list)
 
 
 def admit(
@@ -175,8 +177,10 @@ def admit(
         waiting = [
             Waiting(_text(held[i]), _text(held[i + 1]), _text(held[i + 2]), held[i + 3]) for i in range(0, len(held), 4)
         ]
-        read = [Unread(_text(unread[i]), _text(unread[i + 1]), unread[i + 2]) for i in range(0, len(unread), 3)]
-        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read)
+        asked = [Unread(_text(unread[i]), _text(unread[i + 1]), unread[i + 2]) for i in range(0, len(unread), 3)]
+        read = [job for job in asked if job.job_id]
+        zones = [(job.user, _text(job.data)) for job in asked if not job.job_id]
+        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read, zones)
 
     return Call(script("admit"), [], args, decode)
 

@@ -71,6 +71,13 @@ class Sends:
                 at, rule = opens, BURST
         return at, rule
 
+    def latest(self, n: int) -> int | None:
+        """The time of the n-th latest send, from 1; None where there are fewer."""
+        size = len(self._times) - self._start
+        if n <= size:
+            return self._times[-n]
+        return self._counts.nth(n - size) if self._counts is not None else None
+
     def _burst_next(self, burst: Burst, cost: int) -> int:
         bucket = self._bucket or TokenBucket()
         bucket.under(burst)
@@ -195,6 +202,11 @@ class MemoryLimiter:
         """See `Sends.next_for`; of the user's own sends, or of those of one category. For who holds `lock`."""
         sends = self._sends.get((user, category))
         return sends.next_for(policy, cost) if sends is not None else (0, -1)
+
+    def latest(self, user: str, category: str | None, n: int) -> int | None:
+        """See `Sends.latest`; of the user's own sends, or of those of one category. For who holds `lock`."""
+        sends = self._sends.get((user, category))
+        return None if sends is None else sends.latest(n)
 
     def record(  # noqa: PLR0917 - the hottest call of a simulation: keywords would cost a tenth of it
         self, user: str, category: str | None, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1

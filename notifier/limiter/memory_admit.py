@@ -125,7 +125,7 @@ class Look:
 
     def _take(self, user: str, lines: list[Line], *, several: bool) -> tuple[list[Line], int]:
         """Take heads until none may go; returns the lines that are left, and how many permits were spent."""
-        self.gates.time(user, lines)
+        self.gates.time(user, lines, self.now)
         sends = i = 0
         full = len(self.leased) + MOST_HEADS
         while i < len(lines) and self.room > 0 and len(self.leased) < full:
@@ -143,7 +143,8 @@ class Look:
                 if several:
                     self.gates.turn(user)
                     lines, several = self.gates.ordered(user, self.rank)
-                self.gates.time(user, lines)
+            if spent or self.gates.policies.goes_by_clock:  # the next head may go by another clock
+                self.gates.time(user, lines, self.now)
         return lines, sends
 
     def _has_expired(self, line: Line) -> bool:

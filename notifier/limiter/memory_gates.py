@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from notifier.clock_rules import ByClock
 from notifier.limiter.memory_ranked import Ranked
+from notifier.policy import Rules
+from notifier.zones import zone_or
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,11 +54,11 @@ class Gates:
     Not safe for threads: who calls holds the limiter's lock.
     """
 
-    def __init__(self, policies: Policies, limiter: MemoryLimiter, deadline_of: Callable[[str], int | None]) -> None:
-        """deadline_of: when a job expires, in µs; None is never."""
+    def __init__(self, policies: Policies, limiter: MemoryLimiter, entry_of: Callable[[str], Entry]) -> None:
+        """entry_of: the job of an id."""
         self.policies = policies
         self._limiter = limiter
-        self._deadline_of = deadline_of
+        self._entry_of = entry_of
         self._users: dict[str, _User] = {}
         self._gates: dict[str, Ranked] = {}
 
@@ -154,7 +157,7 @@ class Gates:
         """Count a send of a user in several lanes."""
         self._users[user].turn += 1
 
-    def time(self, user: str, lines: Iterable[Line]) -> None:
+    def time(self, user: str, lines: Iterable[Line], now: int) -> None:
         """Find for each of a user's lines the first µs at which the rules admit its head."""
         user_next, _ = self._limiter.next_for(user, None, self.policies.for_user(user))
         for line in lines:
@@ -164,6 +167,25 @@ class Gates:
             else:
                 line.at_us = max(user_next, self._limiter.next_for(user, category.name, category.policy)[0])
             line.at_us = max(line.at_us, line.least_us)
+            if self.policies.goes_by_clock and not category.bypass:
+                line.at_us = self._by_the_clock(user, line, now)
+
+    def _by_the_clock(self, user: str, line: Line, now: int) -> int:
+        rules, head = Rules(self.policies.for_user(user), line.category), line.ids.first()
+        assert head is not None
+        if not (rules.user.goes_by_clock or rules.category.policy.goes_by_clock):
+            return line.at_us
+        entry = self._entry_of(head[1])
+        latest = self._limiter.latest
+        by_clock = ByClock(
+            rules,
+            zone_or(entry.zone, self.policies.zone, now),
+            entry.since_us,
+            self.policies.lead_us,
+            lambda n: latest(user, None, n),
+            lambda n: latest(user, line.category.name, n),
+        )
+        return by_clock.first_open(max(line.at_us, now))[0]
 
     def record(self, user: str, line: Line, permit: str, at_us: int, now: int) -> None:
         """Record a send from a line, at `at_us`, against the user's rules and the category's."""
@@ -188,7 +210,7 @@ class Gates:
         lines = [line for line in self._users[user].lines.values() if line.ids]
         for line in lines:
             line.anew()
-        self.time(user, lines)
+        self.time(user, lines, now)
         self._set(user, lines, now)
 
     def look_again(self, user: str, now: int) -> list[str]:
@@ -220,7 +242,7 @@ class Gates:
     def deadline(self, line: Line) -> int | None:
         """When the head of a line expires, in µs; None is never."""
         head = line.ids.first()
-        return None if head is None else self._deadline_of(head[1])
+        return None if head is None else self._entry_of(head[1]).deadline_us
 
     def _category(self, name: str) -> Category:
         known = self.policies.categories.get(name)

@@ -16,7 +16,8 @@ CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 class Entry:
     """A job that has not ended, and what the scripts keep in its hash.
 
-    deadline_us: when it expires. counted: whether its devices count the permit that it has.
+    deadline_us: when it expires. zone: if it names one. since_us: when it entered its line first.
+    counted: whether its devices count the permit that it has.
     collapse_id: of a newcomer to its line whose place a newer one may take. count: how many it stands for.
     """
 
@@ -34,6 +35,8 @@ class Entry:
     counted: bool = False
     collapse_id: str | None = None
     count: int = 1
+    zone: str | None = None
+    since_us: int = 0
 
     def leased(self, left_us: int | None, shut: frozenset[str]) -> Leased:
         """What the worker that holds the lease is told."""

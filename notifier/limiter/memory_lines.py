@@ -39,9 +39,9 @@ class MemoryLines:
         self.limiter = limiter or MemoryLimiter()
         self.totals: Counter[str] = Counter()
         self.feedback: deque[tuple[int, str, str, DeadToken]] = deque()
-        self._gates = Gates(policies, self.limiter, self._deadline_of)
         self._seq = 0
         self._jobs: dict[str, Entry] = {}
+        self._gates = Gates(policies, self.limiter, self._jobs.__getitem__)
         self._ended: dict[str, str] = {}  # how each ended, while `_kept` keeps it
         self._kept = Ranked()
         self._dedupe: dict[str, str] = {}  # the first job's id, while `_deduped` keeps it
@@ -185,9 +185,6 @@ class MemoryLines:
             waiting = self._gates.look_again(user, self.limiter.clock())
             return self.limiter.reset(user, *categories, *waiting)
 
-    def _deadline_of(self, job_id: str) -> int | None:
-        return self._jobs[job_id].deadline_us
-
     def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
         if job.dedupe:
             if job.dedupe in self._dedupe:
@@ -236,7 +233,8 @@ class MemoryLines:
         fresh = self._gates.line_up(entry, entry.order, rank)
         if fresh:
             return fresh
-        if self._routes.holds:  # the user may be parked for what the head before it needs
+        # The user may be parked for what the head before it needs, or wait by the clock of another zone.
+        if self._routes.holds or self.policies.goes_by_clock:
             if self._gates.is_head(entry.user, entry.category, entry.job.id):
                 return self._gates.lane_of(entry.user, entry.category)
         elif entry.deadline_us is not None:

@@ -21,6 +21,8 @@ def first_time(entry: Entry, now: int, order: int) -> bool:
         return False
     entry.user, entry.category = meta["user"], meta.get("category", "default")
     entry.order = order - (HIGH if meta.get("priority") == "high" else 0)
+    entry.since_us, zone = now, meta.get("zone")
+    entry.zone = zone if isinstance(zone, str) else None
     expires_in = meta.get("expires_in")
     if entry.deadline_us is None and isinstance(expires_in, int | float) and not isinstance(expires_in, bool):
         entry.deadline_us = now + math.floor(expires_in * 1_000_000)

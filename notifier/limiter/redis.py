@@ -27,12 +27,18 @@ def policy_array(policy: Policy) -> str:
     for window in policy.windows:
         array += [window.limit, window.interval_us]
     more: dict[str, Any] = {}
+    if not policy.is_plain:
+        more["e"] = policy.exact_us
     if policy.precision_us:
         more["b"] = policy.precision_us
     if policy.burst is not None:
         more["t"] = [policy.burst.limit, policy.burst.every_us]
+    if policy.calendar:
+        more["d"] = [[window.limit, window.unit] for window in policy.calendar]
+    if policy.quiet is not None:
+        more["q"] = [policy.quiet.from_us, policy.quiet.to_us]
     if more:
-        array.append(more | {"e": policy.exact_us})
+        array.append(more)
     return json.dumps(array, separators=(",", ":"))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from notifier.limiter.redis import has_more, policy_array
 from notifier.policy import LANES, Policies, Policy
+from notifier.zones import VERSION
 
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
@@ -30,6 +31,10 @@ class RuleTable:
         }
         if apps := {c.name: c.app for c in categories if c.app}:
             rest["a"] = apps
+        if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
+            rest["i"] = ignoring
+        if policies.goes_by_clock:
+            rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us}
         self._device = policies.limits.fcm_device
         on_join = {c.name: c.when_blocked == "collapse" and c.when_blocked for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""

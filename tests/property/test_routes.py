@@ -84,7 +84,7 @@ class Routed(World):
 
         While routes are held it is not said which devices are meant.
         """
-        if self.earliest(held.user, held.category) > self.now:
+        if self.earliest(held.user, held.category, held.job_id) > self.now:
             super().check_wait(held)
         elif not self.redis.exists("notifier:routes"):
             answered: Any = self.redis.hget(f"rq:job:{held.job_id}", "push_answered")

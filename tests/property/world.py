@@ -8,12 +8,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from clock_model import ClockModel
 from model import Send, Sends
 
 from notifier.limiter import MemoryLimiter, MemoryLines, lines
 from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
+from notifier.zones import zone_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,7 @@ S = 1_000_000
 LEASE = 30 * S
 KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
+ZONES = ("Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham")
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Told:
     lane: str
     high: bool
     at_once: bool
+    zone: str
+    since_us: int = 0
     dispatched: int = 0
     collapse_id: str | None = None
     superseded: bool = False
@@ -81,12 +86,20 @@ class World:
     seen: Counter[str] = field(default_factory=Counter)
     receipts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
+    zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
         self.memory = MemoryLines(self.policies, MemoryLimiter(lambda: self.now))
         self.rules = RuleTable(self.policies)
         self.sends: dict[tuple[str, str], Sends] = {}
+        self.tell_zones()
+
+    def tell_zones(self) -> None:
+        """What Redis knows of zones, where a rule goes by the clock."""
+        if self.policies.goes_by_clock:
+            tables = {name: zone_at(name, self.now).encode() for name in ZONES}
+            self.redis.hset("notifier:zones", mapping=tables)
 
     def _both(self, call: Call[Any], of_memory: Callable[[], Any]) -> Any:
         of_redis = run(self.redis, call)
@@ -107,16 +120,18 @@ class World:
         collapse_id: str | None = None,
     ) -> str:
         """Accept one job; returns its id. plain: by a producer that does not write its targets down."""
-        number = len(self.told)
+        number, zone = len(self.told), self.zones.get(user)
         meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
         meta |= {"collapse_id": collapse_id} if collapse_id else {}
+        meta |= {"zone": zone} if zone else {}
         send_at = self.now + send_in_us if send_in_us else None
         job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
         job = replace(job, targets="" if plain else targets)
         self.targets[job.id] = targets
         call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
         self._both(call, lambda: self.memory.enqueue([job]))
-        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us, collapse_id=collapse_id)
+        zone = zone or self.policies.zone
+        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us, zone, collapse_id=collapse_id)
         return job.id
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
@@ -137,6 +152,9 @@ class World:
         )
         self._note_superseded()
         self.seen["pulls"] += 1
+        if self.policies.goes_by_clock:
+            for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
+                told.since_us = told.since_us or self.now
         recovered = [flight for flight in self.flights if self.memory.state(flight.leased.job_id) != "leased"]
         for flight in recovered:
             if not flight.lost:
@@ -191,7 +209,7 @@ class World:
 
     def check_wait(self, held: Waiting) -> None:
         """Law 3: a head is told exactly how long the rules hold it back, never longer."""
-        assert held.time_left_us == self.earliest(held.user, held.category) - self.now
+        assert held.time_left_us == self.earliest(held.user, held.category, held.job_id) - self.now
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         leased = flight.leased
@@ -214,7 +232,7 @@ class World:
         if leased.left_us is not None and leased.left_us <= 0:
             return
         # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
-        assert self.earliest(leased.user, leased.category) <= self.now
+        assert self.earliest(leased.user, leased.category, leased.job_id) <= self.now
         for sends in self._scopes(leased.user, leased.category):
             sends.add(Send(leased.permit, flight.until_us), self.now)
 
@@ -283,11 +301,18 @@ class World:
         """The provider took it at this moment."""
         self.receipts.setdefault(flight.leased.user, []).append((at_us, flight.leased.category))
 
-    def earliest(self, user: str, category: str) -> int:
+    def earliest(self, user: str, category: str, job_id: str) -> int:
         """The first µs at which the rules admit a send, by brute force; 0 for a category that bypasses them."""
         if self._category(category).bypass:
             return 0
-        return max(sends.earliest()[0] for sends in self._scopes(user, category))
+        scopes = self._scopes(user, category)
+        at = max(sends.earliest()[0] for sends in scopes)
+        if not any(sends.policy.goes_by_clock for sends in scopes):
+            return at
+        told, ignores = self.told[job_id], self._category(category).ignores_quiet
+        quiet = [hours for hours in (sends.policy.quiet for sends in scopes[ignores:]) if hours is not None]
+        model = ClockModel(told.zone, told.since_us, quiet, scopes, self.policies.lead_us)
+        return model.earliest(max(at, self.now))
 
     def _scopes(self, user: str, category: str) -> list[Sends]:
         of_user = self.sends.setdefault((user, ""), Sends(self.policies.for_user(user)))
@@ -381,7 +406,7 @@ class World:
         for (user, category), line in self._lines().items():
             if line:
                 deadline = self.redis.hget(f"rq:job:{line[0]}", "push_deadline")
-                at = min(self.earliest(user, category), int(deadline) if deadline else sys.maxsize)
+                at = min(self.earliest(user, category, line[0]), int(deadline) if deadline else sys.maxsize)
                 at = max(self.now, at)
                 due[user] = min(at, due.get(user, at))
         return due

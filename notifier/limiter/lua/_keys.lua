@@ -7,6 +7,7 @@
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see _routes.lua
 --   notifier:device:…, notifier:project:…                      the providers' own limits, see _limits.lua
+--   notifier:zones                   hash zone -> JSON          what clocks read, see _zones.lua
 --   notifier:later                   zset job id -> µs         jobs that wait for a time of their own
 --   notifier:leases                  zset job id -> µs         when the worker that holds the job is taken for dead
 --   notifier:seq                     counter                   arrivals and permits
@@ -19,8 +20,9 @@
 --   notifier:token:<name>            hash                      a provider's token that all workers share, see token.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
--- push_crashes, push_answered, push_outcome, push_targets (see _limits.lua), push_collapse (the id under which it stands
--- in notifier:collapse), push_count (how many it stands for), push_by (which job superseded it).
+-- push_crashes, push_zone and push_since (see _zones.lua), push_answered, push_outcome, push_targets (see _limits.lua),
+-- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
+-- (which job superseded it).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)

@@ -25,6 +25,12 @@ local function routes_are_held()
   return held
 end
 
+local clocked -- as above: whether a rule goes by the clock
+local function goes_by_clock()
+  if clocked == nil then clocked = redis.call('EXISTS', 'notifier:zones') == 1 end
+  return clocked
+end
+
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
 -- library cannot give: it cannot ask Redis for the time.
 local function first_time(now, key, meta, deadline, outcome)
@@ -37,14 +43,17 @@ local function first_time(now, key, meta, deadline, outcome)
     deadline = text(now + math.floor(meta.expires_in * 1000000))
     redis.call('HSET', key, 'push_deadline', deadline)
   end
+  if type(meta.zone) == 'string' then redis.call('HSET', key, 'push_zone', meta.zone) end
+  if goes_by_clock() then redis.call('HSET', key, 'push_since', text(now)) end
   return text(meta.priority == 'high' and order - HIGH or order), deadline
 end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
--- the user, the line's lane, and whether the line (or, while routes are held, its head) is new: the caller looks at the
--- user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place.
+-- the user, the line's lane, and whether the line (or, while routes are held or a rule goes by the clock, its head) is
+-- new: the caller looks at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it
+-- another's place.
 local function line_up(now, id, rank, join)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
@@ -71,8 +80,9 @@ local function line_up(now, id, rank, join)
   end
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
-  if not fresh and (deadline or routes_are_held()) and redis.call('ZRANK', line, id) == 0 then
-    if routes_are_held() then fresh = true -- the user may be parked for what the head before it needs
+  if not fresh and (deadline or routes_are_held() or goes_by_clock()) and redis.call('ZRANK', line, id) == 0 then
+    -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
+    if routes_are_held() or goes_by_clock() then fresh = true
     else -- A head that the gate does not know of may expire before the gate opens.
       redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
     end

@@ -2,6 +2,7 @@
 -- in an object at its end, which *unfold* takes off and turns into fields of the array:
 --   e  µs that a send is kept as itself, whatever else counts it
 --   b  µs that a bucket is wide, of the windows that count what is older in buckets, see _counts.lua
+--   q, d  quiet hours and calendar windows, see _zones.lua
 --   t  {capacity, every µs}: a token bucket, see _burst.lua
 -- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after. A send of
 -- cost n stands as n members: the permit, permit#2, …
@@ -16,7 +17,7 @@ local function unfold(policy, counting)
   return policy
 end
 
-local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not policy.e end
+local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not (policy.e or policy.d or policy.q) end
 
 -- nth: when the n-th latest send was, or nil. count: how many stand in the set.
 local function nth(sent, policy, n, count)

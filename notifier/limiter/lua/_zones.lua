@@ -1,6 +1,6 @@
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
--- 'week' or 'month'. Where one has, the rules have z {v: version of the zones' data, n: the zone of who names none,
+-- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names none,
 -- l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
 --   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …},
 --   of three years. Written by --   whoever is told by *admit* that a zone is missing. It is there once a rule goes by the clock.
@@ -44,4 +44,70 @@ local function next_start(zone, unit, at)
   elseif unit == 'week' then day = day + 7 - (day + 3) % 7
   else day = month_after(zone, day) end
   return first_reading(zone, day * DAY)
+end
+
+local zones = {}
+-- zone_of: a zone's table, or false where there is none that is exact around now and as new as the caller's.
+local function zone_of(rules, name, now)
+  local zone = zones[name]
+  if zone == nil then
+    local said = redis.call('HGET', 'notifier:zones', name)
+    zone = said and cjson.decode(said)
+    if zone and (zone.v < rules.z.v or now < zone.s[1] + MARGIN or now >= zone.u - MARGIN) then zone = false end
+    zones[name] = zone
+  end
+  return zone
+end
+
+local SPANS = {day = DAY, week = 7 * DAY, month = 31 * DAY}
+local function pace_after_quiet(policy)
+  local shortest, pace = math.huge, 0
+  local function narrow(limit, interval)
+    if interval < shortest then shortest, pace = interval, math.ceil(interval / limit) end
+  end
+  for i = 3, #policy, 2 do narrow(policy[i], policy[i + 1]) end
+  for _, window in ipairs(policy.d or {}) do narrow(window[1], SPANS[window[2]]) end
+  return math.max(pace, policy[1])
+end
+
+-- As `bypasses`.
+local function ignores_quiet(rules, category)
+  return rules.i and rules.i[rules.c[category] and category or 'default']
+end
+
+-- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where the
+-- other rules do at `at`; or nil, and the name of the zone without which nobody knows.
+local function by_the_clock(rules, user, user_policy, line, at, now)
+  local quiet, calendar = {}, user_policy.d or line.policy.d
+  if user_policy.q and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.q end
+  if line.policy.q then quiet[#quiet + 1] = line.policy.q end
+  if not (calendar or quiet[1]) then return at end
+  local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
+  local name = head[1] or rules.z.n
+  local zone = zone_of(rules, name, now)
+  if not zone then return nil, name end
+  local scopes, since = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}, tonumber(head[2] or 0)
+  at = math.max(at, now)
+  for _, scope in ipairs(scopes) do
+    for _, window in ipairs(scope[2].d or {}) do
+      -- One more fits into the day after the one of the limit-th latest.
+      local latest = nth(scope[1], scope[2], window[1], redis.call('ZCARD', scope[1]))
+      if latest then at = math.max(at, next_start(zone, window[2], tonumber(latest))) end
+    end
+  end
+  for _ = 1, quiet[1] and 4 or 0 do
+    local opens, waited = at, false
+    for _, hours in ipairs(quiet) do
+      local begins = first_outside(zone, hours[2], hours[1], opens)
+      if begins < opens + rules.z.l then opens = first_outside(zone, hours[1], hours[2], begins) end
+    end
+    for _, hours in ipairs(quiet) do waited = waited or first_outside(zone, hours[2], hours[1], since) < opens end
+    for _, scope in ipairs(waited and scopes or {}) do
+      local last = nth(scope[1], scope[2], 1, redis.call('ZCARD', scope[1]))
+      if last then opens = math.max(opens, last + pace_after_quiet(scope[2])) end
+    end
+    if opens == at then break end
+    at = opens
+  end
+  return at
 end

@@ -7,9 +7,10 @@
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
---   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for.
+--   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
+--   {'', user, zone} for a line that stays shut until the caller has written the zone into notifier:zones.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _take _routes _limits _full
+--! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _take _routes _limits _zones _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -205,7 +206,14 @@ local function visit(user, due_lane, index)
     -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it read.
     if line.elsewhere or line.unread then return now + lease end
     user_next = user_next or next_for(sent, policy, 1)
-    return math.max(line.least or 0, next_of(user, user_next, line.category, line.policy, line.bypass))
+    local at = math.max(line.least or 0, next_of(user, user_next, line.category, line.policy, line.bypass))
+    if line.bypass or not rules.z then return at end
+    local unknown
+    at, unknown = by_the_clock(rules, user, policy, line, at, now)
+    if at then return at end
+    line.unread = true
+    for _, value in ipairs({'', user, unknown}) do reply[4][#reply[4] + 1] = value end
+    return now + lease
   end
   local i = 1
   while i <= #lines and room > 0 and #reply < full do

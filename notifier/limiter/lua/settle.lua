@@ -14,7 +14,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _counts _burst _rules _alarm _lineup _gates _flight _gather _limits
+--! include _clock _keys _counts _burst _rules _alarm _lineup _gates _flight _gather _limits _zones
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -139,8 +139,12 @@ for _, user in ipairs(order) do
   for i = 1, #fields, 2 do
     local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
     if head then
-      lines[#lines + 1] = {category = fields[i], lane = fields[i + 1], head = head,
-        at = next_of(user, user_next, fields[i], policy_of(rules, fields[i]), bypasses(rules, fields[i]))}
+      local line = {category = fields[i], lane = fields[i + 1], head = head, policy = policy_of(rules, fields[i])}
+      local bypass = bypasses(rules, fields[i])
+      line.at = next_of(user, user_next, line.category, line.policy, bypass)
+      -- Where a zone is missing *admit* says so.
+      if rules.z and not bypass then line.at = by_the_clock(rules, user, touched[user], line, line.at, now) or now end
+      lines[#lines + 1] = line
     end
   end
   earliest = math.min(earliest, set_gates(user, lines, now) or math.huge)

@@ -1,0 +1,113 @@
+"""The plain model of what goes by the clock on the wall: zoneinfo, one question at a time, tried quarter by quarter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from notifier.clock_rules import pace_us
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from model import Sends
+
+    from notifier.clock_rules import CalendarWindow, QuietHours
+
+QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
+
+
+@cache
+def reads(name: str, quarter: int) -> datetime:
+    """What the clock reads as a quarter of an hour begins."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=quarter * QUARTER)).astimezone(ZoneInfo(name))
+
+
+@cache
+def _is_quiet(name: str, hours: QuietHours, quarter: int) -> bool:
+    at = reads(name, quarter)
+    wall = (at.hour * 60 + at.minute) * 60_000_000
+    if hours.from_us < hours.to_us:
+        return hours.from_us <= wall < hours.to_us
+    return wall >= hours.from_us or wall < hours.to_us
+
+
+def is_quiet(name: str, hours: QuietHours, us: int) -> bool:
+    """Whether the clock reads a time within the quiet hours."""
+    return _is_quiet(name, hours, us // QUARTER)
+
+
+@cache
+def period(name: str, unit: str, quarter: int) -> tuple[int, ...]:
+    """What all the moments of one day, ISO week or month have in common."""
+    day = reads(name, quarter).date()
+    return {"day": (day.toordinal(),), "week": day.isocalendar()[:2], "month": (day.year, day.month)}[unit]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockModel:
+    """The head of a line and its rules: its zone, when it came, the quiet hours in force, and the sends so far."""
+
+    zone: str
+    since_us: int
+    quiet: Sequence[QuietHours]
+    scopes: Sequence[Sends]
+    lead_us: int
+
+    def admits(self, t: int) -> bool:
+        """Whether these rules let it go at `t`."""
+        moments = [t, *range(t // QUARTER * QUARTER + QUARTER, t + self.lead_us, QUARTER)]
+        if any(is_quiet(self.zone, hours, at) for hours in self.quiet for at in moments):
+            return False
+        return self._keeps_calendars(t) and (not self._waited(t) or self._keeps_pace(t))
+
+    def earliest(self, at_us: int) -> int:
+        """The first µs from `at_us` on at which they do."""
+        if self.admits(at_us):
+            return at_us
+        paces = [send.at_us + pace_us(sends.policy) for sends in self.scopes for send in sends.all]
+        first = at_us // QUARTER + 1
+        for quarter in count(first):
+            from_us, to_us = max(at_us, (quarter - 1) * QUARTER), quarter * QUARTER
+            for t in sorted(pace for pace in paces if from_us < pace < to_us):
+                if self.admits(t):
+                    return t
+            if self.admits(to_us):
+                return to_us
+        raise AssertionError
+
+    def _keeps_calendars(self, t: int) -> bool:
+        for sends in self.scopes:
+            for window in sends.policy.calendar:
+                # What is in flight may be received on any of the days until its lease ends.
+                days = [period(self.zone, window.unit, send.at_us // QUARTER) for send in sends.all]
+                if sum(day >= period(self.zone, window.unit, t // QUARTER) for day in days) >= window.limit:
+                    return False
+        return True
+
+    def _waited(self, t: int) -> bool:
+        moments = [self.since_us, *range(self.since_us // QUARTER * QUARTER + QUARTER, t, QUARTER)]
+        return any(is_quiet(self.zone, hours, at) for hours in self.quiet for at in moments if at < t)
+
+    def _keeps_pace(self, t: int) -> bool:
+        return all(t - send.at_us >= pace_us(sends.policy) for sends in self.scopes for send in sends.all)
+
+
+def unquiet(name: str, hours: QuietHours | None, times: Iterable[int]) -> list[int]:
+    """The receipts within the quiet hours; the law says that there is none."""
+    return [at for at in times if hours is not None and is_quiet(name, hours, at)]
+
+
+def over_calendar(name: str, windows: Iterable[CalendarWindow], times: Iterable[int]) -> list[str]:
+    """The days, weeks and months with more receipts than a calendar window admits; the law says that there is none."""
+    return [
+        f"{window} in {day}"
+        for window in windows
+        for day, received in Counter(period(name, window.unit, at // QUARTER) for at in times).items()
+        if received > window.limit
+    ]

@@ -1,0 +1,91 @@
+"""Quiet hours and calendar windows: Redis, its twin and the plain model at every step, and the law at the provider."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from clock_model import over_calendar, unquiet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model import violations
+from test_lines import carry_out, drain, enqueues, outcomes, rounds
+from world import LEASE, ZONES, S, World
+
+from notifier.clock_rules import CalendarWindow, QuietHours
+from notifier.policy import Category, Policies, Policy, Window
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+H = 3_600 * S
+ZONES_OF = {"ann": "Europe/Berlin", "bob": "Australia/Lord_Howe"}
+
+
+def at(*moment: int) -> int:
+    """µs since the epoch of a moment in UTC."""
+    return int(datetime(*moment, tzinfo=UTC).timestamp()) * S  # type: ignore[misc, arg-type]
+
+
+# Before and after the nights in which the clocks of these zones change; and one in which none does.
+STARTS = (at(2024, 3, 30, 18), at(2024, 10, 26, 18), at(2024, 4, 6, 10), at(2024, 11, 3, 3), at(2024, 7, 31, 12))
+
+quarters = st.integers(0, 95).map(lambda n: n * H // 4)
+quiet = st.builds(QuietHours, quarters, quarters).filter(lambda hours: hours.from_us != hours.to_us)
+calendar = st.builds(CalendarWindow, st.integers(1, 3), st.sampled_from(["day", "day", "week"]))
+policies = st.builds(
+    Policy,
+    st.lists(st.builds(Window, st.integers(1, 4), st.sampled_from([60 * S, H, 5 * H])), max_size=1).map(tuple),
+    st.sampled_from([0, 0, 60 * S]),
+    calendar=st.lists(calendar, max_size=1).map(tuple),
+    quiet=st.none() | quiet,
+)
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> Policies:
+    """Rules for everyone and for bob; categories that ignore the user's quiet hours, have their own, or bypass all."""
+    categories = {
+        "chat": Category("chat", policy=Policy((Window(3, H),)), ignores_quiet=draw(st.booleans())),
+        "news": Category("news", policy=draw(policies)),
+        "offers": Category("offers", policy=draw(policies), bypass=draw(st.booleans())),
+    }
+    zone = draw(st.sampled_from(ZONES))
+    return Policies(draw(policies), users={"bob": draw(policies)}, categories=categories, zone=zone, lead_us=LEASE)
+
+
+moments = st.one_of(st.sampled_from([1, LEASE, H]), st.integers(1, 9 * H))
+steps = st.one_of(
+    enqueues,
+    enqueues,
+    rounds,
+    st.tuples(st.just("settle"), st.integers(0, 9), outcomes, st.booleans(), st.integers(1, 5 * H)),
+    st.tuples(st.just("advance"), moments),
+)
+
+
+@given(rule_sets(), st.sampled_from(STARTS), st.lists(steps, min_size=10, max_size=25))
+@settings(max_examples=40)
+def test_who_waits_for_the_clock_goes_when_it_says(
+    redis: Redis, rules: Policies, now: int, schedule: list[tuple[Any, ...]]
+) -> None:
+    """Laws 1 to 4 by the clock on the wall: no head goes before it may, none is told to wait longer, all end.
+
+    And at the provider nothing is received in quiet hours, nor more in a day or week than there may be.
+    """
+    world = World(redis, rules, now, zones=ZONES_OF)
+    for verb, *args in schedule:
+        carry_out(world, verb, args)
+        world.check()
+    drain(world)  # which may take weeks, in which what was delivered is forgotten
+    assert sum(world.ended[word] for word in ("delivered", "failed", "expired", "cancelled")) == len(world.told)
+    for user, receipts in world.receipts.items():
+        own, zone = rules.for_user(user), ZONES_OF.get(user, rules.zone)
+        held = [(moment, name) for moment, name in receipts if not rules.category(name).bypass]
+        if len(held) == len(receipts):
+            assert not violations(own, [moment for moment, _ in receipts])
+            assert not over_calendar(zone, own.calendar, [moment for moment, _ in receipts])
+        for moment, name in held:
+            category = rules.category(name)
+            assert not unquiet(zone, None if category.ignores_quiet else own.quiet, [moment])
+            assert not unquiet(zone, category.policy.quiet, [moment])

@@ -109,9 +109,12 @@ def _read(path: Path) -> Trace:
 def _show(report: Report) -> None:
     traffic = f"{counted(report.notifications, 'notification')} for {counted(report.users, 'user')}"
     say(f"{traffic} in {span(report.span_us)}; old → new:")
-    rows = [_waits(name, of) for name, of in report.categories.items()]
-    columns = ("category", "sent", "expired", "wait p50", "p99", "longest")
-    print_rows("", columns, [*rows, _waits("all", report.overall)])
+    collapsing = any(of.superseded for of in report.overall.values())
+    rows = [
+        _waits(name, of, collapsing=collapsing) for name, of in [*report.categories.items(), ("all", report.overall)]
+    ]
+    columns = ("category", "sent", "expired", *(["superseded"] * collapsing), "wait p50", "p99", "longest")
+    print_rows("", columns, rows)
     say(f"{report.longer:,} would wait longer, {report.shorter:,} shorter")
     say(f"waiting at once at most: {_change(f'{n:,}' for n in report.most_held.values())}")
     worst = [
@@ -128,7 +131,7 @@ def _show(report: Report) -> None:
     print_rows("whose mean wait grows most", of_user, worst, empty="nobody's mean wait grows")
 
 
-def _waits(name: str, of: dict[Side, Waits]) -> tuple[str, ...]:
+def _waits(name: str, of: dict[Side, Waits], *, collapsing: bool) -> tuple[str, ...]:
     def change(show: Callable[[Waits], str]) -> str:
         return _change(show(of[side]) for side in SIDES)
 
@@ -136,6 +139,7 @@ def _waits(name: str, of: dict[Side, Waits]) -> tuple[str, ...]:
         name,
         change(lambda waits: f"{waits.sent:,}"),
         change(lambda waits: f"{waits.expired:,}"),
+        *([change(lambda waits: f"{waits.superseded:,}")] * collapsing),
         change(lambda waits: span(waits.p50_us)),
         change(lambda waits: span(waits.p99_us)),
         change(lambda waits: span(waits.longest_us)),
@@ -167,7 +171,7 @@ def _show_timeline(user: str, moments: list[Moment], *, json: bool) -> None:
 
 def _waited(moment: Moment, side: Side) -> str:
     at = moment.sent_us[side]
-    return "expires" if at is None else span(at - moment.at_us)
+    return moment.ended[side] if at is None else span(at - moment.at_us)
 
 
 def _clock(us: int) -> str:

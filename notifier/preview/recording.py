@@ -41,7 +41,8 @@ class Recorder:
         Raise RecordingError where somebody records already, RedisUnusableError if Redis does not answer.
         """
         self._redis = redis
-        self._name: Callable[[str], str] = _hasher() if hash_users else str
+        self._name: Callable[[str], str] = _hasher("u") if hash_users else str
+        self._collapse_id = _hasher("c")  # which are the same is all that matters; a producer may have put a text there
         self._last = b"0-0"
         try:
             with redis.pipeline(transaction=True) as pipe:
@@ -97,9 +98,11 @@ class Recorder:
             event["priority"] = meta["priority"]
         if entry["expires"]:
             event["expires_in"] = int(entry["expires"]) / 1_000_000
+        if "collapse_id" in meta:
+            event["collapse_id"] = self._collapse_id(meta["collapse_id"])
         return json.dumps(event, ensure_ascii=False) + "\n"
 
 
-def _hasher() -> Callable[[str], str]:
+def _hasher(letter: str) -> Callable[[str], str]:
     key = secrets.token_bytes(32)
-    return lambda user: "u" + hashlib.blake2b(user.encode(), key=key, digest_size=8).hexdigest()
+    return lambda name: letter + hashlib.blake2b(name.encode(), key=key, digest_size=8).hexdigest()

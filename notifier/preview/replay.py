@@ -8,7 +8,7 @@ reached somebody; what providers hold back (circuits, limits of devices and proj
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from notifier.limiter.memory_admit import MOST_HEADS
@@ -19,6 +19,7 @@ from notifier.policy import LANES, Category, Policies, Policy
 from notifier.preview.trace import Event
 
 EXPIRED: Final = -1
+SUPERSEDED: Final = -2
 NEVER: Final = 2**63
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
 
@@ -51,9 +52,12 @@ class _Rules:
 
 
 class _Line:
-    """A category of the user's, and what waits of it: places, the first at the front."""
+    """A category of the user's, and what waits of it: places, the first at the front.
 
-    __slots__ = ("bypass", "expires_us", "name", "places", "rank", "rules")
+    newest: where the category collapses, the place of what waits under each collapse id.
+    """
+
+    __slots__ = ("bypass", "expires_us", "name", "newest", "places", "rank", "rules")
 
     def __init__(self, category: Category, rules: _Rules) -> None:
         self.name = category.name
@@ -62,14 +66,15 @@ class _Line:
         self.expires_us = category.expires_us
         self.rules = rules
         self.places: list[int] = []
+        self.newest: dict[str, int] | None = {} if category.when_blocked == "collapse" else None
 
 
 class Replay:
     """One user under `policies`.
 
     latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
-    sent: for each event the µs at which it went, or EXPIRED. decided: for each, if `explained`, the rule that held it
-    last; '' for one that did not wait for its own turn.
+    sent: for each event the µs at which it went, EXPIRED or SUPERSEDED. superseded_us: when those were, by their index.
+    decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Replay:
     ) -> None:
         """events: in the order of their times."""
         self.sent = [EXPIRED] * len(events)
+        self.superseded_us: dict[int, int] = {}
         self.decided = [""] * len(events)
         self._explained = explained
         self._policies = policies
@@ -86,6 +92,7 @@ class Replay:
         self._lines: dict[str, _Line] = {}
         self._waiting: list[_Line] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
+        self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
         self._turn = 0
 
     def run(self) -> None:
@@ -111,13 +118,32 @@ class Replay:
         expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
         if expires is not None:
             self._expires[index] = event.at_us + expires
-        heappush(line.places, index - HIGH if event.high else index)
+        place = index - HIGH if event.high else index
+        if line.newest is None or event.collapse_id is None or not self._collapse(line, place, event):
+            heappush(line.places, place)
+
+    def _collapse(self, line: _Line, place: int, event: Event) -> bool:
+        """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
+        assert line.newest is not None
+        assert event.collapse_id is not None
+        index, old = place % HIGH, line.newest.get(event.collapse_id)
+        line.newest[event.collapse_id] = place if old is None else min(place, old)
+        if old is None:
+            return False
+        superseded = self._stands[old % HIGH]
+        self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
+        if old < place:
+            self._stands[old % HIGH] = index
+            return True
+        line.places.remove(old)
+        heapify(line.places)
+        return False
 
     def _next_look(self) -> int:
         at = NEVER
         for line in self._waiting:
             admits = 0 if line.bypass else max(self._rules.next_us, line.rules.next_us)
-            at = min(at, admits, self._expires[line.places[0] % HIGH])
+            at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
         return at
 
     def _look(self, now: int) -> None:
@@ -126,14 +152,16 @@ class Replay:
         taken = i = 0
         while i < len(lines) and taken < MOST_HEADS:
             line = lines[i]
-            index = line.places[0] % HIGH
+            index = self._stands[line.places[0] % HIGH]
             expired = self._expires[index] <= now
             if not expired and not line.bypass and max(self._rules.next_us, line.rules.next_us) > now:
                 i += 1
                 continue
             if self._explained:
                 self.decided[index] = self._deciding(line, now, self._events[index].at_us)
-            heappop(line.places)
+            place = heappop(line.places)
+            if line.newest is not None and line.newest.get(key := self._events[index].collapse_id or "") == place:
+                del line.newest[key]
             taken += 1
             if not line.places:
                 del lines[i]

@@ -7,23 +7,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import chain
 from typing import Final, Literal
 
 from notifier.policy import Policies
-from notifier.preview.replay import EXPIRED, Replay
+from notifier.preview.replay import EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event, Trace
 
 Side = Literal["old", "new"]
 SIDES: Final[tuple[Side, Side]] = ("old", "new")
 WORST: Final = 10
+ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded"}
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long those waited that were sent, and how many were sent and expired."""
+    """How long those waited that were sent, and how many were sent, expired and were superseded."""
 
     sent: int
     expired: int
+    superseded: int
     p50_us: int
     p99_us: int
     longest_us: int
@@ -32,7 +35,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class OfUser:
-    """What a user would notice. mean_us: of a notification's wait; one that expires waited until then, in vain."""
+    """What a user would notice. mean_us: of a notification's wait; one that ends unsent waited until then, in vain."""
 
     user: str
     notifications: int
@@ -62,11 +65,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One notification of a user: when it went, None if it expired, and the rule that held it last, if one did."""
+    """One notification of a user: when it went, None if it did not; the rule that held it last, if one did.
+
+    ended: 'sent', 'expired' or 'superseded'.
+    """
 
     at_us: int
     category: str
     priority: str
+    ended: dict[Side, str]
     sent_us: dict[Side, int | None]
     decided_by: dict[Side, str]
 
@@ -76,14 +83,14 @@ class _Found:
 
     def __init__(self) -> None:
         self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
-        self.expired: dict[str, int] = defaultdict(int)
+        self.unsent: dict[int, dict[str, int]] = {EXPIRED: defaultdict(int), SUPERSEDED: defaultdict(int)}
         self.sent_at = array("q")
         self.held_from = array("q")
         self.held_to = array("q")
 
     def add(self, event: Event, sent: int, ended: int) -> None:
-        if sent == EXPIRED:
-            self.expired[event.category] += 1
+        if sent < 0:
+            self.unsent[sent][event.category] += 1
         else:
             self.waits[event.category].append(sent - event.at_us)
             self.sent_at.append(sent)
@@ -93,9 +100,10 @@ class _Found:
 
     def of(self, *categories: str) -> Waits:
         waits = sorted(wait for name in categories for wait in self.waits[name])
-        expired = sum(self.expired[name] for name in categories)
+        expired, superseded = (sum(of[name] for name in categories) for of in self.unsent.values())
         longest = waits[-1] if waits else 0
-        return Waits(len(waits), expired, _percentile(waits, 50), _percentile(waits, 99), longest, sum(waits))
+        p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
+        return Waits(len(waits), expired, superseded, p50, p99, longest, sum(waits))
 
     def most_held(self) -> int:
         """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
@@ -127,18 +135,21 @@ def compare(
     users = list[OfUser]()
     longer = shorter = 0
     for user, events in trace.items():
-        sent = {side: _sent(rules[side], user, events, latency_us) for side in SIDES}
-        ended = {side: list(_ended(rules[side], events, sent[side])) for side in SIDES}
+        replays = {side: Replay(rules[side], user, events, latency_us) for side in SIDES}
+        sent, ended = {}, {}
+        for side, replay in replays.items():
+            replay.run()
+            sent[side], ended[side] = replay.sent, list(_ended(rules[side], events, replay))
         for side in SIDES:
             for event, at, end in zip(events, sent[side], ended[side], strict=True):
                 found[side].add(event, at, end)
         for before, after in zip(sent["old"], sent["new"], strict=True):
-            if before != after and EXPIRED not in {before, after}:
+            if before != after and before >= 0 and after >= 0:
                 longer, shorter = longer + (after > before), shorter + (after < before)
         if sent["old"] != sent["new"]:
             users.append(_of_user(user, events, sent, ended))
         advance(len(events))
-    names = sorted({name for side in SIDES for name in (*found[side].waits, *found[side].expired)})
+    names = sorted({name for side in SIDES for name in (*found[side].waits, *chain(*found[side].unsent.values()))})
     worse = (one for one in users if one.mean_us["new"] > one.mean_us["old"])
     report = Report(
         notifications=sum(map(len, trace.values())),
@@ -166,23 +177,20 @@ def timeline(trace: Trace, user: str, old: Policies, new: Policies, latency_us: 
             event.at_us,
             event.category,
             "high" if event.high else "normal",
-            {side: None if (at := replays[side].sent[n]) == EXPIRED else at for side in SIDES},
+            {side: ENDED.get(replays[side].sent[n], "sent") for side in SIDES},
+            {side: None if (at := replays[side].sent[n]) < 0 else at for side in SIDES},
             {side: replays[side].decided[n] for side in SIDES},
         )
         for n, event in enumerate(events)
     ]
 
 
-def _sent(policies: Policies, user: str, events: Sequence[Event], latency_us: int) -> list[int]:
-    replay = Replay(policies, user, events, latency_us)
-    replay.run()
-    return replay.sent
-
-
-def _ended(policies: Policies, events: Sequence[Event], sent: Sequence[int]) -> Iterator[int]:
-    for event, at in zip(events, sent, strict=True):
-        if at != EXPIRED:
+def _ended(policies: Policies, events: Sequence[Event], replay: Replay) -> Iterator[int]:
+    for n, (event, at) in enumerate(zip(events, replay.sent, strict=True)):
+        if at >= 0:
             yield at
+        elif at == SUPERSEDED:
+            yield replay.superseded_us[n]
         elif event.expires_in_us is not None:
             yield event.at_us + event.expires_in_us
         else:

@@ -1,7 +1,8 @@
 """Traces: who was to be told something when, a JSON object a line, without tokens, texts or data.
 
-Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority` and `expires_in`
-(seconds). What else stands in it is passed over, so that a file of notifications with their times is a trace too.
+Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority`, `expires_in`
+(seconds) and `collapse_id`. What else stands in it is passed over, so that a file of notifications with their times is
+a trace too.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ class TraceError(NotifierError):
 
 
 class Event(NamedTuple):
-    """One notification: accepted `at_us` after the trace began, worth sending for `expires_in_us`; None is not said."""
+    """One notification: accepted `at_us` after the trace began, worth sending for `expires_in_us`; None is not said.
+
+    collapse_id: what it shares with those that say the same; None for one that stands for itself.
+    """
 
     at_us: int
     category: str = DEFAULT_CATEGORY
     high: bool = False
     expires_in_us: int | None = None
+    collapse_id: str | None = None
 
 
 Trace = Mapping[str, list[Event]]  # each user's, in the order in which they were accepted
@@ -95,7 +100,11 @@ def read_event(line: bytes) -> tuple[str, Event]:
     expires_us = None if expires is None else _microseconds("expires_in", expires)
     if expires_us == 0:
         raise ValueError("expires_in: must be more than 0")
-    return user, Event(_microseconds("at", fields.get("at")), intern(category), priority == "high", expires_us)
+    collapse_id = fields.get("collapse_id")
+    if collapse_id is not None and (not isinstance(collapse_id, str) or not collapse_id):
+        raise ValueError("collapse_id: must be text")
+    at_us = _microseconds("at", fields.get("at"))
+    return user, Event(at_us, intern(category), priority == "high", expires_us, collapse_id)
 
 
 def _microseconds(name: str, seconds: Any) -> int:

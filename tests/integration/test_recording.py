@@ -46,18 +46,20 @@ def test_what_is_accepted_is_recorded_and_no_more(redis: Redis, producer: Notifi
     with Recorder(redis) as recorder:
         assert read(recorder) == []
         producer.send(note("ann", category="chat", priority="high", data={"k": "secret"}, collapse_id="secret"))
+        producer.send(note("ann", collapse_id="secret", dedupe_key="collapse"))
         producer.send(note("ann", "secret", expires_in=90, dedupe_key="once"))
         producer.send(note("ann", "secret", expires_in=90, dedupe_key="once"))
         producer.send(note("bob", send_at=later))
         lines = list(recorder.read())
         assert read(recorder) == [], "each once"
-    first, second, third = events = [json.loads(line) for line in lines]
+    first, same, second, third = events = [json.loads(line) for line in lines]
     ats = [event.pop("at") for event in events]
+    assert first.pop("collapse_id") == same["collapse_id"] != "secret", "that two are the same, not what it says"
     assert first == {"user": "ann", "category": "chat", "priority": "high", "expires_in": 3600.0}
     assert second == {"user": "ann", "category": "default", "expires_in": 90.0}
     assert third == {"user": "bob", "category": "default"}
-    assert 0 <= ats[0] <= ats[1] < 60
-    assert 3500 < ats[2] <= 3600, "from its own time on"
+    assert 0 <= ats[0] <= ats[1] <= ats[2] < 60
+    assert 3500 < ats[3] <= 3600, "from its own time on"
     assert "secret" not in "".join(lines)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from notifier.limiter import MemoryLimiter, MemoryLines
 from notifier.limiter.lines import Job, Leased, Settlement
 from notifier.policy import LANES, Category, Policies, Policy, Window
-from notifier.preview.replay import EXPIRED, Replay
+from notifier.preview.replay import EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event
 
 LEASE = 1_000_000
@@ -32,6 +32,7 @@ events = st.builds(
     st.sampled_from([*LANE_OF, "default", "left"]),
     st.sampled_from([False, False, False, True]),
     expiries,
+    st.sampled_from([None, None, "one", "other"]),
 )
 # A burst is longer than what one look takes of a user.
 bursts = st.tuples(events, st.integers(20, 40)).map(lambda burst: [burst[0]] * burst[1])
@@ -53,6 +54,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
             draw(policies),
             expires_us=draw(expiries),
             bypass=draw(st.sampled_from([False, False, False, True])),
+            when_blocked=draw(st.sampled_from(["queue", "collapse"])),
         )
         for name in sorted(some)
     }
@@ -74,7 +76,7 @@ def by_the_twin(rules: Policies, trace: list[Event], latency_us: int) -> list[in
             settle(twin, heappop(flights)[2], reached=True)
         while arrivals and arrivals[0][1].at_us <= now:
             twin.enqueue([job(rules, *arrivals.pop(0))])
-        pulled = twin.pull(most=1000, lease_us=LEASE, lanes=LANES)
+        pulled = twin.pull(most=1000, lease_us=LEASE, lanes=LANES, keep_failed_us=LEASE)
         for leased in twin.admit(pulled.users, most=1000, lease_us=LEASE, lanes=LANES).leased:
             if leased.left_us is not None and leased.left_us <= 0:
                 settle(twin, leased, reached=False)
@@ -83,8 +85,8 @@ def by_the_twin(rules: Policies, trace: list[Event], latency_us: int) -> list[in
             heappush(flights, (now + latency_us, int(leased.permit), leased))
         gates = [entry[0] for lane in LANES if (entry := twin._gates.of_lane(lane).first()) is not None]
         gate = min(gates, default=None)
-    assert twin.totals["delivered"] + twin.totals["expired"] == len(trace)
-    return sent
+    assert twin.totals["delivered"] + twin.totals["expired"] + twin.totals["superseded"] == len(trace)
+    return [SUPERSEDED if twin.state(str(n)) == "superseded" else at for n, at in enumerate(sent)]
 
 
 def settle(twin: MemoryLines, leased: Leased, *, reached: bool) -> None:
@@ -96,6 +98,8 @@ def settle(twin: MemoryLines, leased: Leased, *, reached: bool) -> None:
 
 def job(rules: Policies, index: int, event: Event) -> Job:
     meta = {"user": "ann", "category": event.category, **({"priority": "high"} if event.high else {})}
+    if event.collapse_id is not None:
+        meta["collapse_id"] = event.collapse_id
     category = rules.category(event.category)
     expires_us = category.expires_us if event.expires_in_us is None else event.expires_in_us
     return Job(str(index), category.lane, b"", json.dumps(meta).encode(), expires_us)

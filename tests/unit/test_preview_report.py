@@ -38,10 +38,12 @@ def test_a_line_of_a_trace() -> None:
         "category": "chat",
         "priority": "high",
         "expires_in": 2,
+        "collapse_id": "match",
         "devices": [],
         "title": 3,
     }
-    assert read_event(json.dumps(full).encode()) == ("ada", Event(1_100_000, "chat", high=True, expires_in_us=2 * S))
+    event = Event(1_100_000, "chat", high=True, expires_in_us=2 * S, collapse_id="match")
+    assert read_event(json.dumps(full).encode()) == ("ada", event)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,7 @@ def test_a_line_of_a_trace() -> None:
         ('{"at": 1, "user": "42", "priority": []}', "priority"),
         ('{"at": 1, "user": "42", "expires_in": 0}', "expires_in"),
         ('{"at": 1, "user": "42", "expires_in": "2s"}', "expires_in"),
+        ('{"at": 1, "user": "42", "collapse_id": 7}', "collapse_id"),
         (f'{{"at": 1, "user": "{"x" * 1_000_000}"}}', "longer"),
     ],
 )
@@ -101,10 +104,10 @@ def test_the_figures() -> None:
     assert sorted(sent_at["old"]) == [0, S, 10 * S, 20 * S]
     assert sorted(sent_at["new"]) == [0, S, S, 2 * S, 3 * S]
     assert report.overall == {
-        "old": Waits(sent=4, expired=1, p50_us=0, p99_us=20 * S, longest_us=20 * S, sum_us=28 * S),
-        "new": Waits(sent=5, expired=0, p50_us=0, p99_us=3 * S, longest_us=3 * S, sum_us=4 * S),
+        "old": Waits(sent=4, expired=1, superseded=0, p50_us=0, p99_us=20 * S, longest_us=20 * S, sum_us=28 * S),
+        "new": Waits(sent=5, expired=0, superseded=0, p50_us=0, p99_us=3 * S, longest_us=3 * S, sum_us=4 * S),
     }
-    assert report.categories["chat"]["old"] == Waits(0, 1, 0, 0, 0, 0)
+    assert report.categories["chat"]["old"] == Waits(0, 1, 0, 0, 0, 0, 0)
     assert report.most_held == {"old": 3, "new": 2}
     assert (report.longer, report.shorter) == (0, 2)
     assert (report.notifications, report.users, report.span_us) == (5, 2, 2 * S)
@@ -139,6 +142,26 @@ def test_a_timeline() -> None:
     assert [moment.decided_by["new"] for moment in moments] == ["", "user gap 1s", "user gap 1s", ""]
     assert [moment.priority for moment in moments] == ["normal"] * 3 + ["high"]
     assert timeline({"ann": FOUR}, "bob", SLOW, FAST) == []
+
+
+def test_what_collapses() -> None:
+    """Of those that wait under one collapse id the newest goes, in the oldest one's place."""
+    scores = {"score": Category("score", when_blocked="collapse")}
+    new = Policies(Policy((Window(1, 10 * S),)), categories=scores)
+    trace = {
+        "ann": [
+            Event(0, "score", collapse_id="match"),
+            *(Event(n * S, "score", collapse_id="match") for n in (1, 2, 3)),
+        ]
+    }
+    report, sent_at = compare(trace, SLOW, new)
+    assert sorted(sent_at["old"]) == [0, 10 * S, 20 * S, 30 * S]
+    assert sorted(sent_at["new"]) == [0, 10 * S]
+    assert {side: of.superseded for side, of in report.overall.items()} == {"old": 0, "new": 2}
+    assert report.most_held == {"old": 3, "new": 1}
+    moments = timeline(trace, "ann", SLOW, new)
+    assert [moment.ended["new"] for moment in moments] == ["sent", "superseded", "superseded", "sent"]
+    assert [moment.sent_us["new"] for moment in moments] == [0, None, None, 10 * S]
 
 
 def test_the_drawing() -> None:
@@ -204,6 +227,20 @@ def test_the_command(run: Run) -> None:
     found = json.loads(out)
     assert found["overall"]["old"] == found["overall"]["new"]
     assert found["overall"]["new"]["longest_us"] == 2 * S
+
+
+def test_the_command_shows_what_collapses(run: Run) -> None:
+    """A column of its own, where something does."""
+    new = yaml.safe_load(Path("new.yaml").read_text())
+    Path("new.yaml").write_text(
+        yaml.safe_dump(new | {"categories": {"default": {"lane": "bulk", "when_blocked": "collapse"}}})
+    )
+    Path("trace.jsonl").write_text('{"at": 0, "user": "ann", "collapse_id": "match"}\n' * 3)
+    _, out, _ = run("preview", "--config", "new.yaml", "--trace", "trace.jsonl")
+    head, _, row, *_ = [line.split() for line in out.splitlines()[1:]]
+    assert head[:4] == ["category", "sent", "expired", "superseded"]
+    assert row[:8] == ["default", "3", "→", "1", "0", "0", "→", "2"]
+    assert "superseded" in run("preview", "--config", "new.yaml", "--trace", "trace.jsonl", "--user", "ann")[1]
 
 
 def test_the_commands_timeline(run: Run) -> None:

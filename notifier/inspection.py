@@ -13,8 +13,7 @@ from redis.exceptions import RedisError
 
 from notifier.connection import unusable
 from notifier.limiter import Hold, RedisLimiter
-from notifier.policy import Policies, Policy
-from notifier.units import format_duration
+from notifier.policy import Category, Policies, Policy, Rules
 
 CHUNK: Final = 100
 Scope = Literal["user", "category"]
@@ -91,9 +90,9 @@ class Inspection:
         rules = self._policies.rules(user, category)
         try:
             now_us = self._now_us()
-            held = RedisLimiter(self._redis).peek(user, rules)
-            uses = self._uses("user", f"notifier:sent:{{{user}}}", rules.user, now_us)
-            uses += self._uses("category", f"notifier:sent:{{{user}}}:{category}", rules.category.policy, now_us)
+            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules)
+            uses = self._uses(user, None, rules.user, now_us)
+            uses += self._uses(user, category, rules.category.policy, now_us)
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
             raise unusable(error) from error
@@ -144,28 +143,44 @@ class Inspection:
                     count=int(count or 1),
                 )
 
-    def _uses(self, scope: Scope, key: str, policy: Policy, now_us: int) -> list[Use]:
+    def _uses(self, user: str, category: str | None, policy: Policy, now_us: int) -> list[Use]:
+        limiter = RedisLimiter(self._redis, clock=str(now_us))  # all as of one moment
+
+        def left_us(rule: Policy, cost: int = 1) -> int:
+            rules = rule if category is None else Rules(Policy(), Category(category, policy=rule))
+            answer = limiter.peek(user, rules, cost=cost)
+            return answer.time_left_us if isinstance(answer, Hold) else 0
+
+        def use(text: str, used: int | None, limit: int | None, rule: Policy) -> Use:
+            free_us = left_us(rule)
+            free_at = _moment(now_us + free_us) if free_us else None
+            return Use("user" if category is None else "category", text, used, limit, free_at)
+
         uses = []
         for window in policy.windows:
-            since = now_us - window.interval_us
-            used = self._redis.zcount(key, f"({since}", "+inf")
-            # One more fits once the limit-th latest has left the window.
-            nth = self._redis.zrevrange(key, window.limit - 1, window.limit - 1, withscores=True)
-            free_us = int(nth[0][1]) + window.interval_us if nth else 0
-            uses.append(Use(scope, str(window), used, window.limit, _later(free_us, now_us)))
+            used = self._sent_since(user, category, now_us - window.interval_us)
+            uses.append(use(str(window), used, window.limit, Policy((window,))))
         if policy.gap_us:
-            last = self._redis.zrange(key, -1, -1, withscores=True)
-            free_us = int(last[0][1]) + policy.gap_us if last else 0
-            uses.append(Use(scope, f"gap {format_duration(policy.gap_us)}", None, None, _later(free_us, now_us)))
+            rule = Policy(gap_us=policy.gap_us)
+            uses.append(use(str(rule), None, None, rule))
+        if (burst := policy.burst) is not None:
+            # All of it is there once it is full again, and each send is so long in coming back.
+            used = -(-left_us(Policy(burst=burst), burst.limit) // burst.every_us)
+            uses.append(use(str(burst), used, burst.limit, Policy(burst=burst)))
         return uses
+
+    def _sent_since(self, user: str, category: str | None, since_us: int) -> int:
+        key = f"{{{user}}}:{category}" if category else f"{{{user}}}"
+        in_set = int(self._redis.zcount(f"notifier:sent:{key}", f"({since_us}", "+inf"))
+        totals = [
+            (int(at), int(total)) for at, total in self._redis.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
+        ]
+        before = max((total for at, total in totals if at <= since_us), default=0)
+        return in_set + (totals[-1][1] - before if totals else 0)
 
 
 def _line_key(user: str, category: str) -> str:
     return f"notifier:line:{{{user}}}:{category}"
-
-
-def _later(us: int, now_us: int) -> datetime | None:
-    return _moment(us) if us > now_us else None
 
 
 def _moment(us: float) -> datetime:

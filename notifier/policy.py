@@ -33,6 +33,7 @@ WhenBlocked = Literal["queue", "collapse"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
+MOST_BUCKETS: Final = 1_000
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -44,7 +45,7 @@ class Burst:
     every_us: int
 
     def __str__(self) -> str:
-        return f"burst {self.limit}, then 1/{format_duration(self.every_us)}"
+        return f"burst {self.limit} then 1/{format_duration(self.every_us)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,15 @@ class Policy:
 
     @property
     def precision_us(self) -> int:
-        """The width of the buckets in which its bucketed windows count, in µs: the least of theirs, or 0."""
-        return min((window.precision_us for window in self.windows if window.precision_us), default=0)
+        """The width of the buckets in which its bucketed windows count, in µs; 0 where there are none.
+
+        They share their buckets: the finest that one asks for, but never more than so many for the longest.
+        """
+        bucketed = [window for window in self.windows if window.precision_us]
+        if not bucketed:
+            return 0
+        longest_us = max(window.interval_us for window in bucketed)
+        return max(min(window.precision_us for window in bucketed), -(-longest_us // MOST_BUCKETS))
 
     @property
     def exact_us(self) -> int:
@@ -110,7 +118,7 @@ class Policy:
         self,
         windows: tuple[Window, ...] | None = None,
         gap_us: int | None = None,
-        burst: Burst | None = None,
+        burst: Burst | Literal["none"] | None = None,
         calendar: tuple[CalendarWindow, ...] = (),
         quiet: QuietHours | Literal["none"] | None = None,
     ) -> Policy:
@@ -121,7 +129,7 @@ class Policy:
         return Policy(
             self.windows if windows is None else windows,
             self.gap_us if gap_us is None else gap_us,
-            burst or self.burst,
+            self.burst if burst is None else None if burst == "none" else burst,
             self.calendar if windows is None else calendar,
             self.quiet if quiet is None else None if quiet == "none" else quiet,
         )

@@ -147,8 +147,8 @@ def _on(shard: str) -> str:
 
 def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:
     of_scope = [use for use in found.uses if use.scope == scope]
-    windows = iter(places.windows)
-    return [places.gap if use.limit is None else next(windows) for use in of_scope]
+    rest = iter(places.windows)
+    return [places.gap if use.limit is None else next(rest, places.burst) for use in of_scope]
 
 
 def _used(use: Use) -> str:

@@ -56,7 +56,8 @@ class TokenBucket:
     __slots__ = ("at_us", "every_us", "full_us")
 
     def __init__(self) -> None:
-        self.full_us = self.at_us = self.every_us = 0
+        self.full_us = self.every_us = 0
+        self.at_us = -1
 
     def under(self, burst: Burst) -> None:
         """Go by this rule: as many stay used as were, all of them at the most."""
@@ -67,15 +68,21 @@ class TokenBucket:
         self.full_us = min(self.full_us, self.at_us + burst.limit * burst.every_us)
 
     def next_for(self, sends: Sequence[int], burst: Burst, cost: int) -> int:
-        """The first µs at which `cost` more are in it, after these sends, the earliest first."""
+        """The first µs at which `cost` more are in it, after these sends, the earliest first. See `burst_next`."""
         full = self.full_us
         if len(sends) > MOST_REPLAYED:
             sends = sends[-MOST_REPLAYED:]
         if len(sends) == MOST_REPLAYED:
             full = sends[0] + burst.limit * burst.every_us
+        free, left = burst.limit - cost, len(sends)
+        opens = full - (free - left) * burst.every_us if left <= free else None
         for at in sends:
-            full = _drained(full, at, burst)
-        return full - (burst.limit - cost) * burst.every_us
+            full, left = _drained(full, at, burst), left - 1
+            if left <= free:
+                without = full - (free - left) * burst.every_us
+                opens = without if opens is None else min(opens, without)
+        assert opens is not None
+        return opens
 
     def keep(self, sends: Iterable[int], burst: Burst) -> None:
         """Take sends into the state, the earliest first."""

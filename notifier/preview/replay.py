@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from notifier.limiter.memory import Sends
 from notifier.limiter.memory_admit import MOST_HEADS
 from notifier.limiter.memory_gates import EVERY
 from notifier.limiter.memory_newcomers import HIGH
@@ -27,7 +28,7 @@ KEPT: Final = 4  # times the largest limit: so many sends are kept before the ol
 class _Rules:
     """A policy and the sends that it judges. next_us: when it admits one more; rule: which one decides that."""
 
-    __slots__ = ("_gap_us", "_keep", "_times", "_windows", "next_us", "policy", "rule")
+    __slots__ = ("_gap_us", "_keep", "_sends", "_times", "_windows", "next_us", "policy", "rule")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -36,9 +37,14 @@ class _Rules:
         self._windows = [(n, window.limit, window.interval_us) for n, window in enumerate(policy.windows, 1)]
         self._keep = max((window.limit for window in policy.windows), default=0)
         self._times: list[int] = []
+        self._sends = None if policy.is_plain else Sends()
 
-    def record(self, at_us: int) -> None:
-        """Count a send that is settled at this time, no earlier than those before it."""
+    def record(self, at_us: int, now_us: int) -> None:
+        """Count a send of now that is settled at `at_us`, no earlier than those before it."""
+        if self._sends is not None:
+            self._sends.record(self.policy, "", at_us, now_us)  # nobody takes it back
+            self.next_us, self.rule = self._sends.next_for(self.policy, 1)
+            return
         at, rule = (at_us + self._gap_us, 0) if self._gap_us else (0, -1)
         if self._windows:
             times = self._times
@@ -169,8 +175,8 @@ class Replay:
             if expired:
                 continue
             self.sent[index] = now
-            self._rules.record(now + self._latency_us)
-            line.rules.record(now + self._latency_us)
+            self._rules.record(now + self._latency_us, now)
+            line.rules.record(now + self._latency_us, now)
             i = 0
             if several:
                 self._turn += 1

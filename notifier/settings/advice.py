@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from notifier.policy import Policy, Window
+from notifier.policy import Burst, Policy, Window
 from notifier.settings.yaml_source import Path, Problem, Source
 from notifier.units import format_duration
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def advise(settings: Settings, source: Source) -> list[Problem]:
     """Warnings about settings that were read from this source, each at its place, in the order of the file."""
     said = [
-        *_of_policy(("user",), Policy(settings.user.windows, settings.user.gap_us)),
+        *_of_policy(("user",), settings.user.policy()),
         *_of_overrides(settings),
         *_of_tiers(settings),
         *_of_apps(settings),
@@ -36,7 +36,7 @@ def most_in(window: Window, interval_us: int) -> int:
     return window.limit * -(-interval_us // window.interval_us)
 
 
-def implied(window: Window, others: Sequence[Window], gap_us: int) -> str:
+def implied(window: Window, others: Sequence[Window], gap_us: int, burst: Burst | None = None) -> str:
     """The rule beside which this window can never hold anything back, as text; empty if there is none."""
     for other in others:
         if most_in(other, window.interval_us) <= window.limit:
@@ -44,6 +44,8 @@ def implied(window: Window, others: Sequence[Window], gap_us: int) -> str:
     # With a gap, an interval holds as many sends as whole gaps begin in it.
     if gap_us and -(-window.interval_us // gap_us) <= window.limit:
         return f"the gap of {format_duration(gap_us)}"
+    if burst is not None and burst.limit + (window.interval_us - 1) // burst.every_us <= window.limit:
+        return str(burst)
     return ""
 
 
@@ -55,12 +57,39 @@ def _of_policy(path: Path, policy: Policy) -> Said:
             yield at, f"{window} can never bind: the gap of {gap} is longer than its {interval}"
             continue
         others = [other for n, other in enumerate(policy.windows) if _before(other, n, window, index)]
-        if rule := implied(window, others, policy.gap_us):
+        if rule := implied(window, others, policy.gap_us, policy.burst):
             yield at, f"{window} can never bind: {rule} admits no more; delete it, or make it smaller"
     apart = next((w for w in policy.windows if w.limit == 1 and w.interval_us >= policy.gap_us), None)
     if policy.gap_us and apart:
         gap = format_duration(policy.gap_us)
         yield (*path, "gap"), f"a gap of {gap} can never bind: {apart} keeps sends further apart"
+    yield from _of_burst((*path, "burst"), policy)
+    yield from _of_precision(path, policy)
+
+
+def _of_burst(at: Path, policy: Policy) -> Said:
+    burst = policy.burst
+    if burst is None:
+        return
+    if policy.gap_us >= burst.every_us:
+        yield at, f"{burst} can never bind: the gap of {format_duration(policy.gap_us)} is no shorter than its refill"
+    for window in policy.windows:
+        if window.limit <= burst.limit and window.limit * burst.every_us <= window.interval_us:
+            yield at, f"{burst} can never bind: {window} admits no more"
+            return
+
+
+def _of_precision(path: Path, policy: Policy) -> Said:
+    for index, window in enumerate(policy.windows):
+        if 0 < window.precision_us < policy.precision_us:
+            width = format_duration(-(-policy.precision_us // 1_000) * 1_000)
+            yield (
+                (*path, "windows", index),
+                (
+                    f"{window} counts in buckets of {width}: they are those of the longest window beside it; "
+                    "give it precision: exact, if its limit allows"
+                ),
+            )
 
 
 def _before(other: Window, other_index: int, window: Window, index: int) -> bool:
@@ -69,17 +98,18 @@ def _before(other: Window, other_index: int, window: Window, index: int) -> bool
 
 
 def _of_overrides(settings: Settings) -> Said:
-    everyone = Policy(settings.user.windows, settings.user.gap_us)
+    everyone = settings.user.policy()
     for section, entries in (("tiers", settings.tiers), ("users", settings.users)):
         for name, entry in entries.items():
             if isinstance(entry, str):
                 continue
-            policy = everyone.replaced(entry.windows, entry.gap_us)
+            policy = entry.policy(everyone)
             if policy == everyone:
                 yield (section, name), "changes nothing: its rules are those of user"
                 continue
             own = {"windows"} if entry.windows is not None else set()
             own |= {"gap"} if entry.gap_us is not None else set()
+            own |= {"burst"} if entry.burst is not None else set()
             # What it takes from `user` has no place of its own to complain at.
             yield from ((at, text) for at, text in _of_policy((section, name), policy) if own & set(at))
 
@@ -104,7 +134,7 @@ def _user_policies(settings: Settings) -> list[Policy]:
 
 
 def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Said:
-    policy = Policy(category.windows, category.gap_us)
+    policy = category.policy()
     if category.bypass:
         if not policy.is_empty:
             yield (*path, "bypass"), f"is never held back, so its rules ({policy}) only count"
@@ -113,7 +143,7 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
     yield from said.items()
     for index, window in enumerate(category.windows):
         at = (*path, "windows", index)
-        if at not in said and users and all(implied(window, user.windows, user.gap_us) for user in users):
+        if at not in said and users and all(implied(window, user.windows, user.gap_us, user.burst) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
     slowest = max((policy.gap_us, *(w.interval_us for w in category.windows if w.limit == 1)))
     if category.expires_us and slowest >= category.expires_us:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
@@ -47,13 +47,15 @@ _SHARD: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/,\[\]-]{0,63}")
 
 # What editors are told of a value; the parsers in `units` say more.
 _NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
-DURATION_TEXT: Final = Annotated[
+DURATION_TEXT: TypeAlias = Annotated[
     str, Field(pattern=rf"^\s*{_NUMBER}\s*({'|'.join(UNITS)})\s*$", examples=["1500ms", "1.5s", "10m", "2d"])
 ]
-WINDOW_TEXT: Final = Annotated[
+_INTERVAL: Final = rf"(({_NUMBER}\s*)?({'|'.join(UNITS)})|{'|'.join(WORDS)})\s*$"
+INTERVAL_TEXT: TypeAlias = Annotated[str, Field(pattern=rf"^\s*{_INTERVAL}", examples=["1d", "10m", "day"])]
+RATE_TEXT: TypeAlias = Annotated[
     str,
     Field(
-        pattern=rf"^\s*[1-9][0-9]*\s*/\s*(({_NUMBER}\s*)?({'|'.join(UNITS)})|{'|'.join(WORDS)})\s*$",
+        pattern=rf"^\s*[1-9][0-9]*\s*/\s*{_INTERVAL}",
         examples=["10/minute", "5/10s", "200/day", "1/2h"],
     ),
 ]
@@ -93,7 +95,7 @@ def duration(*, least_us: int) -> PlainValidator:
     return PlainValidator(check, json_schema_input_type=DURATION_TEXT)
 
 
-def _window(value: object) -> Window:
+def _rate(value: object) -> Window:
     if not isinstance(value, str):
         raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
     return parse_window(value)
@@ -214,7 +216,7 @@ def _tier(value: str, info: ValidationInfo) -> str:
     return value
 
 
-WINDOW: Final = PlainValidator(_window, json_schema_input_type=WINDOW_TEXT)
+RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)

@@ -19,6 +19,7 @@ class Places:
     path: str
     windows: tuple[str, ...]
     gap: str
+    burst: str
 
 
 class Provenance:
@@ -45,7 +46,8 @@ class Provenance:
     def _of_file(self, user: str, entry: Override) -> Places:
         own, everyone = str(_get(self._source.data, "users_from")), self._places("", ("user",))
         windows = everyone.windows if entry.windows is None else (own,) * len(entry.windows)
-        return Places(f"users_from, {user}", windows, everyone.gap if entry.gap_us is None else own)
+        gap = everyone.gap if entry.gap_us is None else own
+        return Places(f"users_from, {user}", windows, gap, everyone.burst if entry.burst is None else own)
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
@@ -54,10 +56,10 @@ class Provenance:
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
-        windows, gap = self._first("windows", sections), self._first("gap", sections)
+        windows, gap, burst = (self._first(key, sections) for key in ("windows", "gap", "burst"))
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
-        return Places(path, each, self._at(gap) if gap else "")
+        return Places(path, each, self._at(gap) if gap else "", self._at(burst) if burst else "")
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
         found = ((*section, key) for section in sections if section)

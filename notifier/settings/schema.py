@@ -17,7 +17,7 @@ from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.schema_types import Duration, File, Name, Positive, Section, Windows
+from notifier.settings.schema_types import BurstRule, Duration, File, Name, Positive, Section, Windows
 from notifier.settings.users_files import Entry
 from notifier.units import UNITS, format_duration
 
@@ -34,6 +34,11 @@ class UserSettings(Section):
 
     windows: Windows = ()
     gap_us: Duration = Field(default=0, alias="gap")
+    burst: BurstRule | None = None
+
+    def policy(self) -> Policy:
+        """Return these rules."""
+        return Policy().replaced(self.windows, self.gap_us, self.burst)
 
 
 class OverrideSettings(Section):
@@ -41,6 +46,11 @@ class OverrideSettings(Section):
 
     windows: Windows | None = None
     gap_us: Duration | None = Field(default=None, alias="gap")
+    burst: BurstRule | None = None
+
+    def policy(self, everyone: Policy) -> Policy:
+        """Return these rules, and those of everyone for what is not given."""
+        return everyone.replaced(self.windows, self.gap_us, self.burst)
 
 
 class CategorySettings(UserSettings):
@@ -159,19 +169,19 @@ class Settings(Section):
 
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
-        everyone = Policy(self.user.windows, self.user.gap_us)
+        everyone = self.user.policy()
         return Policies(
             everyone,
-            {name: everyone.replaced(tier.windows, tier.gap_us) for name, tier in self.tiers.items()},
+            {name: tier.policy(everyone) for name, tier in self.tiers.items()},
             {
-                user: entry if isinstance(entry, str) else everyone.replaced(entry.windows, entry.gap_us)
+                user: entry if isinstance(entry, str) else entry.policy(everyone)
                 for user, entry in (*self.users.items(), *self._users_in_files.items())
             },
             {
                 name: Category(
                     name=name,
                     lane=category.lane,
-                    policy=Policy(category.windows, category.gap_us),
+                    policy=category.policy(),
                     expires_us=category.expires_us,
                     bypass=category.bypass,
                     attempts=category.attempts,

@@ -22,8 +22,8 @@ from notifier.settings.schema_types import (
     Name,
     Positive,
     Rate,
+    Rates,
     Section,
-    Windows,
 )
 from notifier.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
 from notifier.units import UNITS
@@ -134,7 +134,7 @@ class ApnsLimits(Section):
     """What Apple itself admits; an empty list holds nothing back."""
 
     # Defaults by factory, as all that the JSON Schema cannot say.
-    background: Windows = Field(default_factory=lambda: (Window(3, UNITS["h"]),))
+    background: Rates = Field(default_factory=lambda: (Window(3, UNITS["h"]),))
 
 
 class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
@@ -204,7 +204,7 @@ class BurstSettings(Section):
 class FcmLimits(Section):
     """What Google itself admits; an empty list, or null, holds nothing back."""
 
-    device: Windows = Field(default_factory=lambda: (Window(240, UNITS["m"]), Window(5_000, UNITS["h"])))
+    device: Rates = Field(default_factory=lambda: (Window(240, UNITS["m"]), Window(5_000, UNITS["h"])))
     collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
     project: Rate | None = Field(default_factory=lambda: Window(600_000, UNITS["m"]))
 

@@ -8,14 +8,16 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict
 
 from notifier.policy import Window
-from notifier.settings import checks
+from notifier.settings import checks, rule_forms
 from notifier.settings.checks import duration
 from notifier.units import UNITS
 
 Duration = Annotated[int, duration(least_us=0)]
 Positive = Annotated[int, duration(least_us=UNITS["ms"])]
-Rate = Annotated[Window, checks.WINDOW]
-Windows = Annotated[tuple[Annotated[Window, checks.WINDOW], ...], checks.WINDOWS]
+Rate = Annotated[Window, checks.RATE]
+Rates = Annotated[tuple[Rate, ...], checks.WINDOWS]
+Windows = Annotated[tuple[Annotated[Window, rule_forms.WINDOW], ...], checks.WINDOWS]
+BurstRule = Annotated[rule_forms.BurstRule, rule_forms.BURST]
 File = Annotated[Path, checks.FILE]
 AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
 HttpsEndpoint = Annotated[str, checks.HTTPS]

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from notifier.errors import SettingsError
+from notifier.policy import Policy
 from notifier.settings.checks import MAX_WINDOWS, check_user
 from notifier.settings.errors import line_of
+from notifier.settings.rule_forms import BurstRule, burst_cell, window
 from notifier.settings.yaml_source import YamlError, decode
-from notifier.units import Window, format_duration, parse_duration, parse_window
+from notifier.units import Window, format_duration, parse_duration
 
-COLUMNS: Final = ("user", "tier", "windows", "gap")
+COLUMNS: Final = ("user", "tier", "windows", "gap", "burst")
 NO_WINDOWS: Final = "none"  # in a cell; an empty one is as under `user`
 MOST_BYTES: Final = 50_000_000
 MOST_PROBLEMS: Final = 50
@@ -27,6 +29,11 @@ class Override(NamedTuple):
 
     windows: tuple[Window, ...] | None
     gap_us: int | None
+    burst: BurstRule | None = None
+
+    def policy(self, everyone: Policy) -> Policy:
+        """Return these rules, and those of everyone for what is not given."""
+        return everyone.replaced(self.windows, self.gap_us, self.burst)
 
 
 Entry: TypeAlias = str | Override  # the name of a tier, or rules
@@ -53,7 +60,14 @@ def as_written(entries: Mapping[str, Entry]) -> dict[str, Any]:
 
 def _rules(entry: Override) -> dict[str, Any]:
     windows = {} if entry.windows is None else {"windows": [str(window) for window in entry.windows]}
-    return windows | ({} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)})
+    gap = {} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)}
+    return windows | gap | ({} if entry.burst is None else {"burst": _burst(entry.burst)})
+
+
+def _burst(burst: BurstRule) -> str | dict[str, Any]:
+    if burst == "none":
+        return burst
+    return {"capacity": burst.limit, "refill": str(Window(1, burst.every_us))}
 
 
 def files_at(place: Path) -> list[Path]:
@@ -148,15 +162,15 @@ def _of_user(user: str) -> Wrong | None:
 
 
 def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
-    tier, windows, gap = (cells.get(name, "").strip() for name in COLUMNS[1:])
-    if tier and (windows or gap):
+    tier, windows, gap, burst = (cells.get(name, "").strip() for name in COLUMNS[1:])
+    if tier and (windows or gap or burst):
         return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
     if tier:
         return tier if tier in tiers else Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
     try:
-        parsed = () if windows == NO_WINDOWS else tuple(parse_window(part) for part in windows.split())
+        parsed = () if windows == NO_WINDOWS else tuple(window(part) for part in windows.split())
         if len(parsed) > MAX_WINDOWS:
             return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} can be looked after for each send")
-        return Override(parsed if windows else None, parse_duration(gap) if gap else None)
+        return Override(parsed if windows else None, parse_duration(gap) if gap else None, burst_cell(burst))
     except ValueError as error:
         return Wrong(str(error))

@@ -162,7 +162,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [-1/day]}", ("1:18: user.windows[0]: '-1/day': a limit cannot be negative; "
          "it must be at least 1")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
-        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap"),
+        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst"),
         ("user:", "1:6: user: must be a mapping of keys, is empty; write {} or delete the key"),
         ("catgories: {}", "1:1: catgories: unknown key; did you mean categories?"),
         ("users: {1: quit}", "1:12: users.1: unknown tier 'quit'; there are none under tiers"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from notifier.errors import SettingsError
-from notifier.policy import Policy, Window
+from notifier.policy import Burst, Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings
 from notifier.settings.users_files import as_written
 from workers.reload import read
@@ -52,6 +52,18 @@ def test_a_folder(tmp_path: Path) -> None:
     assert found.policies().for_user("b").gap_us == 3 * S
 
 
+def test_a_burst_in_a_cell(tmp_path: Path) -> None:
+    """`none` is no burst; an empty cell is as under `user`. Large limits are counted in buckets."""
+    config = "user: {burst: {capacity: 3, refill: 1/m}}\nusers_from: users.csv\n"
+    found = load(tmp_path, "user,windows,burst\na,,20 1/3m\nb,2000/day,\nc,,none\n", config)
+    policies = found.policies()
+    assert policies.for_user("a") == Policy(burst=Burst(20, 3 * MINUTE))
+    assert policies.for_user("b") == Policy((Window(2000, DAY, 15 * MINUTE),), burst=Burst(3, MINUTE))
+    assert policies.for_user("c").is_empty
+    written = as_written(found.users_in_files)
+    assert [written["a"]["burst"], written["c"]["burst"]] == [{"capacity": 20, "refill": "1/3m"}, "none"]
+
+
 WRONG = {
     "usr,tier\n": ":1: must name the columns: user, and any of tier, windows, gap",
     "": "users_from",
@@ -61,6 +73,8 @@ WRONG = {
     "user,windows\na,10/fortnight\n": ":2: '10/fortnight': unknown unit 'fortnight'",
     "user,windows\na,0/minute\n": ":2: '0/minute': the limit must be at least 1",
     "user,gap\na,5\n": ":2: '5': a number without a unit",
+    "user,burst\na,20\n": ":2: refill: '' is not a rate",
+    "user,burst\na,many 1/m\n": ":2: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
     "user,gap\n,5s\n": ":2: '' is not a user's id",
     "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv:2 already; keep one",
     'user,gap\n"a,5s\n': "is not CSV",

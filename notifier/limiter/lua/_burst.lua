@@ -14,14 +14,21 @@ end
 
 local function drain(full, at, burst) return math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2]) end
 
--- burst_next: the first µs at which `cost` more are in the bucket.
+-- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come, and
+-- as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the course
+-- of time, each for one that is taken out anyway, and the least that comes of it is right.
 local function burst_next(sent, burst, cost)
   local full, at = burst_state(sent, burst)
   local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MOST_REPLAYED)
   -- Only where the rule is new there are so many: as if the bucket had been empty then.
   if #sends == 2 * MOST_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
-  for i = #sends, 2, -2 do full = drain(full, tonumber(sends[i]), burst) end
-  return full - (burst[1] - cost) * burst[2]
+  local left, free = #sends / 2, burst[1] - cost
+  local opens = left <= free and full - (free - left) * burst[2] or math.huge
+  for i = #sends, 2, -2 do
+    full, left = drain(full, tonumber(sends[i]), burst), left - 1
+    if left <= free then opens = math.min(opens, full - (free - left) * burst[2]) end
+  end
+  return opens
 end
 
 -- keep_burst: takes what may no longer be taken back into the state, now and then or if it is to leave the set.

@@ -2,6 +2,7 @@
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
 --   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace and #turn beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
+--   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see _counts.lua, _burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua
 --   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs}, see _flight.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again

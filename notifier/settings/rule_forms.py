@@ -1,0 +1,143 @@
+"""Rules as people write them in YAML and CSV: windows in their short and long form, and bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from notifier.policy import MOST_BUCKETS, Burst
+from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, kind
+from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
+
+MOST_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
+MOST_EXACT: Final = 10_000  # about 1 MB for each user who fills it
+AUTOMATIC_BUCKETS: Final = 96  # of a day a quarter of an hour
+MOST_CAPACITY: Final = 100
+
+NONE: Final = "none"
+BurstRule = Burst | Literal["none"]
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    del schema["default"]  # it depends on the limit
+
+
+class WindowForm(BaseModel):
+    """The long form of a window, as editors are told of it; `window` reads it."""
+
+    model_config = ConfigDict(extra="forbid")
+    limit: Annotated[int, Field(ge=1)]
+    interval: INTERVAL_TEXT
+    precision: Literal["exact"] | DURATION_TEXT = Field(default="exact", json_schema_extra=_without_default)
+
+
+class BurstForm(BaseModel):
+    """A burst, as editors are told of it; `burst` reads it."""
+
+    model_config = ConfigDict(extra="forbid")
+    capacity: Annotated[int, Field(ge=1, le=MOST_CAPACITY)]
+    refill: RATE_TEXT
+
+
+def window(value: object) -> Window:
+    """A window: `2000/day`, or {limit, interval, precision}. Raises ValueError, saying what would be right."""
+    if isinstance(value, str):
+        return automatic(parse_window(value))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
+    _check_keys(value, "limit", "interval", may=("precision",))
+    rate = parse_window(f"{_whole(value, 'limit')}/{_text(value, 'interval')}")
+    if "precision" not in value:
+        return automatic(rate)
+    precision = _text(value, "precision")
+    if precision == "exact":
+        if rate.limit > MOST_EXACT:
+            raise ValueError(f"{rate}: exact is for limits up to {MOST_EXACT}, as each send is kept; give a precision")
+        return rate
+    return replace(rate, precision_us=_precision_us(rate, precision))
+
+
+def automatic(rate: Window) -> Window:
+    """The window itself, or one that counts in buckets where the limit is large."""
+    if rate.limit <= MOST_AUTOMATIC:
+        return rate
+    return replace(rate, precision_us=-(-rate.interval_us // AUTOMATIC_BUCKETS))
+
+
+def _precision_us(rate: Window, text: str) -> int:
+    try:
+        precision_us = parse_duration(text, least_us=UNITS["ms"], most_us=rate.interval_us)
+    except ValueError as error:
+        raise ValueError(f"precision: {error}, or exact") from None
+    least_us = -(-rate.interval_us // MOST_BUCKETS)
+    if precision_us < least_us:
+        least = format_duration(-(-least_us // UNITS["ms"]) * UNITS["ms"])
+        raise ValueError(f"precision: {shown(text)} makes over {MOST_BUCKETS} buckets of {rate}; give {least} or more")
+    return precision_us
+
+
+def burst(value: object) -> BurstRule:
+    """A burst: {capacity, refill}, or `none`. Raises ValueError, saying what would be right."""
+    if value == NONE:
+        return "none"
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a mapping such as {{capacity: 20, refill: 1/3m}}, or none, is {kind(value)}")  # noqa: TRY004
+    _check_keys(value, "capacity", "refill")
+    return burst_of(_whole(value, "capacity"), _text(value, "refill"))
+
+
+def burst_of(capacity: int, refill: str) -> Burst:
+    """So many at once, and then as many as `refill` says, one by one; raises ValueError."""
+    if not 1 <= capacity <= MOST_CAPACITY:
+        raise ValueError(f"capacity: must be from 1 to {MOST_CAPACITY}, is {capacity}")
+    try:
+        rate = parse_window(refill)
+    except ValueError as error:
+        raise ValueError(f"refill: {error}") from None
+    every_us = -(-rate.interval_us // rate.limit)
+    if every_us < UNITS["ms"]:
+        raise ValueError(f"refill: {shown(refill)} is more than one in each ms; use windows, or none at all")
+    if capacity * every_us > LONGEST_US:
+        raise ValueError(f"takes over {format_duration(LONGEST_US)} to refill; give less capacity, or refill faster")
+    return Burst(capacity, every_us)
+
+
+def burst_cell(text: str) -> BurstRule | None:
+    """A burst in a cell of a table, `20 1/3m`; an empty one is None."""
+    if not text or text == NONE:
+        return "none" if text else None
+    capacity, _, refill = text.partition(" ")
+    if not capacity.isdecimal():
+        raise ValueError(f"{shown(text)} is not a burst; write capacity and refill, such as '20 1/3m', or none")
+    return burst_of(int(capacity), refill)
+
+
+def _check_keys(value: Mapping[Any, object], *must: str, may: tuple[str, ...] = ()) -> None:
+    known = (*must, *may)
+    for key in value:
+        if key not in known:
+            raise ValueError(f"unknown key {shown(key)}; known are {', '.join(known)}")
+    for key in must:
+        if key not in value:
+            raise ValueError(f"{key} is missing; give {', '.join(must)}")
+
+
+def _whole(value: Mapping[Any, object], key: str) -> int:
+    number = value[key]
+    if type(number) is not int:
+        raise ValueError(f"{key}: must be a whole number, is {kind(number)}")
+    return number
+
+
+def _text(value: Mapping[Any, object], key: str) -> str:
+    text = value[key]
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"{key}: must be text such as 1d, is {kind(text)}")  # noqa: TRY004
+    return str(text)  # of a bare number, the parser asks for the unit
+
+
+WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | WindowForm)
+BURST: Final = PlainValidator(burst, json_schema_input_type=Literal["none"] | BurstForm)

@@ -1,0 +1,84 @@
+"""Windows and bursts as they stand in YAML: what each form means, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from notifier.errors import SettingsError
+from notifier.policy import Burst, Policy, Window
+from notifier.settings import parse_settings
+
+MINUTE, DAY = 60_000_000, 86_400_000_000
+
+
+def user(rules: str) -> Policy:
+    return parse_settings(f"user: {{{rules}}}").policies().for_user("ann")
+
+
+def test_a_large_limit_is_counted_in_buckets_unless_somebody_says_otherwise() -> None:
+    """Up to 1,000 is exact, and up to 10,000 on request; a precision holds as it is written."""
+    assert user("windows: [1000/day]").windows == (Window(1000, DAY),)
+    assert user("windows: [1001/day]").windows == (Window(1001, DAY, 15 * MINUTE),)
+    assert user("windows: [{limit: 2000, interval: day}]").windows == (Window(2000, DAY, 15 * MINUTE),)
+    assert user("windows: [{limit: 9000, interval: 1d, precision: exact}]").windows == (Window(9000, DAY),)
+    assert user("windows: [{limit: 5, interval: 1d, precision: 5m}]").windows == (Window(5, DAY, 5 * MINUTE),)
+
+
+def test_the_windows_of_a_policy_share_their_buckets() -> None:
+    """As fine as the finest asks for, but never more than 1,000 for the longest; exact windows have no part in it."""
+    assert user("windows: [2000/day, 9000/week]").precision_us == 15 * MINUTE
+    assert user("windows: [2000/hour, 20000/week]").precision_us == 7 * DAY // 1000
+    assert user("windows: [10/minute, 2000/day]").precision_us == 15 * MINUTE
+    assert user("windows: [10/minute, 100/day]").precision_us == 0
+
+
+def test_what_the_providers_admit_is_exact() -> None:
+    """Limits of devices are counted one by one, as their windows are short."""
+    limits = parse_settings("providers: {fcm: {client: console, limits: {device: [5000/h]}}}").policies().limits
+    assert limits.fcm_device == Policy((Window(5000, 60 * MINUTE),))
+
+
+def test_a_burst_is_capacity_and_refill() -> None:
+    """A refill of several in an interval comes one by one; `none` takes away what `user` gives."""
+    assert user("burst: {capacity: 20, refill: 1/3m}").burst == Burst(20, 3 * MINUTE)
+    assert user("burst: {capacity: 5, refill: 4/minute}").burst == Burst(5, MINUTE // 4)
+    text = (
+        "user: {burst: {capacity: 5, refill: 1/m}}\ntiers: {free: {burst: none}, same: {}}\nusers: {a: free, b: same}"
+    )
+    policies = parse_settings(text).policies()
+    assert policies.for_user("a").is_empty
+    assert policies.for_user("b").burst == policies.for_user("c").burst == Burst(5, MINUTE)
+
+
+WRONG = {
+    "windows: [{limit: 2000, interval: 1d, precision: 2d}]": "precision: '2d' is outside",
+    "windows: [{limit: 2000, interval: 1d, precision: 1s}]": "precision: '1s' makes over 1000 buckets",
+    "windows: [{limit: 2000, interval: 1d, precision: 3}]": "precision: '3': a number without a unit",
+    "windows: [{limit: 20000, interval: 1d, precision: exact}]": "exact is for limits up to 10000",
+    "windows: [{limit: 0, interval: 1d}]": "the limit must be at least 1",
+    "windows: [{limit: 5, interval: 0s}]": "the interval '0s' is outside what is allowed",
+    "windows: [{limit: 5, interval: 36500d}]": "the interval '36500d' is outside",
+    "windows: [{limit: 5, interval: fortnight}]": "unknown unit 'fortnight'",
+    "windows: [{limit: many, interval: 1d}]": "limit: must be a whole number, is text",
+    "windows: [{limit: 5, interval: [1d]}]": "interval: must be text such as 1d, is a list",
+    "windows: [{limit: 5, intervall: 1d}]": "unknown key 'intervall'; known are limit, interval, precision",
+    "windows: [{limit: 5}]": "interval is missing; give limit, interval",
+    "windows: [7]": "must be a rate such as 10/minute or 5/10s, is a number",
+    "burst: 5": "must be a mapping such as {capacity: 20, refill: 1/3m}, or none, is a number",
+    "burst: {capacity: 0, refill: 1/m}": "capacity: must be from 1 to 100, is 0",
+    "burst: {capacity: 5}": "refill is missing; give capacity, refill",
+    "burst: {capacity: 5, refill: 3m}": "refill: '3m' is not a rate",
+    "burst: {capacity: 5, refill: 5000/s}": "is more than one in each ms",
+    "burst: {capacity: 100, refill: 1/52w}": "takes over 366d to refill",
+}
+
+
+@pytest.mark.parametrize("rules", WRONG)
+def test_what_is_wrong_is_said_at_its_place(rules: str) -> None:
+    """One line: the file, where, which key, what would be right."""
+    with pytest.raises(SettingsError) as refused:
+        user(rules)
+    (line,) = str(refused.value).splitlines()
+    place = "user.windows[0]" if rules.startswith("windows") else "user.burst"
+    assert f"{place}: " in line
+    assert WRONG[rules] in line

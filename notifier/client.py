@@ -21,6 +21,7 @@ from notifier.errors import InvalidNotificationError, NotReplicatedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
 from notifier.limiter import Limiter, RedisLimiter, lines
+from notifier.limiter.moves import fenced
 from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
@@ -262,9 +263,11 @@ class Notifier:
         """By what `send_many` accepts each hundred, for one call of it."""
         return nullcontext(self._enqueue)
 
-    def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
+    def _enqueue(self, jobs: Sequence[lines.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         call = lines.enqueue(jobs, dedupe_for_us=self._settings.dedupe_for_us, timeout_s=JOB_TIMEOUT_S, stamp=stamp)
+        if fence is not None:
+            call = fenced(call, fence)
         if not self._settings.redis.wait_replicas:
             return self._run(call)
         try:

@@ -12,8 +12,11 @@ from redis.exceptions import RedisError
 from notifier.connection import unusable
 
 LOOK: Final = 500  # keys in one step
-OF_A_USER: Final = tuple(f"notifier:{kind}:{{".encode() for kind in ("lines", "line", "sent", "usage", "flight"))
+OF_A_USER: Final = tuple(
+    f"notifier:{kind}:{{".encode() for kind in ("lines", "line", "sent", "counts", "burst", "usage", "flight", "away")
+)
 JOB: Final = b"rq:job:"
+LIVE: Final = frozenset({b"queued", b"scheduled", b"started"})
 
 
 def residents(redis: Redis) -> Iterator[set[str]]:
@@ -26,9 +29,14 @@ def residents(redis: Redis) -> Iterator[set[str]]:
     try:
         while cursor:
             cursor, keys = client.scan(max(cursor, 0), count=LOOK)
-            yield {user for key in keys if (user := _user_in(key))} | _of_jobs(client, keys)
+            yield residents_in(client, keys)
     except RedisError as error:
         raise unusable(error) from error
+
+
+def residents_in(redis: Any, keys: list[bytes]) -> set[str]:
+    """The users of whom one of these keys tells something that has not ended."""
+    return {user for key in keys if (user := _user_in(key))} | _of_jobs(redis, keys)
 
 
 def user_of(meta: bytes | None) -> str | None:
@@ -49,10 +57,10 @@ def _user_in(key: bytes) -> str | None:
 
 
 def _of_jobs(client: Any, keys: list[bytes]) -> set[str]:
-    """Of those jobs that have not ended: the others are a record, and are looked up where they are."""
+    """Of those jobs that wait or are being sent: the others are a record, and are looked up where they are."""
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
             if key.startswith(JOB):
-                pipe.hmget(key, "meta", "push_outcome")
+                pipe.hmget(key, "meta", "status")
         found = pipe.execute()
-    return {user for meta, outcome in found if outcome is None and (user := user_of(meta))}
+    return {user for meta, status in found if status in LIVE and (user := user_of(meta))}

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from threading import Event
 from typing import Final, TypeVar
 
+from redis import Redis
+
 from notifier.client import Notifier, Status
-from notifier.errors import (
-    LimiterUnreachableError,
-    NotifierError,
-    NotReplicatedError,
-    RedisUnusableError,
-    ShardsUnusableError,
-)
+from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.feedback import Gone
 from notifier.limiter import Hold, Permit, RedisLimiter, lines
+from notifier.limiter.moves import MovedError
 from notifier.limiter.routes import Held
 from notifier.policy import Policy, Rules
 from notifier.settings import Settings
-from notifier.shards import Map, connect_all, on_shard
+from notifier.shards import Map, Route, connect_all, on_shard
+from notifier.spread import Patience, Spread, unusable_shards
 
 T = TypeVar("T")
 LOOK_EVERY_S: Final = 1.0  # for dead tokens, where the shards have no more: a blocking read waits on one server alone
@@ -41,8 +38,9 @@ class ShardedNotifier(Notifier):
         clients = self._stack.enter_context(connect_all(settings))
         super().__init__(clients[settings.redis.shards[0].name], settings)
         self._map = Map.of(settings.redis)
+        self._clients = clients
         self._at = {name: Notifier(client, settings) for name, client in clients.items()}
-        self.limiter = ShardedLimiter(self._map, {name: RedisLimiter(client) for name, client in clients.items()})
+        self.limiter = ShardedLimiter(self._map, clients)
 
     def close(self) -> None:
         """Close the connections to all shards."""
@@ -83,7 +81,7 @@ class ShardedNotifier(Notifier):
                 except RedisUnusableError as error:
                     dead[name] = error
             if dead:
-                raise _unusable(dead)
+                raise unusable_shards(dead)
             if not follow:
                 return
             if not found:
@@ -100,16 +98,17 @@ class ShardedNotifier(Notifier):
                 if answer != unknown:
                     return answer
         if dead:
-            raise _unusable(dead)
+            raise unusable_shards(dead)
         return unknown
 
-    def _enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
+    def _enqueue(self, jobs: Sequence[lines.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
+        assert fence is None
         with self._sending() as enqueue:
             return enqueue(jobs)
 
     @contextmanager
     def _sending(self) -> Iterator[Callable[[Sequence[lines.Job]], list[str]]]:
-        spread = _Spread(self._map, {name: notifier._enqueue for name, notifier in self._at.items()})  # noqa: SLF001
+        spread = Spread(self._map, self._clients, {name: notifier._enqueue for name, notifier in self._at.items()})  # noqa: SLF001
         try:
             yield spread.enqueue
         except NotifierError:
@@ -118,55 +117,12 @@ class ShardedNotifier(Notifier):
         spread.check()
 
 
-class _Spread:
-    """One call of `send` or `send_many`: every hundred parted by shard, a round trip to each; and what was refused."""
-
-    def __init__(self, of: Map, enqueue: Mapping[str, Callable[[Sequence[lines.Job]], list[str]]]) -> None:
-        self._map = of
-        self._enqueue = enqueue
-        self._dead: dict[str, RedisUnusableError] = {}
-        self._refused: list[int] = []
-        self._seen = 0
-
-    def enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
-        """Accept a hundred. The job ids; none once something was refused, so that what is told in order has no hole."""
-        job_ids: dict[int, str] = {}
-        unsure: NotReplicatedError | None = None
-        for name, places in self._parted(jobs).items():
-            try:
-                if name not in self._dead:
-                    found = self._enqueue[name]([jobs[place] for place in places])
-                    job_ids |= zip(places, found, strict=True)
-                    continue
-            except NotReplicatedError as error:
-                unsure = error
-                continue
-            except RedisUnusableError as error:
-                self._dead[name] = error
-            self._refused += [self._seen + place for place in places]
-        self._seen += len(jobs)
-        if unsure is not None:
-            raise unsure
-        return [] if self._refused else [job_ids[place] for place in range(len(jobs))]
-
-    def check(self) -> None:
-        """Raise ShardsUnusableError if something was refused."""
-        if self._refused:
-            raise _unusable(self._dead, sorted(self._refused), self._seen)
-
-    def _parted(self, jobs: Sequence[lines.Job]) -> dict[str, list[int]]:
-        parted: dict[str, list[int]] = {}
-        for place, job in enumerate(jobs):
-            parted.setdefault(self._map.home(json.loads(job.meta)["user"]), []).append(place)
-        return parted
-
-
 class ShardedLimiter:
     """A `Limiter` over shards: each user's is the one where the user lives."""
 
-    def __init__(self, of: Map, limiters: Mapping[str, RedisLimiter]) -> None:
+    def __init__(self, of: Map, clients: Mapping[str, Redis]) -> None:
         self._map = of
-        self._limiters = limiters
+        self._clients = clients
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.acquire`."""
@@ -185,17 +141,16 @@ class ShardedLimiter:
         return self._ask(user, lambda limiter: limiter.reset(user, *categories))
 
     def _ask(self, user: str, ask: Callable[[RedisLimiter], T]) -> T:
-        name = self._map.home(user)
-        try:
-            return ask(self._limiters[name])
-        except LimiterUnreachableError as error:
-            raise LimiterUnreachableError(f"shard {name}: {error}") from error
-
-
-def _unusable(
-    dead: Mapping[str, RedisUnusableError], refused: Sequence[int] = (), tried: int = 0
-) -> ShardsUnusableError:
-    why = "; ".join(f"shard {name}: {error}" for name, error in dead.items())
-    if tried > 1:
-        why += f"; {len(refused)} of {tried} were not accepted, those of the others were"
-    return ShardsUnusableError(why, tuple(dead), tuple(refused))
+        route, patience = Route(self._map, user), Patience()
+        while True:
+            try:
+                return ask(RedisLimiter(self._clients[route.shard], fence={user: route.leaves}))
+            except MovedError as moved:
+                try:
+                    route.follow(moved.users[user])
+                    if route.waits:
+                        patience.wait()
+                except RedisUnusableError as error:
+                    raise LimiterUnreachableError(str(error)) from None
+            except LimiterUnreachableError as error:
+                raise LimiterUnreachableError(f"shard {route.shard}: {error}") from error

@@ -7,14 +7,16 @@ the user's has the user. When one of N is added or removed, only its own share o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Self
 
 from notifier.connection import address, ask, connect
 from notifier.errors import RedisUnusableError, SettingsError, ShardsUnusableError
+from notifier.limiter.moves import HERE, MOVES, ON_THE_WAY
 from notifier.settings import RedisSettings, Settings
 
 if TYPE_CHECKING:
@@ -37,28 +39,57 @@ def home(user: str, shards: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Which shards there are. joining: users are being moved to these; draining: from these."""
+    """Which shards there are. joining: users are being moved to these."""
 
     names: Sequence[str]
     joining: frozenset[str] = frozenset()
-    draining: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, redis: RedisSettings) -> Self:
         """The map of a configuration."""
         return cls(
-            [shard.name for shard in redis.shards],
-            frozenset(shard.name for shard in redis.shards if shard.joining),
-            frozenset(shard.name for shard in redis.shards if shard.draining),
+            [shard.name for shard in redis.shards], frozenset(shard.name for shard in redis.shards if shard.joining)
         )
 
-    def home(self, user: str, *, without: str = "") -> str:
-        """Where a user lives, or is to live once the moves are done. without: a shard that is found to be draining."""
-        return home(user, [name for name in self.names if name not in self.draining and name != without])
+    def home(self, user: str, *, without: Container[str] = ()) -> str:
+        """Where a user lives, or is to live once the moves are done. without: shards that are found to be drained."""
+        return home(user, [name for name in self.names if name not in without])
 
     def before(self, user: str) -> str:
-        """Where a user lived before the moves, and may live still."""
-        return home(user, [name for name in self.names if name not in self.joining])
+        """Where a user lived before shards joined, and may live still."""
+        return self.home(user, without=self.joining)
+
+
+class Route:
+    """Where a user is looked for: first where the map says, then where each shard says that the user has gone.
+
+    waits: the user is on the way from there to another, which takes some milliseconds.
+    """
+
+    def __init__(self, of: Map, user: str) -> None:
+        self.shard = of.before(user)
+        self.leaves = self.shard != of.home(user)
+        self.waits = False
+        self._map = of
+        self._user = user
+        self._left: set[str] = set()
+
+    def follow(self, at: str) -> None:
+        """Go where the fence says; see `limiter.moves.MovedError`.
+
+        Raises ShardsUnusableError where that is no shard of this configuration.
+        """
+        self.waits = at.startswith(ON_THE_WAY)
+        if self.waits:
+            return
+        self._left.add(self.shard)
+        if not at and self._left.issuperset(self._map.names):
+            raise ShardsUnusableError("all shards are drained; nobody lives on them", tuple(self._map.names))
+        self.shard, self.leaves = at or self._map.home(self._user, without=self._left), False
+        if self.shard not in self._map.names:
+            raise ShardsUnusableError(
+                f"a user has moved to the shard {self.shard!r}, which redis.shards does not list here", (self.shard,)
+            )
 
 
 @contextmanager
@@ -79,7 +110,14 @@ def connect_all(settings: Settings | RedisSettings) -> Iterator[Mapping[str, Red
 @contextmanager
 def connect_home(settings: Settings, user: str) -> Iterator[tuple[str, Redis]]:
     """The name of the shard on which a user lives, and a client to it; '' and its client, where there is one Redis."""
-    name = Map.of(settings.redis).home(user) if settings.redis.shards else ""
+    name = Map.of(settings.redis).before(user) if settings.redis.shards else ""
+    while name:
+        with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
+            at = ask(partial(client.hget, MOVES, user))
+        moved = at.decode() if isinstance(at, bytes) else HERE
+        if moved == HERE or moved.startswith(ON_THE_WAY):
+            break
+        name = moved
     with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
         yield name, client
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
+from notifier.limiter.moves import fenced
 from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
 from notifier.limiter.scripts import Call, run, script
 from notifier.policy import Category, Policy, Rules
@@ -53,8 +55,9 @@ class RedisLimiter:
     Raises LimiterUnreachableError where Redis cannot be asked: then nothing may be sent.
     """
 
-    def __init__(self, redis: Any, *, clock: str = "") -> None:
-        """clock: for tests alone, µs since the epoch in place of Redis's clock."""
+    def __init__(self, redis: Any, *, clock: str = "", fence: Mapping[str, bool] | None = None) -> None:
+        """clock: for tests alone, µs since the epoch in place of Redis's clock. fence: see `moves.fenced`."""
+        self._fence = fence
         self._redis = redis
         self.clock = clock
 
@@ -101,7 +104,7 @@ class RedisLimiter:
 
     def _run(self, call: Call[T]) -> T:
         try:
-            return run(self._redis, call)
+            return run(self._redis, call if self._fence is None else fenced(call, self._fence))
         except RedisError as error:
             raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
 

@@ -28,11 +28,12 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script `lua/<name>.lua`, with its includes in place."""
-    source = _INCLUDE.sub(lambda m: "\n".join(_read(piece) for piece in m[1].split()), _read(name))
+    source = _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), read_piece(name))
     return Script(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
 
 
-def _read(name: str) -> str:
+def read_piece(name: str) -> str:
+    """The text of `lua/<name>.lua`, as it stands there."""
     return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 

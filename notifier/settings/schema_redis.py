@@ -22,13 +22,6 @@ class ShardSettings(Section):
     url: Annotated[str, checks.REDIS_URL] = Field(repr=False)
     password_file: File | None = None
     joining: bool = False
-    draining: bool = False
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if self.joining and self.draining:
-            raise wrong_at("draining", "stands beside joining; a shard does one of the two")
-        return self
 
 
 def _named_by_its_url(value: Any) -> Any:
@@ -58,8 +51,8 @@ class RedisSettings(Section):
         names = [shard.name for shard in self.shards]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise wrong_at("shards", f"{twice[0]!r} stands there twice; each shard needs a name of its own")
-        if all(shard.joining or shard.draining for shard in self.shards):
-            raise wrong_at("shards", "all are joining or draining; one at least must stay")
+        if all(shard.joining for shard in self.shards):
+            raise wrong_at("shards", "all are joining; there must be one that the users live on")
         return self
 
     def which(self, given: str | None) -> str:

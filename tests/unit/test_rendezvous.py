@@ -59,10 +59,10 @@ def test_the_order_of_the_list_is_of_no_account(user: str, names: list[str]) -> 
 
 
 def test_a_map_knows_where_a_user_was_and_is_to_be() -> None:
-    """Who lived on a draining shard lives elsewhere now; a joining one has its share, and had nobody."""
-    between = Map(NAMES, joining=frozenset("d"), draining=frozenset("a"))
+    """A joining shard is to have its share, and had nobody; a drained one has nobody any more."""
+    between = Map(NAMES, joining=frozenset("d"))
     for user in USERS[:200]:
-        assert between.home(user) == home(user, ["b", "c", "d"])
+        assert between.home(user, without="a") == home(user, ["b", "c", "d"])
         assert between.before(user) == home(user, ["a", "b", "c"])
 
 
@@ -83,10 +83,10 @@ def test_shards_are_named_or_named_by_their_urls() -> None:
         ("{shards: redis://one}", "redis.shards: must be a list such as"),
         ("{shards: [http://one]}", "redis.shards[0].url: is not the URL of a Redis"),
         ("{shards: [{name: a b, url: redis://one}]}", "redis.shards[0].name: is not a shard's name"),
-        ("{shards: [{name: a, url: redis://one, drains: true}]}", "drains: unknown key; did you mean draining?"),
+        ("{shards: [{name: a, url: redis://one, joins: true}]}", "joins: unknown key; did you mean joining?"),
         ("{shards: [redis://one, redis://one]}", "redis.shards: 'one' stands there twice"),
         ("{url: redis://one, shards: [redis://two]}", "redis.url: stands beside shards; give one of the two"),
-        ("{shards: [{name: a, url: redis://one, draining: true}]}", "redis.shards: all are joining or draining"),
+        ("{shards: [{name: a, url: redis://one, joining: true}]}", "redis.shards: all are joining; there must be one"),
         ("{shards: ['redis://:hunter2@one']}", "redis.shards[0]: holds a password"),
     ],
 )

@@ -67,9 +67,14 @@ local function line_up(now, id, rank, join)
   if type(expires_in) == 'number' and not (expires_in <= MOST_EXPIRES) then return 'stock' end -- NaN is not either
 
   local order, deadline, expected = job[3], job[6], nil
+  local leaves = is_leaving(user)
   if not order then
     order, deadline = first_time(now, key, meta, job[6], job[7])
-    if join then order, expected = join(id, key, user, category, meta.collapse_id, order) end
+    if join and not leaves then order, expected = join(id, key, user, category, meta.collapse_id, order) end
+  end
+  if leaves then
+    put_aside(now, id, user, category, origin, order)
+    return nil
   end
   local lane, fresh = open_line(user, category, origin, rank)
   if fresh then expected = seconds(now)

@@ -11,7 +11,7 @@
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`.
---! include _clock _keys _alarm _lineup _routes _end _collapse _full
+--! include _clock _keys _alarm _leaving _lineup _routes _end _collapse _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}} end

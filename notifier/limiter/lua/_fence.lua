@@ -1,0 +1,23 @@
+-- What stands before a script that takes something on for users, where there are several shards: do they live here? While
+-- users are being moved, notifier:moves tells (see leave.lua): user -> '=' here, '>b' on the way to b, 'b' gone to b; and
+-- under '' what is being done: 'listing' or 'listed', with ' all' behind it where all are to leave. The last of ARGV is
+-- the users, JSON {user: whether the caller knows that it is to leave}; the script itself does not see it.
+-- Returns, and nothing is done, {{user, where it is or '' for where it is to be, …}} if some do not live here.
+do
+  local users = cjson.decode(table.remove(ARGV))
+  if redis.call('EXISTS', 'notifier:moves') == 1 then
+    local doing, gone = redis.call('HGET', 'notifier:moves', '') or '', {}
+    for user, leaves in pairs(users) do
+      local at = redis.call('HGET', 'notifier:moves', user)
+      if not at and (leaves or doing:find(' all$')) then
+        if doing:find('^listing') then redis.call('HSET', 'notifier:moves', user, '=')
+        elseif doing ~= '' then at = '' end
+      end
+      if at and at ~= '=' then
+        gone[#gone + 1] = user
+        gone[#gone + 1] = at
+      end
+    end
+    if #gone > 0 then return {gone} end
+  end
+end

@@ -1,0 +1,17 @@
+-- Who is on the way to another shard, or has gone there: what falls due for them here is put aside, and goes after them.
+--   notifier:away:{user}  hash category -> lane, what notifier:lines:{user} was: without that, nobody here sends
+local moving -- looked up once in a call
+local function is_leaving(user)
+  if moving == nil then moving = redis.call('EXISTS', 'notifier:moves') == 1 end
+  return moving and (redis.call('HGET', 'notifier:moves', user) or '=') ~= '='
+end
+
+local function away_key(user) return 'notifier:away:{' .. user .. '}' end
+
+-- put_aside: a job at its place in a line that nobody here sends from.
+local function put_aside(now, id, user, category, origin, order)
+  redis.call('HSET', away_key(user), category, origin)
+  redis.call('ZADD', line_key(user, category), order, id)
+  redis.call('HSET', job_key(id), 'push_order', order, 'status', 'scheduled')
+  redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now), id)
+end

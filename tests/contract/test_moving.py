@@ -1,0 +1,297 @@
+"""Users move from one shard to another: all that is theirs comes along, once, wherever the move is killed."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.client import Pipeline
+from support import note
+
+from notifier import Hold, Notification, Permit, Policy, Window, moving
+from notifier.embedded import EmbeddedRedis
+from notifier.limiter import lines
+from notifier.limiter.moves import MOVES
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.moving import LOCK, MoveError, Mover
+from notifier.policy import LANES
+from notifier.residents import residents
+from notifier.settings import Settings, parse_settings
+from notifier.sharded import ShardedNotifier
+from notifier.shards import home
+
+HOUR_US = 3_600_000_000
+HELD = Policy(windows=(Window(1, HOUR_US),))
+
+
+class KilledError(Exception):
+    pass
+
+
+class Pair:
+    """Two shards, `old` and `new`, and no worker but what `work` does."""
+
+    def __init__(self, old: EmbeddedRedis, new: EmbeddedRedis) -> None:
+        self.old: Any = Redis.from_url(old.url)
+        self.new: Any = Redis.from_url(new.url)
+        for client in (self.old, self.new):
+            client.flushall()
+        self.settings = _settings(old, new)
+        self.producer = ShardedNotifier(self.settings)
+        names = (f"{name}{n}" for n in range(20) for name in ("user-", "Zoë }{ "))
+        self.users = [user for user in names if home(user, ("old", "new")) == "old"][:3]
+
+    def close(self) -> None:
+        self.producer.close()
+        self.old.close()
+        self.new.close()
+
+    def mover(self, everybody: bool = True) -> Mover:
+        return Mover(
+            source="old",
+            clients={"old": self.old, "new": self.new},
+            home=lambda _: "new",
+            categories=["chat", "default"],
+            everybody=everybody,
+            keep_failed_us=HOUR_US,
+            on_progress=lambda _: pull(self.old),
+        )
+
+    def waiting(self, redis: Any, user: str) -> list[str]:
+        """The titles that wait in a user's line, in order."""
+        return [_title(redis, job_id) for job_id in redis.zrange(f"notifier:line:{{{user}}}:default", 0, -1)]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[EmbeddedRedis, EmbeddedRedis]]:
+    with EmbeddedRedis() as old, EmbeddedRedis() as new:
+        yield old, new
+
+
+@pytest.fixture
+def pair(servers: tuple[EmbeddedRedis, EmbeddedRedis]) -> Iterator[Pair]:
+    with closing(Pair(*servers)) as made:
+        yield made
+
+
+def _settings(old: EmbeddedRedis, new: EmbeddedRedis) -> Settings:
+    shards = [{"name": "old", "url": old.url}, {"name": "new", "url": new.url}]
+    console = {"client": "console"}
+    document = {
+        "redis": {"shards": shards},
+        "user": {"windows": ["1/1h"]},
+        "categories": {"default": {"lane": "default"}, "chat": {"lane": "urgent"}},
+        "providers": {"apns": console, "fcm": console},
+    }
+    return parse_settings(json.dumps(document))
+
+
+def _title(redis: Any, job_id: bytes) -> str:
+    call = json.loads(zlib.decompress(redis.hget(b"rq:job:" + job_id, "data")))
+    return str(call[3]["title"])
+
+
+def pull(redis: Any) -> list[tuple[str, str, int]]:
+    return run(redis, lines.pull(most=100, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
+
+
+def lease(redis: Any, settings: Settings, users: list[tuple[str, str, int]]) -> list[lines.Leased]:
+    table = RuleTable(settings.policies())
+    return run(redis, lines.admit(users, table, most=50, lease_us=60_000_000, worker="w", lanes=LANES)).leased
+
+
+def settle(redis: Any, settings: Settings, job: lines.Leased, *, state: lines.State = "delivered") -> None:
+    done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, state, "delivered")
+    table = RuleTable(settings.policies())
+    kept = {"keep_failed_us": HOUR_US, "keep_delivered_us": HOUR_US, "keep_feedback_us": HOUR_US}
+    assert run(redis, lines.settle([done], table, worker="w", **kept)) == [True]
+
+
+def fill(pair: Pair) -> dict[str, list[str]]:
+    """Each user: one delivered, six that wait, one of tomorrow. Returns who waits, in order."""
+    for user in pair.users:
+        for n in range(6):
+            pair.producer.send(note(user, f"{n}", dedupe_key=f"key-{n}", expires_in=600), job_id=_id(user, n))
+        pair.producer.send(note(user, "high", priority="high"))
+        pair.producer.send(note(user, "tomorrow", send_at=datetime.now(UTC) + timedelta(days=1)))
+    leased = lease(pair.old, pair.settings, pull(pair.old))
+    assert len(leased) == len(pair.users)
+    for job in leased:
+        settle(pair.old, pair.settings, job)
+    return {user: pair.waiting(pair.old, user) for user in pair.users}
+
+
+def check(pair: Pair, before: dict[str, list[str]], sent_us: dict[str, float]) -> None:
+    """All of it is on the new shard, once and in order; nothing and nobody is on the old one."""
+    assert not any(residents(pair.old))
+    assert not pair.old.zcard("notifier:later")
+    fresh = Notification(user=pair.users[0], devices=note(pair.users[0]).devices, title="newest")
+    pair.producer.send(fresh)
+    pull(pair.new)
+    for user, titles in before.items():
+        assert pair.waiting(pair.new, user) == titles + ["newest"] * (user == fresh.user)
+        ((_, at),) = pair.new.zrange(f"notifier:sent:{{{user}}}", 0, -1, withscores=True)
+        assert sent_us[user] <= at < sent_us[user] + 10_000_000, "counted, no earlier than it was"
+        assert pair.new.pttl(f"notifier:sent:{{{user}}}") > 0
+        assert pair.new.hget(f"notifier:usage:{{{user}}}", "delivered") == b"1"
+        again = pair.producer.send(note(user, "again", dedupe_key="key-3"))
+        assert again == _id(user, 3), "a dedupe key is known wherever its user is"
+        assert pair.producer.status(_id(user, 3)).state == "waiting"  # type: ignore[union-attr]
+    assert pair.new.zcard("notifier:later") == len(pair.users)
+    assert lease(pair.new, pair.settings, pull(pair.new)) == [], "what was sent there counts here"
+    deadline = int(pair.new.hget(f"rq:job:{_id(pair.users[0], 3)}", "push_deadline"))
+    assert 590_000_000 < deadline - _now_us(pair.new) < 600_000_000
+    assert not pair.new.keys("notifier:arrived:*")
+
+
+def _now_us(redis: Any) -> int:
+    seconds, us = redis.time()
+    return int(seconds * 1_000_000 + us)
+
+
+def sent(pair: Pair) -> dict[str, float]:
+    return {user: pair.old.zrange(f"notifier:sent:{{{user}}}", 0, -1, withscores=True)[0][1] for user in pair.users}
+
+
+def test_all_that_is_a_users_comes_along(pair: Pair) -> None:
+    """Lines in order, what was sent, what waits for its time, deadlines, counts, dedupe keys: all come along."""
+    before = fill(pair)
+    sent_us = sent(pair)
+    assert before[pair.users[0]] == ["0", "1", "2", "3", "4", "5"], "the urgent one was sent first"
+    progress = pair.mover().run()
+    assert (progress.users, progress.jobs) == (3, 3 * 7)
+    check(pair, before, sent_us)
+
+
+def test_a_move_may_be_killed_at_any_step(
+    servers: tuple[EmbeddedRedis, EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before or after any of its writes, a move is gone on with by the next: nothing lost, nothing doubled."""
+    steps = 1
+    while True:
+        with closing(Pair(*servers)) as pair:
+            before = fill(pair)
+            sent_us = sent(pair)
+            with monkeypatch.context() as patched:
+                for whole, step in dying(steps):
+                    patched.setattr(*whole, step)
+                patched.setattr(Mover, "_hold", lambda _: None)
+                killed = dies(pair.mover())
+            pair.old.delete(LOCK)  # its time has passed
+            pair.mover().run()
+            check(pair, before, sent_us)
+        if not killed:
+            break
+        steps += 3
+    assert steps > 30
+
+
+WRITES = frozenset({"EVALSHA", "HSET", "HDEL", "DEL", "ZADD", "SET", "PEXPIRE"})
+
+
+def dying(step: int) -> list[tuple[tuple[Any, str], Callable[..., Any]]]:
+    """What sends commands, killed at this of the writes or pipelines: before it or, at every second step, after it."""
+    left = step
+
+    def wrapped(whole: Callable[..., Any], *, always: bool) -> Callable[..., Any]:
+        def send(self: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= always or arguments[0] in WRITES
+            if left == 0 and step % 2:
+                raise KilledError
+            answer = whole(self, *arguments, **options)
+            if left == 0:
+                raise KilledError
+            return answer
+
+        return send
+
+    return [
+        ((Redis, "execute_command"), wrapped(Redis.execute_command, always=False)),
+        ((Pipeline, "execute"), wrapped(Pipeline.execute, always=True)),
+    ]
+
+
+def dies(mover: Mover) -> bool:
+    try:
+        mover.run()
+    except KilledError:
+        return True
+    return False
+
+
+def test_who_has_something_in_flight_is_waited_for(pair: Pair) -> None:
+    """Two shards never send for one user at once: what a worker holds is settled before anything moves."""
+    user = pair.users[0]
+    for n in range(3):
+        pair.producer.send(note(user, f"{n}"))
+    (job,) = lease(pair.old, pair.settings, pull(pair.old))
+    seen = []
+
+    def looks(progress: moving.Progress) -> None:
+        seen.append(progress.waiting)
+        assert not pair.new.exists(f"notifier:sent:{{{user}}}")
+        assert pull(pair.old) == [], "nothing more is given out there"
+        if len(seen) == 3:
+            settle(pair.old, pair.settings, job)
+            mover.on_progress = lambda _: None
+
+    mover = pair.mover()
+    mover.on_progress = looks
+    mover.run()
+    assert seen == [1, 1, 1]
+    pull(pair.new)
+    assert pair.waiting(pair.new, user) == ["1", "2"]
+    assert lease(pair.new, pair.settings, [(user, "default", _now_us(pair.new))]) == [], (
+        "the one that was in flight counts"
+    )
+
+
+def test_the_new_clock_may_be_behind_or_ahead(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are told by the new shard's clock: a send is never taken to be earlier than it was."""
+    before = fill(pair)
+    sent_us = sent(pair)
+    ahead_us = 7_000_000
+    clock = moving.State.__init__
+
+    def skewed(self: Any, *arguments: Any) -> None:
+        clock(self, *arguments)
+        self.ahead_us += ahead_us
+
+    monkeypatch.setattr(moving.State, "__init__", skewed)
+    pair.mover().run()
+    for user in before:
+        ((_, at),) = pair.new.zrange(f"notifier:sent:{{{user}}}", 0, -1, withscores=True)
+        assert 0 <= at - sent_us[user] - ahead_us < 1_000_000
+
+
+def test_a_producer_of_an_older_configuration_is_sent_on(pair: Pair) -> None:
+    """It goes where its map says, is told better, and follows; so it is for users whom nobody knew."""
+    user, newcomer = pair.users[0], pair.users[1]
+    assert isinstance(pair.producer.limiter.acquire(user, HELD), Permit)
+    pair.mover().run()
+    assert pair.old.hget(MOVES, user) == b"new"
+    job_id = pair.producer.send(note(user))
+    assert pair.new.exists(f"rq:job:{job_id}")
+    assert isinstance(pair.producer.limiter.acquire(user, HELD), Hold)
+    pair.producer.send_many([note(newcomer), note(user)])
+    assert pair.old.llen("rq:queue:default") == 0
+    assert pair.new.llen("rq:queue:default") == 3
+
+
+def test_one_at_a_time(pair: Pair) -> None:
+    """Two drains of one shard do not meet: the second ends with a line."""
+    pair.old.set(LOCK, "somebody", px=60_000)
+    with pytest.raises(MoveError, match=r"users of old are being moved already"):
+        pair.mover().run()
+
+
+def _id(user: str, n: int) -> str:
+    return f"{user.encode().hex()}-{n}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -33,6 +33,7 @@ class Watch:
         self._worker = worker
         self._queues = [f"rq:queue:{lane}" for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
+        self._waits = False
         self.wake = asyncio.Event()
         self.kept = False
 
@@ -55,8 +56,10 @@ class Watch:
             else:
                 self._listen("notifier:relief", self._called)
                 timeout = LISTEN_S
+            self._waits = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), max(0.0, timeout))
+            self._waits = False
         self.wake.clear()
 
     async def call(self) -> None:
@@ -81,10 +84,15 @@ class Watch:
     async def _pushed(self, queue: str) -> None:
         # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
         with contextlib.suppress(RedisError, OSError):
-            if await self._blocking.blmove(queue, queue, LISTEN_S, "LEFT", "LEFT"):
-                self.wake.set()
+            await self._heard(lambda: self._blocking.blmove(queue, queue, LISTEN_S, "LEFT", "LEFT"))
 
     async def _called(self, key: str) -> None:
         with contextlib.suppress(RedisError, OSError):
-            if await self._blocking.blpop([key], timeout=LISTEN_S):
-                self.wake.set()
+            await self._heard(lambda: self._blocking.blpop([key], timeout=LISTEN_S))
+
+    async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
+        # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
+        while not await listen():
+            if not self._waits:
+                return
+        self.wake.set()

@@ -1,48 +1,29 @@
 """The engine with a null provider and every rule in force, beside RQ's SimpleWorker with a no-op, in one run.
 
-The queue is filled under another name while no worker looks, and renamed into place when all of them are up:
-what is timed is the work, not the start of Python.
+The queue is filled under another name while no worker looks, and renamed into place when all of them are up. Beside it
+the floor: what a loop of three scripts does without any rules.
 """
 
 from __future__ import annotations
-
-import contextlib
-from collections.abc import Iterator
 
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from benchmarks.harness import Figure, at_least, await_that, await_workers, child, median, own_redis, total
+from benchmarks.floor import floor_seconds
+from benchmarks.harness import Figure, at_least, await_that, await_workers, child, median, own_redis
 from benchmarks.null_worker import RATES
-from notifier import Device, Notification, Notifier
+from benchmarks.workload import QUEUE, STAGED, Delivered, deliver_staged, notifications
+from notifier import Notifier
 from notifier.settings import parse_settings
 
-QUEUE = "rq:queue:default"
-STAGED = "benchmarks:staged"
-PER_USER = 5
 
-
-def notifications(count: int) -> Iterator[Notification]:
-    """So many, five to a user, with a body of 200 bytes."""
-    users = max(1, count // PER_USER)
-    for n in range(count):
-        yield Notification(user=f"u{n % users}", devices=[Device("fcm", "x" * 40)], title="hi", body="b" * 200)
-
-
-def push_seconds(redis: Redis, url: str, count: int, workers: int) -> float:
-    """Seconds in which so many of our workers deliver so many notifications."""
+def push(redis: Redis, url: str, count: int, workers: int) -> Delivered:
+    """What it takes so many of our workers to deliver so many notifications."""
     redis.flushall()
     Notifier(redis, parse_settings(RATES)).send_many(notifications(count))
     redis.rename(QUEUE, STAGED)
-    with contextlib.ExitStack() as stack:
-        for _ in range(workers):
-            stack.enter_context(child(["-m", "benchmarks.null_worker", "push", url]))
-        await_workers(redis, workers)
-        await_that(lambda: bool(redis.exists("notifier:watch")), "a worker on watch")
-        redis.config_resetstat()
-        redis.rename(STAGED, QUEUE)
-        return await_that(lambda: total(redis, "delivered") >= count, "all to be delivered", 300, 0.01)
+    return deliver_staged(redis, url, count, workers)
 
 
 def simple_seconds(redis: Redis, url: str, count: int) -> float:
@@ -63,19 +44,29 @@ def simple_seconds(redis: Redis, url: str, count: int) -> float:
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Jobs a second, and their ratio to RQ's in the same run; medians, the three taken in turns."""
-    rounds, count = (1, 5_000) if quick else (3, 20_000)
-    one, two, peer = [], [], []
+    """Jobs a second, and their ratios in the same run; medians, all taken in turns, a ratio that of its round."""
+    rounds, count = (1, 5_000) if quick else (5, 20_000)
+    one, two, peer, floor, redis_us = [], [], [], [], []
     with own_redis() as (server, redis):
         for _ in range(rounds):
             peer.append(1_000 / simple_seconds(redis, server.url, 1_000))
-            one.append(count / push_seconds(redis, server.url, count, 1))
-            two.append(count / push_seconds(redis, server.url, count, 2))
-    base = median(peer)
+            floor.append(count / floor_seconds(redis, count))
+            alone = push(redis, server.url, count, 1)
+            one.append(count / alone.seconds)
+            redis_us.append(alone.redis_us)
+            two.append(count / push(redis, server.url, count, 2).seconds)
     return [
-        Figure("RQ SimpleWorker, no-op", base, "jobs/s"),
+        Figure("RQ SimpleWorker, no-op", median(peer), "jobs/s"),
+        Figure("a bare loop of three Lua scripts", median(floor), "jobs/s", None, "no rules, nothing of RQ's"),
         Figure("engine, 1 worker", median(one), "jobs/s"),
         Figure("engine, 2 workers", median(two), "jobs/s"),
-        Figure("engine, 1 worker, to RQ", median(one) / base, "x", at_least(10), "aim: 20"),
-        Figure("engine, 2 workers, to RQ", median(two) / base, "x", at_least(10), "aim: 20"),
+        Figure("engine, 1 worker: Redis CPU", median(redis_us), "µs a job"),
+        Figure("engine, 1 worker, to RQ", _ratio(one, peer), "x", at_least(20)),
+        Figure("engine, 2 workers, to RQ", _ratio(two, peer), "x", at_least(20)),
+        Figure("engine, 2 workers to 1", _ratio(two, one), "x", at_least(1.25)),
+        Figure("engine, 1 worker, to the bare loop", _ratio(one, floor), "x", None, "aim: 0.5"),
     ]
+
+
+def _ratio(rates: list[float], to: list[float]) -> float:
+    return median([rate / other for rate, other in zip(rates, to, strict=True)])

@@ -9,9 +9,9 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from benchmarks.engine import notifications
 from benchmarks.harness import Figure, at_least, median, own_redis
 from benchmarks.null_worker import RATES
+from benchmarks.workload import notifications
 from notifier import Notifier
 from notifier.settings import parse_settings
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from redis import Redis
 
-from benchmarks.engine import notifications
 from benchmarks.fleet import notification, start_fleet
 from benchmarks.harness import Figure, at_most, await_that, own_redis
 from benchmarks.null_worker import RATES
+from benchmarks.workload import notifications
 from notifier import Notifier
 from notifier.limiter import RedisLimiter
 from notifier.policy import Policy

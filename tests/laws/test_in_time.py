@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
+from benchmarks.priority import overload
 from benchmarks.scenarios import IDEAL_DRAIN_S, acquire_together, bystanders, drain, gates
 from notifier.embedded import EmbeddedRedis
 from notifier.simulators.laws import percentile
@@ -45,3 +46,12 @@ def test_gates_open_on_time_with_idle_workers() -> None:
     assert min(found.lateness_us) >= 0
     assert percentile(found.lateness_us, 0.5) <= 5_000
     assert percentile(found.lateness_us, 0.99) <= 25_000
+
+
+def test_an_urgent_one_passes_thousands_that_are_due() -> None:
+    """Law 9: with 20,000 due in the lowest lane an urgent one leaves within 100 ms; in a flood of them those still go."""
+    found = overload(20_000, 30, 1_000)
+
+    assert len(found.late_us) == 30
+    assert percentile(found.late_us, 0.99) <= 100_000
+    assert found.share >= 0.05

@@ -49,7 +49,7 @@ def test_gates_open_on_time_with_idle_workers() -> None:
 
 
 def test_an_urgent_one_passes_thousands_that_are_due() -> None:
-    """Law 9: with 20,000 due in the lowest lane an urgent one leaves within 100 ms; in a flood of them those still go."""
+    """Law 9: with 20,000 due in the lowest lane an urgent one leaves in 100 ms; in a flood of them those still go."""
     found = overload(20_000, 30, 1_000)
 
     assert len(found.late_us) == 30

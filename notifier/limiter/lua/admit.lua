@@ -35,8 +35,8 @@ local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - ro
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
-  local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
-  line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
+  local first = redis.call('ZRANGE', line.key, 0, 1)
+  line.head, line.more = first[1], first[2]
   line.least, line.parked, line.at = nil, nil, nil
   return line.head
 end
@@ -62,6 +62,7 @@ local function lines_of(user, user_policy, fields)
     end
   end
   if #lines > 1 then
+    for _, line in ipairs(lines) do line.order = tonumber(redis.call('ZSCORE', line.key, line.head)) end
     local sign = (several and turn % EVERY == EVERY - 1) and -1 or 1
     table.sort(lines, function(a, b)
       if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end

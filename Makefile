@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 
   --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server chaos bench soak bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server chaos bench bench-sizes soak bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ chaos: setup  ## 20,000 notifications through workers of which 66 are killed; so
 
 bench: setup  ## what it is measured by, each figure beside its bar
 	@$(BIN)/python -m benchmarks
+
+bench-sizes: setup  ## what a message costs beside a million that wait; minutes, and 2 GB of memory
+	@$(BIN)/python -m benchmarks --only sizes
 
 soak: setup  ## a worker's memory over half an hour of steady traffic
 	@$(BIN)/python -m benchmarks.soak

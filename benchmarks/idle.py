@@ -15,7 +15,7 @@ WORKERS = 24
 
 def measure(*, quick: bool) -> list[Figure]:
     """Redis's share of a core while all are idle, and the time from the call of the producer to the wire."""
-    workers, seconds, jobs = (6, 3.0, 20) if quick else (WORKERS, 10.0, 100)
+    workers, seconds, jobs = (6, 3.0, 20) if quick else (WORKERS, 10.0, 300)
     with start_fleet({}, workers=workers) as fleet, fleet.notifier() as notifier:
         time.sleep(2)  # the last of them come to rest
         share = cpu_share(fleet.redis, seconds)

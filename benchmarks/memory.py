@@ -1,19 +1,20 @@
-"""What Redis keeps: for ten recent sends of a user, and for a notification that waits."""
+"""What Redis keeps: for a user with ten recent sends, for a notification that waits, and for one that was delivered."""
 
 from __future__ import annotations
 
 from redis import Redis
 
 from benchmarks.fleet import notification, start_fleet
-from benchmarks.harness import Figure, at_most, await_that, own_redis
+from benchmarks.harness import Figure, at_most, await_that, child, own_redis, total
 from benchmarks.null_worker import RATES
 from benchmarks.workload import notifications
-from notifier import Notifier
+from notifier import Device, Notification, Notifier
 from notifier.limiter import RedisLimiter
 from notifier.policy import Policy
 from notifier.settings import parse_settings
 from notifier.units import Window
 
+PERMITS_SO_FAR = 10**9  # they are numbers, and take the more room the larger they are
 TEN = Policy((Window(10, 60_000_000),))
 
 
@@ -39,10 +40,13 @@ def measure(*, quick: bool) -> list[Figure]:
         empty = used(redis)
         notifier.send_many(notifications(waiting))
         queued = (used(redis) - empty) / waiting
+    idle, delivered = _after(users)
     return [
         Figure("ten recent sends of a user", ten_sends, "bytes", at_most(400), "a plain Lua zset: 272 to 296"),
+        Figure("an idle user with ten recent sends, all keys", idle, "bytes", at_most(400)),
         Figure("a queued notification, body of 200 bytes", queued, "bytes", None, "a job of RQ's: 700"),
         Figure("a waiting notification, body of 200 bytes", _in_line(waiting), "bytes", at_most(1_500)),
+        Figure("a delivered notification", delivered, "bytes", at_most(150), "for keep_delivered"),
     ]
 
 
@@ -56,3 +60,17 @@ def _in_line(waiting: int) -> float:
         fleet.await_ended(users)
         await_that(lambda: not fleet.redis.exists("rq:queue:default", "notifier:leases"), "all to line up")
         return (used(fleet.redis) - empty) / waiting
+
+
+def _after(users: int) -> tuple[float, float]:
+    """What is left of a user to whom ten were sent by the user's own rules, and of each of these."""
+    count = 10 * users
+    with own_redis() as (server, redis):
+        redis.set("notifier:seq", PERMITS_SO_FAR)
+        notifier, device = Notifier(redis, parse_settings(RATES)), Device("fcm", "x" * 40)
+        notifier.send_many(Notification(f"u{n % users}", [device], title="hi", category="bulk") for n in range(count))
+        with child(["-m", "benchmarks.null_worker", "push", server.url]):
+            await_that(lambda: total(redis, "delivered") == count, "all to be delivered")
+        keys = redis.scan_iter("notifier:*{u1}*", count=10_000)
+        of_user = sum(int(redis.memory_usage(key, samples=0) or 0) for key in keys)
+        return of_user, int(redis.memory_usage("notifier:delivered", samples=0) or 0) / count

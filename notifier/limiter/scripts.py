@@ -52,6 +52,7 @@ def run(redis: Any, call: Call[T]) -> T:
     try:
         reply = redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
     except NoScriptError:
+        redis.script_load(call.script.source)  # by itself: to be compiled takes as long as to run
         reply = redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
     return call.decode(reply)
 
@@ -61,5 +62,6 @@ async def run_async(redis: Any, call: Call[T]) -> T:
     try:
         reply = await redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
     except NoScriptError:
+        await redis.script_load(call.script.source)
         reply = await redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
     return call.decode(reply)

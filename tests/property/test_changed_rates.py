@@ -11,7 +11,7 @@ from model import Send, Sends
 from test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from world import LANES, START, Flight, S, World
 
-from notifier.limiter import lines
+from notifier.limiter import MemoryLimiter, Permit, lines
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.policy import Category, Policies, Policy, Window
@@ -132,6 +132,32 @@ def test_a_backlog_follows_the_new_rules_from_the_moment_of_the_change(
     assert times == ideal(old, new, count, START + after_us)
     assert [flight.leased.job_id for flight, _ in world.sent] == sorted(world.told)
     assert world.ended == {"delivered": count}
+
+
+kinds = st.builds(
+    lambda longest, precision_us, others, gap_us: Policy((Window(longest, HORIZON, precision_us), *others), gap_us),
+    st.integers(3, 30),
+    st.sampled_from([0, S, 20 * S, M]),
+    st.lists(st.builds(Window, st.integers(2, 6), spans, st.sampled_from([0, S, 20 * S])), max_size=2),
+    st.sampled_from([0, 0, 5 * S]),
+)
+waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
+
+
+@given(
+    st.lists(kinds, min_size=2, max_size=4), st.lists(st.tuples(waits, st.integers(0, 30)), min_size=30, max_size=150)
+)
+@settings(max_examples=100)
+def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], asked: list[tuple[int, int]]) -> None:
+    """Law 1 for the rules in force, where windows become bucketed and exact again: nothing sent before is forgotten."""
+    now, policy, sent = START, rules[0], list[int]()
+    limiter = MemoryLimiter(lambda: now)
+    for wait_us, n in asked:
+        now += wait_us
+        policy = rules[n] if n < len(rules) else policy
+        if isinstance(limiter.acquire("ann", policy), Permit):
+            assert not violations(now, policy, sent)
+            sent.append(now)
 
 
 def test_one_a_minute_becomes_ten_a_minute(redis: Redis) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +16,7 @@ from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
 from notifier.policy import Policies
 from notifier.settings import Settings, load_settings
-from notifier.settings.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode
+from notifier.settings.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 from notifier.settings.users_files import files_at
 
 CHUNK: Final = 500  # gates in one call
@@ -84,11 +83,10 @@ class Reload:
 
     async def _load(self) -> tuple[Settings, Policies] | None:
         try:
-            rates = None
-            if self._published.version:
-                rates = json.loads(await self._redis.hget(KEY, "rates") or b"{}")
+            applied = await self._redis.hget(KEY, "rates") or b"" if self._published.version else None
+            settings, policies = await asyncio.to_thread(read, self._path, applied)
+            if applied is not None:
                 await self._until(self._published.at_us)
-            settings, policies = await asyncio.to_thread(read, self._path, rates)
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
@@ -128,13 +126,16 @@ class Reload:
                 return
 
 
-def read(path: Path, rates: Mapping[str, Any] | None) -> tuple[Settings, Policies]:
-    """Read the file, without stopping other threads for long. Raise SettingsError for what cannot be used."""
+def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
+    """Read the file, without stopping other threads for long. Raise SettingsError for what cannot be used.
+
+    applied: rates as they were published, in the place of the file's.
+    """
     # The collector would stop the event loop's thread as well, a fifth of a second for the users of a large file, to
     # find that they are no garbage. They stay, so it need not look at them again either.
     gc.disable()
     try:
-        settings = load_settings(path, rates=rates)
+        settings = load_settings(path, rates=None if applied is None else read_rates(applied))
         policies = settings.policies()
         gc.freeze()
     finally:

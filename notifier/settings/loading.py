@@ -117,6 +117,7 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
             settings.take_users(users.entries)
             users_digest = users.digest
         settings.name_rates(version_of(rates_in(source.data), users_digest))
+        source.forget_places()
         return settings
     problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
     lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SECTIONS: Final = ("user", "tiers", "users", "categories")
-KEY: Final = "notifier:rates"  # hash {version, at: µs, rates: JSON of the sections}
+KEY: Final = "notifier:rates"  # hash {version, at: µs, rates: the sections, see `_written`}
+PART: Final = 1_000  # entries of a section in a line
 
 # What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
 VERSION, SOURCE, PROBLEM = "rates_version", "rates_from", "rates_problem"
@@ -32,8 +33,12 @@ def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
 
     users_digest: of the files of users, where there are any.
     """
-    given = {name: rates[name] for name in SECTIONS if rates.get(name)}
-    return hashlib.sha256((json.dumps(given, sort_keys=True) + users_digest).encode()).hexdigest()[:12]
+    whole = hashlib.sha256(users_digest.encode())
+    for name in SECTIONS:
+        entries = rates.get(name) or {}
+        for key in sorted(entries):  # one by one: no call is so long that a worker's sends would wait for it
+            whole.update(json.dumps([name, key, entries[key]], sort_keys=True).encode())
+    return whole.hexdigest()[:12]
 
 
 def rates_in(data: Any) -> dict[str, Any]:
@@ -46,14 +51,33 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     seconds, us = redis.time()
     made = Published(version_of(rates), int(seconds) * 1_000_000 + int(us) + delay_us)
     # One command, so that nobody reads a part of it.
-    redis.hset(KEY, mapping={"version": made.version, "at": made.at_us, "rates": json.dumps(dict(rates))})
+    redis.hset(KEY, mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
     return made
 
 
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     """What is published, and the rates themselves; None where nothing is."""
     version, at_us, rates = redis.hmget(KEY, "version", "at", "rates")
-    return decode(version, at_us), None if rates is None else json.loads(rates)
+    return decode(version, at_us), None if rates is None else read_rates(rates)
+
+
+def _written(rates: Mapping[str, Any]) -> str:
+    """JSON lines, each some entries of one section: a worker that reads them is never stopped for all of it at once."""
+    lines = []
+    for name, section in rates.items():
+        entries = list(section.items())
+        parts = (dict(entries[first : first + PART]) for first in range(0, len(entries), PART))
+        lines += [json.dumps({name: part}) for part in parts]
+    return "\n".join(lines)
+
+
+def read_rates(written: bytes) -> dict[str, Any]:
+    """The sections, as plain data, out of the field `rates`."""
+    rates: dict[str, Any] = {}
+    for line in written.splitlines():
+        for name, entries in json.loads(line).items():
+            rates.setdefault(name, {}).update(entries)
+    return rates
 
 
 def withdraw(redis: Any) -> bool:

@@ -21,6 +21,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 MAX_BYTES: Final = 5_000_000
 MAX_DEPTH: Final = 20
+PIECE: Final = 1_000_000
 
 # What looks like a private key, with its PEM armour or as bare base64.
 _KEY_MATERIAL: Final = re.compile(r"-----BEGIN|\A[A-Za-z0-9+/=\s]{120,}\Z")
@@ -69,6 +70,12 @@ class Source:
     values: dict[Path, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
+    def forget_places(self) -> None:
+        """Free the places one by one: a large file's at once would stop the sends of a worker that reads it."""
+        for places in (self.keys, self.values):
+            while places:
+                places.popitem()
+
 
 def decode(raw: bytes, most: int = MAX_BYTES) -> str:
     """Return the text in a file's bytes; raise YamlError if it is larger than `most` or not UTF-8."""
@@ -99,7 +106,9 @@ def read_yaml(text: str) -> Source:
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise YamlError(f"is larger than {MAX_BYTES // 1_000_000} MB; a configuration this large is a mistake")
-    if (found := _UNPRINTABLE.search(text)) is not None:
+    # Piece by piece: a worker that reads a large file sends meanwhile, and one search of it all would stop that.
+    pieces = (_UNPRINTABLE.search(text, at, at + PIECE) for at in range(0, len(text), PIECE))
+    if (found := next(filter(None, pieces), None)) is not None:
         mark = Mark(text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start()))
         raise YamlError(f"the character U+{ord(found[0]):04X} is not allowed in YAML; delete it", mark)
     try:

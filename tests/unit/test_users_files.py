@@ -144,7 +144,7 @@ def test_reading_fifty_thousand_does_not_stop_the_event_loop(tmp_path: Path) -> 
     load(tmp_path, "user,tier,windows,gap\n" + rows)
 
     async def longest_pause() -> float:
-        pauses, reading = [], asyncio.create_task(asyncio.to_thread(read, tmp_path / "n.yaml", None))
+        pauses, reading = [], asyncio.create_task(asyncio.to_thread(read, tmp_path / "n.yaml"))
         while not reading.done():
             begun = time.perf_counter()
             await asyncio.sleep(0)

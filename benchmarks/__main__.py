@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks import acquire, engine, enqueue, idle, memory, priority, rates, sizes, timeliness
+from benchmarks import acquire, engine, enqueue, idle, memory, priority, rates, shards, sizes, timeliness
 from benchmarks.harness import Figure
 
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
@@ -20,6 +20,7 @@ ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "idle": idle.measure,
     "rates": rates.measure,
     "priority": priority.measure,
+    "shards": shards.measure,
     "sizes": sizes.measure,
 }
 LONG: Final = {"sizes"}  # minutes and gigabytes: measured where they are asked for

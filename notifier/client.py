@@ -68,6 +68,7 @@ class Notifier:
         """`from_config` builds one from the YAML."""
         self._redis = redis
         self._settings = settings
+        self._at_once = CHUNK
         self._policies = settings.policies()
         self._platforms = settings.providers.platforms()
         self.limiter: Limiter = RedisLimiter(redis)
@@ -145,7 +146,7 @@ class Notifier:
                         chunk.append(self._job(notification, _checked(job_id)))
                     except InvalidNotificationError as error:
                         raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-                    if len(chunk) == CHUNK:
+                    if len(chunk) == self._at_once:
                         flush()
             finally:
                 flush()

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from redis import Redis
 
-from notifier.client import Notifier, Status
+from notifier.client import CHUNK, Notifier, Status
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.feedback import Gone
 from notifier.limiter import Hold, Permit, RedisLimiter, lines
@@ -38,6 +38,7 @@ class ShardedNotifier(Notifier):
         clients = self._stack.enter_context(connect_all(settings))
         super().__init__(clients[settings.redis.shards[0].name], settings)
         self._map = Map.of(settings.redis)
+        self._at_once = CHUNK * len(clients)  # about a hundred for each
         self._clients = clients
         self._at = {name: Notifier(client, settings) for name, client in clients.items()}
         self.limiter = ShardedLimiter(self._map, clients)

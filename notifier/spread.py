@@ -1,4 +1,4 @@
-"""One call of `send` or `send_many` over shards: every hundred parted by shard, and what could not be accepted."""
+"""One call of `send` or `send_many` over shards: what is sent parted by shard, and what could not be accepted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from redis import Redis
 
+from notifier.client import CHUNK
 from notifier.connection import ask
 from notifier.errors import NotReplicatedError, RedisUnusableError, ShardsUnusableError
 from notifier.limiter import lines
@@ -46,7 +47,7 @@ class Patience:
 
 
 class Spread:
-    """Accepts the notifications of one call, a round trip to each shard that a hundred of them touch."""
+    """Accepts the notifications of one call, a round trip to a shard for a hundred of them."""
 
     def __init__(self, of: Map, clients: Mapping[str, Redis], enqueue: Mapping[str, Enqueue]) -> None:
         self.map = of
@@ -58,15 +59,15 @@ class Spread:
         self._seen = 0
 
     def enqueue(self, jobs: Sequence[lines.Job]) -> list[str]:
-        """Accept a hundred. The job ids; none once something was refused, so that what is told in order has no hole."""
-        hundred = _Hundred(self, jobs)
-        while hundred.left:
-            hundred.ask_all()
-        self._refused += [self._seen + place for place in hundred.refused]
+        """Accept some. The job ids; none once something was refused, so that what is told in order has no hole."""
+        some = _Some(self, jobs)
+        while some.left:
+            some.ask_all()
+        self._refused += [self._seen + place for place in some.refused]
         self._seen += len(jobs)
-        if hundred.unsure is not None:
-            raise hundred.unsure
-        return [] if self._refused else [hundred.job_ids[place] for place in range(len(jobs))]
+        if some.unsure is not None:
+            raise some.unsure
+        return [] if self._refused else [some.job_ids[place] for place in range(len(jobs))]
 
     def check(self) -> None:
         """Raise ShardsUnusableError if something was refused."""
@@ -74,7 +75,7 @@ class Spread:
             raise unusable_shards(self.errors, sorted(self._refused), self._seen)
 
 
-class _Hundred:
+class _Some:
     """Some jobs by their places: what is left of them, and what became of the others."""
 
     def __init__(self, spread: Spread, jobs: Sequence[lines.Job]) -> None:
@@ -94,7 +95,8 @@ class _Hundred:
             route = self._routes[self._users[place]]
             parted[route.shard, route.waits].append(place)
         for (name, waits), places in parted.items():
-            self._ask(name, places, waits=waits)
+            for n in range(0, len(places), CHUNK):
+                self._ask(name, places[n : n + CHUNK], waits=waits)
 
     def _ask(self, name: str, places: list[int], *, waits: bool) -> None:
         spread = self._spread

@@ -38,12 +38,12 @@ class KilledError(Exception):
 class Pair:
     """Two shards, `old` and `new`, and no worker but what `work` does."""
 
-    def __init__(self, old: EmbeddedRedis, new: EmbeddedRedis) -> None:
+    def __init__(self, old: EmbeddedRedis, new: EmbeddedRedis, *, joining: bool = False) -> None:
         self.old: Any = Redis.from_url(old.url)
         self.new: Any = Redis.from_url(new.url)
         for client in (self.old, self.new):
             client.flushall()
-        self.settings = _settings(old, new)
+        self.settings = _settings(old, new, joining=joining)
         self.producer = ShardedNotifier(self.settings)
         names = (f"{name}{n}" for n in range(20) for name in ("user-", "Zoë }{ "))
         self.users = [user for user in names if home(user, ("old", "new")) == "old"][:3]
@@ -53,11 +53,11 @@ class Pair:
         self.old.close()
         self.new.close()
 
-    def mover(self, everybody: bool = True) -> Mover:
+    def mover(self, *, everybody: bool = True) -> Mover:
         return Mover(
             source="old",
             clients={"old": self.old, "new": self.new},
-            home=lambda _: "new",
+            home=lambda user: "new" if everybody else home(user, ("old", "new")),
             categories=["chat", "default"],
             everybody=everybody,
             keep_failed_us=HOUR_US,
@@ -81,8 +81,8 @@ def pair(servers: tuple[EmbeddedRedis, EmbeddedRedis]) -> Iterator[Pair]:
         yield made
 
 
-def _settings(old: EmbeddedRedis, new: EmbeddedRedis) -> Settings:
-    shards = [{"name": "old", "url": old.url}, {"name": "new", "url": new.url}]
+def _settings(old: EmbeddedRedis, new: EmbeddedRedis, *, joining: bool) -> Settings:
+    shards = [{"name": "old", "url": old.url}, {"name": "new", "url": new.url, "joining": joining}]
     console = {"client": "console"}
     document = {
         "redis": {"shards": shards},
@@ -189,7 +189,7 @@ def test_a_move_may_be_killed_at_any_step(
             check(pair, before, sent_us)
         if not killed:
             break
-        steps += 3
+        steps += 5
     assert steps > 30
 
 
@@ -266,10 +266,20 @@ def test_the_new_clock_may_be_behind_or_ahead(pair: Pair, monkeypatch: pytest.Mo
         self.ahead_us += ahead_us
 
     monkeypatch.setattr(moving.State, "__init__", skewed)
+    first = pair.users[0]
+    pair.old.zadd(f"notifier:counts:{{{first}}}", {"1000": 3, "2000": 5})
+    pair.old.pexpire(f"notifier:counts:{{{first}}}", 60_000)
+    pair.old.hset(f"notifier:burst:{{{first}}}:chat", mapping={"full": 3000, "at": 2000, "every": 10})
     pair.mover().run()
     for user in before:
         ((_, at),) = pair.new.zrange(f"notifier:sent:{{{user}}}", 0, -1, withscores=True)
         assert 0 <= at - sent_us[user] - ahead_us < 1_000_000
+    counts = pair.new.zrange(f"notifier:counts:{{{first}}}", 0, -1, withscores=True)
+    assert [(int(at) // 1_000_000, count) for at, count in counts] == [(7, 3), (7, 5)]
+    burst = pair.new.hgetall(f"notifier:burst:{{{first}}}:chat")
+    assert burst[b"every"] == b"10"
+    assert int(burst[b"full"]) - int(burst[b"at"]) == 1000
+    assert pair.new.exists("notifier:counting")
 
 
 def test_a_producer_of_an_older_configuration_is_sent_on(pair: Pair) -> None:
@@ -284,6 +294,24 @@ def test_a_producer_of_an_older_configuration_is_sent_on(pair: Pair) -> None:
     pair.producer.send_many([note(newcomer), note(user)])
     assert pair.old.llen("rq:queue:default") == 0
     assert pair.new.llen("rq:queue:default") == 3
+
+
+def test_who_lives_on_a_joining_shard_moves_there_and_nobody_else(servers: tuple[EmbeddedRedis, EmbeddedRedis]) -> None:
+    """Until they are moved, all are on the old shard; then a joining one has its own, and takes who is new."""
+    names = [f"user-{n}" for n in range(40)]
+    theirs = [user for user in names if home(user, ("old", "new")) == "new"]
+    with closing(Pair(*servers, joining=True)) as pair:
+        pair.producer.send_many(note(user) for user in names[:30])
+        assert (pair.old.llen("rq:queue:default"), pair.new.dbsize()) == (30, 0)
+        moved = pair.mover(everybody=False).run()
+        assert moved.users == len([user for user in theirs if user in names[:30]])
+        pair.producer.send_many(note(user, "second") for user in names)
+        pull(pair.old)
+        pull(pair.new)
+        for user in names:
+            at, other = (pair.new, pair.old) if user in theirs else (pair.old, pair.new)
+            assert len(pair.waiting(at, user)) == 1 + (user in names[:30])
+            assert not pair.waiting(other, user)
 
 
 def test_one_at_a_time(pair: Pair) -> None:

@@ -4,10 +4,10 @@
 -- the users, JSON {user: whether the caller knows that it is to leave}; the script itself does not see it.
 -- Returns, and nothing is done, {{user, where it is or '' for where it is to be, …}} if some do not live here.
 do
-  local users = cjson.decode(table.remove(ARGV))
+  local users = table.remove(ARGV)
   if redis.call('EXISTS', 'notifier:moves') == 1 then
     local doing, gone = redis.call('HGET', 'notifier:moves', '') or '', {}
-    for user, leaves in pairs(users) do
+    for user, leaves in pairs(cjson.decode(users)) do
       local at = redis.call('HGET', 'notifier:moves', user)
       if not at and (leaves or doing:find(' all$')) then
         if doing:find('^listing') then redis.call('HSET', 'notifier:moves', user, '=')

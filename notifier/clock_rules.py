@@ -164,5 +164,13 @@ class ByClock:
         return self.zone.first_outside(hours.to_us, hours.from_us, at_us)
 
 
+def free_us(*quiet: QuietHours) -> int:
+    """How much of a day none of these quiet hours take."""
+    minutes = range(0, UNITS["d"], UNITS["m"])
+    spans = [(hours.from_us, (hours.to_us - hours.from_us) % UNITS["d"]) for hours in quiet]
+    free = [at for at in minutes if all((at - begins) % UNITS["d"] >= lasts for begins, lasts in spans)]
+    return len(free) * UNITS["m"]
+
+
 def _reading(us: int) -> str:
     return f"{us // UNITS['h']:02}:{us % UNITS['h'] // UNITS['m']:02}"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from redis import Redis
 from redis.exceptions import RedisError
 
+from notifier.clock_rules import ByClock, Decider, QuietHours
 from notifier.connection import unusable
 from notifier.limiter import Hold, RedisLimiter
 from notifier.policy import Category, Policies, Policy, Rules
+from notifier.zones import Zone, zone_or
 
 CHUNK: Final = 100
 Scope = Literal["user", "category"]
@@ -57,7 +60,7 @@ class Explanation:
     """Why a notification of a category may or may not go to a user now.
 
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
-    waiting: how many stand in each of the user's lines.
+    waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
     """
 
     user: str
@@ -68,6 +71,7 @@ class Explanation:
     next_at: datetime | None
     decided_by: str | None
     waiting: dict[str, int]
+    zone: str | None = None
 
 
 class Inspection:
@@ -85,28 +89,71 @@ class Inspection:
         except RedisError as error:
             raise unusable(error) from error
 
-    def explain(self, user: str, category: str) -> Explanation:
-        """The rules for a user and a category, what is used of each, and when the next may go."""
+    def explain(self, user: str, category: str, zone: str | None = None) -> Explanation:
+        """The rules for a user and a category, what is used of each, and when the next may go.
+
+        zone: whose clock decides; None is that of the first that waits, or the configured one.
+        """
         rules = self._policies.rules(user, category)
         try:
             now_us = self._now_us()
-            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules)
+            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.untimed)
+            clock = self._clock(user, rules, zone, now_us)
+            quiet = None if rules.category.ignores_quiet else rules.user.quiet
             uses = self._uses(user, None, rules.user, now_us)
+            uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
             uses += self._uses(user, category, rules.category.policy, now_us)
+            uses += self._by_clock(user, category, rules.category.policy, clock.zone, now_us)
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
             raise unusable(error) from error
-        hold = held if isinstance(held, Hold) else None
+        at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
+        if not rules.category.bypass:
+            at_us, by = clock.first_open(at_us)
+            decided_by = decided_by if by is None else _said(by, category, at_us, clock.zone)
         return Explanation(
             user=user,
             category=category,
             lane=rules.category.lane,
             bypass=rules.category.bypass,
             uses=uses,
-            next_at=_moment(now_us + hold.time_left_us) if hold else None,
-            decided_by=hold.rule if hold else None,
+            zone=clock.zone.name if rules.goes_by_clock else None,
+            next_at=_moment(at_us) if at_us > now_us else None,
+            decided_by=decided_by,
             waiting=waiting,
         )
+
+    def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
+        """The rules that go by the clock, for the first that waits, or for one that came now."""
+        head = self._redis.zrange(_line_key(user, rules.category.name), 0, 0)
+        named, since = self._redis.hmget(b"rq:job:" + head[0], "push_zone", "push_since") if head else (None, now_us)
+        zone = zone or (named.decode() if named else None)
+        return ByClock(
+            rules,
+            zone_or(zone, self._policies.zone, now_us),
+            int(since or 0),
+            self._policies.lead_us,
+            partial(self._latest, _sent_key(user, None)),
+            partial(self._latest, _sent_key(user, rules.category.name)),
+        )
+
+    def _latest(self, key: str, n: int) -> int | None:
+        found = self._redis.zrevrange(key, n - 1, n - 1, withscores=True)
+        return int(found[0][1]) if found else None
+
+    def _by_clock(self, user: str, category: str | None, policy: Policy, zone: Zone, now_us: int) -> Iterator[Use]:
+        """The uses of what goes by the clock."""
+        scope: Scope = "user" if category is None else "category"
+        for window in policy.calendar:
+            sends = self._redis.zrevrange(_sent_key(user, category), 0, window.limit - 1, withscores=True)
+            # What was sent counts until the day after its own begins.
+            starts = [zone.next_start(window.unit, int(at)) for _, at in sends]
+            free_us = starts[-1] if len(starts) == window.limit else 0
+            used = sum(start > now_us for start in starts)
+            yield Use(scope, str(window), used, window.limit, _moment(free_us) if free_us > now_us else None)
+        if policy.quiet is not None:
+            ends = zone.first_outside(policy.quiet.from_us, policy.quiet.to_us, now_us)
+            yield Use(scope, f"quiet {policy.quiet}", None, None, _moment(ends) if ends > now_us else None)
 
     def _now_us(self) -> int:
         seconds, us = self._redis.time()
@@ -177,6 +224,20 @@ class Inspection:
         ]
         before = max((total for at, total in totals if at <= since_us), default=0)
         return in_set + (totals[-1][1] - before if totals else 0)
+
+
+def _said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
+    """What decides, for people: 'user quiet until 08:00 Europe/Berlin'."""
+    scope, rule = by
+    whose = category if scope == "category" else "user"
+    if rule is None:
+        return f"{whose} pace after quiet hours"
+    until = f"until {_moment(zone.wall_us(at_us)):%H:%M} {zone.name}"
+    return f"{whose} quiet {until}" if isinstance(rule, QuietHours) else f"{whose} {rule} {until}"
+
+
+def _sent_key(user: str, category: str | None) -> str:
+    return f"notifier:sent:{{{user}}}" + (f":{category}" if category else "")
 
 
 def _line_key(user: str, category: str) -> str:

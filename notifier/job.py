@@ -16,7 +16,7 @@ from notifier.providers.apns.options import push_type
 FUNCTION: Final = "notifier.deliver"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
-STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id")
+STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
@@ -28,7 +28,7 @@ def deliver(**_notification: Any) -> NoReturn:
         Queue("default", connection=redis, serializer=JSONSerializer).enqueue(
             "notifier.deliver",
             kwargs={"user": "42", "devices": [{"platform": "fcm", "token": "…"}], "title": "Hello"},
-            meta={"user": "42", "category": "default"},
+            meta={"user": "42", "category": "default", "zone": "Europe/Berlin"},
         )
     """
     raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `python -m workers`")
@@ -46,6 +46,8 @@ def encode_meta(notification: Notification) -> bytes:
     meta = {"user": notification.user, "category": notification.category}
     if notification.priority != "normal":
         meta["priority"] = notification.priority
+    if notification.zone is not None:
+        meta["zone"] = notification.zone
     if notification.collapse_id is not None:
         meta["collapse_id"] = notification.collapse_id
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from notifier.errors import InvalidNotificationError
 from notifier.subscription import read_subscription
+from notifier.zones import check_zone
 
 PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
 PRIORITIES: Final = frozenset({"normal", "high"})
@@ -69,6 +70,7 @@ class Notification:
     send_at: not before this moment; must carry a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
+    zone: whose clock decides in quiet hours and calendar windows, as ``Europe/Berlin``; None is the configured one.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
     apns: Apple's own options, such as push_type and thread_id; docs/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
@@ -88,6 +90,7 @@ class Notification:
     dedupe_key: str | None = None
     badge: int | None = None
     sound: str | None = None
+    zone: str | None = None
     app: str | None = None
     apns: Mapping[str, Any] = field(default_factory=dict)
     fcm: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class Notification:
             _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
         if self.dedupe_key is not None:
             _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
+        _check_zone(self.zone)
         self._check_times()
 
     def _check_times(self) -> None:
@@ -159,7 +163,7 @@ class Notification:
     def to_kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
 
-        What steers the job (priority, expiry, time, dedupe key) travels in the job's meta instead.
+        What steers the job (priority, expiry, time, zone, dedupe key) travels in the job's meta instead.
         """
         kwargs: dict[str, Any] = {
             "user": self.user,
@@ -213,6 +217,15 @@ def _check_text(name: str, value: object, limit: int) -> None:
         raise InvalidNotificationError(name, "is not valid Unicode text") from None
     if size > limit:
         raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def _check_zone(zone: object) -> None:
+    if zone is None:
+        return
+    try:
+        check_zone(zone)
+    except ValueError as error:
+        raise InvalidNotificationError("zone", str(error)) from None
 
 
 def _check_name(field: str, value: object) -> None:

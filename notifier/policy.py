@@ -72,6 +72,11 @@ class Policy:
         return bool(self.calendar) or self.quiet is not None
 
     @property
+    def untimed(self) -> Policy:
+        """The same without what asks for the user's zone."""
+        return replace(self, calendar=(), quiet=None) if self.goes_by_clock else self
+
+    @property
     def is_plain(self) -> bool:
         """Whether it has exact windows and a gap and nothing else."""
         return self.burst is None and self.precision_us == 0
@@ -116,21 +121,21 @@ class Policy:
 
     def replaced(
         self,
-        windows: tuple[Window, ...] | None = None,
+        windows: tuple[Window | CalendarWindow, ...] | None = None,
         gap_us: int | None = None,
         burst: Burst | Literal["none"] | None = None,
-        calendar: tuple[CalendarWindow, ...] = (),
         quiet: QuietHours | Literal["none"] | None = None,
     ) -> Policy:
         """Put what is given in the place of this policy's own; None leaves a part as it is.
 
-        `windows` bring their `calendar` with them.
+        windows: of both kinds.
         """
+        given = (*self.windows, *self.calendar) if windows is None else windows
         return Policy(
-            self.windows if windows is None else windows,
+            tuple(window for window in given if isinstance(window, Window)),
             self.gap_us if gap_us is None else gap_us,
             self.burst if burst is None else None if burst == "none" else burst,
-            self.calendar if windows is None else calendar,
+            tuple(window for window in given if isinstance(window, CalendarWindow)),
             self.quiet if quiet is None else None if quiet == "none" else quiet,
         )
 
@@ -211,6 +216,16 @@ class Rules:
     def horizon_us(self) -> int:
         """How long a send matters to any of these rules, in microseconds."""
         return max(self.user.horizon_us, self.category.policy.horizon_us)
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Whether any of them asks for the user's zone."""
+        return self.user.goes_by_clock or self.category.policy.goes_by_clock
+
+    @property
+    def untimed(self) -> Rules:
+        """The same without what asks for the user's zone."""
+        return Rules(self.user.untimed, replace(self.category, policy=self.category.policy.untimed))
 
 
 class Policies:

@@ -122,8 +122,9 @@ class StockPath:
             found = json.loads(meta or b"{}")
         except ValueError:
             found = {}
-        if "expires_in" in (found if isinstance(found, dict) else {}):
-            replace(notification, expires_in=found["expires_in"]).validate()
+        for name in ("expires_in", "zone"):
+            if name in (found if isinstance(found, dict) else {}):
+                replace(notification, **{name: found[name]}).validate()
         steering = {name: getattr(notification, name) for name in STEERING}
         kept = found if isinstance(found, dict) else {}
         merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}

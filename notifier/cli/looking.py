@@ -17,6 +17,7 @@ from notifier.settings.provenance import Places, Provenance
 from notifier.settings.published import published_rates
 from notifier.settings.yaml_source import Source
 from notifier.shards import connect_home
+from notifier.zones import check_zone
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MOST_SHOWN = 50
@@ -88,16 +89,22 @@ def explain(
     *,
     user: Annotated[str, typer.Option(help="whose rules")],
     category: Annotated[str, typer.Option(help="of which category")] = "default",
+    zone: Annotated[str | None, typer.Option(help="by whose clock; else that of the first that waits")] = None,
     json: JsonOption = False,
 ) -> None:
     """Explain which rules hold for a user and a category, what is used of them, and when the next may go."""
+    if zone is not None:
+        try:
+            check_zone(zone)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--zone") from None
     path = settings_path(context.obj)
     settings = load_settings(path)
     with connect_home(settings, user) as (shard, redis):
         published, rates = ask(lambda: published_rates(redis))
         if rates is not None:
             settings = load_settings(path, rates=rates)
-        found = Inspection(redis, settings.policies()).explain(user, category)
+        found = Inspection(redis, settings.policies()).explain(user, category, zone)
     file = Provenance(read_source(path), str(path), settings.users_in_files)
     provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
     of_user, of_category = provenance.of_user(user), provenance.of_category(category)
@@ -118,6 +125,8 @@ def explain(
     print_rows("", ("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
     if found.bypass:
         say(f"{category} bypasses: counted, never held")
+    if found.zone is not None:
+        say(f"by the clock of {found.zone}")
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
     say(f"waiting: {waiting or 'nothing'}")
     if found.next_at is None:
@@ -147,8 +156,9 @@ def _on(shard: str) -> str:
 
 def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:
     of_scope = [use for use in found.uses if use.scope == scope]
-    rest = iter(places.windows)
-    return [places.gap if use.limit is None else next(rest, places.burst) for use in of_scope]
+    windows = iter(places.windows)
+    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
+    return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
 
 
 def _used(use: Use) -> str:

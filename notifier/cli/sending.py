@@ -40,6 +40,7 @@ def send(
     send_at: Annotated[str | None, typer.Option(help="not before, such as " + A_TIME)] = None,
     collapse_id: Text = None,
     dedupe_key: Text = None,
+    zone: Annotated[str | None, typer.Option(help="whose clock decides in quiet hours, such as Europe/Berlin")] = None,
     app: Annotated[str | None, typer.Option(help="which of the providers' named apps")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -56,6 +57,7 @@ def send(
         send_at=None if send_at is None else _time(send_at),
         collapse_id=collapse_id,
         dedupe_key=dedupe_key,
+        zone=zone,
         app=app,
     )
     with Notifier.from_config(context.obj) as notifier:

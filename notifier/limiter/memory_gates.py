@@ -173,7 +173,7 @@ class Gates:
     def _by_the_clock(self, user: str, line: Line, now: int) -> int:
         rules, head = Rules(self.policies.for_user(user), line.category), line.ids.first()
         assert head is not None
-        if not (rules.user.goes_by_clock or rules.category.policy.goes_by_clock):
+        if not rules.goes_by_clock:
             return line.at_us
         entry = self._entry_of(head[1])
         latest = self._limiter.latest

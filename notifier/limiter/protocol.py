@@ -69,7 +69,11 @@ def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
 
 
 def check_cost(user: Policy, category: Category | None, cost: int) -> None:
-    """Raise ValueError for a cost that is no positive whole number, or more than a window ever admits."""
+    """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
+    if user.goes_by_clock or (category is not None and category.policy.goes_by_clock):
+        raise ValueError(
+            "quiet hours and calendar windows go by a zone, which acquire does not know: pass policy.untimed"
+        )
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost must be a whole number, 1 or more, is {cost!r}")
     for policy in (user, category.policy) if category else (user,):

@@ -94,8 +94,7 @@ class Recorder:
         meta = json.loads(entry["meta"])
         event = {"at": max(0, int(float(entry["at"])) - self.began_us) / 1_000_000, "user": self._name(meta["user"])}
         event["category"] = meta["category"]
-        if "priority" in meta:
-            event["priority"] = meta["priority"]
+        event |= {name: meta[name] for name in ("priority", "zone") if name in meta}
         if entry["expires"]:
             event["expires_in"] = int(entry["expires"]) / 1_000_000
         if "collapse_id" in meta:

@@ -1,8 +1,8 @@
 """Traces: who was to be told something when, a JSON object a line, without tokens, texts or data.
 
 Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority`, `expires_in`
-(seconds) and `collapse_id`. What else stands in it is passed over, so that a file of notifications with their times is
-a trace too.
+(seconds), `collapse_id` and `zone`. What else stands in it is passed over, so that a file of notifications with their
+times is a trace too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from notifier.errors import NotifierError
 from notifier.notification import NAME_FORM
 from notifier.policy import DEFAULT_CATEGORY
+from notifier.zones import check_zone
 
 LONGEST_LINE: Final = 1_000_000
 LONGEST_S: Final = 100 * 366 * 86_400.0
@@ -40,6 +41,7 @@ class Event(NamedTuple):
     high: bool = False
     expires_in_us: int | None = None
     collapse_id: str | None = None
+    zone: str | None = None
 
 
 Trace = Mapping[str, list[Event]]  # each user's, in the order in which they were accepted
@@ -103,8 +105,18 @@ def read_event(line: bytes) -> tuple[str, Event]:
     collapse_id = fields.get("collapse_id")
     if collapse_id is not None and (not isinstance(collapse_id, str) or not collapse_id):
         raise ValueError("collapse_id: must be text")
+    zone = fields.get("zone")
+    if zone is not None:
+        zone = intern(_zone(zone))
     at_us = _microseconds("at", fields.get("at"))
-    return user, Event(at_us, intern(category), priority == "high", expires_us, collapse_id)
+    return user, Event(at_us, intern(category), priority == "high", expires_us, collapse_id, zone)
+
+
+def _zone(name: object) -> str:
+    try:
+        return check_zone(name)
+    except ValueError as error:
+        raise ValueError(f"zone: {error}") from None
 
 
 def _microseconds(name: str, seconds: Any) -> int:

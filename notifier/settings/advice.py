@@ -141,11 +141,11 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
         return
     said = dict(_of_policy(path, policy))
     yield from said.items()
-    for index, window in enumerate(category.windows):
+    for index, window in enumerate(policy.windows):
         at = (*path, "windows", index)
         if at not in said and users and all(implied(window, user.windows, user.gap_us, user.burst) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
-    slowest = max((policy.gap_us, *(w.interval_us for w in category.windows if w.limit == 1)))
+    slowest = max((policy.gap_us, *(w.interval_us for w in policy.windows if w.limit == 1)))
     if category.expires_us and slowest >= category.expires_us:
         expires, wait = format_duration(category.expires_us), format_duration(slowest)
         yield (*path, "expires"), f"{expires} is over before the {wait} between two sends: a second one always expires"

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from notifier import sentinel
+from notifier.clock_rules import QUIET_FORM, QuietHours, parse_quiet_hours
 from notifier.errors import SettingsError
 from notifier.notification import NAME_FORM, USER_BYTES
 from notifier.subscription import HOST_PATTERN, PORTS
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
+from notifier.zones import check_zone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,11 +104,34 @@ def _rate(value: object) -> Window:
     return parse_window(value)
 
 
+def _quiet_hours(value: object) -> QuietHours:
+    if not isinstance(value, str):
+        # YAML 1.1 reads 21:00 as a number, were it not for the rest.
+        raise ValueError(f'must be text such as "21:00-08:00", is {kind(value)}')  # noqa: TRY004
+    return parse_quiet_hours(value)
+
+
+def _quiet_hours_or(word: Literal["none", "ignore"], value: object) -> QuietHours | Literal["none", "ignore"]:
+    if value == word:
+        return word
+    try:
+        return _quiet_hours(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {word}") from None
+
+
+def _zone(value: object) -> str:
+    return check_zone(value)
+
+
 def _windows(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError(f"must be a list such as [10/minute, 200/day], is {kind(value)}")  # noqa: TRY004
     if len(value) > MAX_WINDOWS:
         raise ValueError(f"has {len(value)} windows; at most {MAX_WINDOWS} can be looked after for each send")
+    calendar = ["calendar" in str(window) for window in value]
+    if calendar != sorted(calendar):
+        raise ValueError("has a calendar window before another one; put those of the calendar last")
     return tuple(value)
 
 
@@ -217,6 +243,15 @@ def _tier(value: str, info: ValidationInfo) -> str:
 
 
 RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
+QUIET_TEXT: Final = Annotated[str, Field(pattern=f"^{QUIET_FORM}$", examples=["21:00-08:00"])]
+QUIET: Final = PlainValidator(_quiet_hours, json_schema_input_type=QUIET_TEXT)
+QUIET_OR_NONE: Final = PlainValidator(
+    partial(_quiet_hours_or, "none"), json_schema_input_type=Literal["none"] | QUIET_TEXT
+)
+QUIET_OR_IGNORE: Final = PlainValidator(
+    partial(_quiet_hours_or, "ignore"), json_schema_input_type=Literal["ignore"] | QUIET_TEXT
+)
+ZONE: Final = PlainValidator(_zone, json_schema_input_type=str)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)

@@ -20,6 +20,7 @@ class Places:
     windows: tuple[str, ...]
     gap: str
     burst: str
+    quiet: str
 
 
 class Provenance:
@@ -47,7 +48,8 @@ class Provenance:
         own, everyone = str(_get(self._source.data, "users_from")), self._places("", ("user",))
         windows = everyone.windows if entry.windows is None else (own,) * len(entry.windows)
         gap = everyone.gap if entry.gap_us is None else own
-        return Places(f"users_from, {user}", windows, gap, everyone.burst if entry.burst is None else own)
+        burst = everyone.burst if entry.burst is None else own
+        return Places(f"users_from, {user}", windows, gap, burst, everyone.quiet if entry.quiet is None else own)
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
@@ -56,10 +58,10 @@ class Provenance:
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
-        windows, gap, burst = (self._first(key, sections) for key in ("windows", "gap", "burst"))
+        windows, *others = (self._first(key, sections) for key in ("windows", "gap", "burst", "quiet_hours"))
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
-        return Places(path, each, self._at(gap) if gap else "", self._at(burst) if burst else "")
+        return Places(path, each, *(self._at(other) if other else "" for other in others))
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
         found = ((*section, key) for section in sections if section)

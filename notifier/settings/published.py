@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-SECTIONS: Final = ("user", "tiers", "users", "categories")
+SECTIONS: Final = ("zone", "user", "tiers", "users", "categories")
 KEY: Final = "notifier:rates"  # hash {version, at: µs, rates: the sections, see `_written`}
 PART: Final = 1_000  # entries of a section in a line
 
@@ -35,7 +35,8 @@ def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
     """
     whole = hashlib.sha256(users_digest.encode())
     for name in SECTIONS:
-        entries = rates.get(name) or {}
+        given = rates.get(name) or {}
+        entries = given if isinstance(given, Mapping) else {"": given}
         for key in sorted(entries):  # one by one: no call is so long that a worker's sends would wait for it
             whole.update(json.dumps([name, key, entries[key]], sort_keys=True).encode())
     return whole.hexdigest()[:12]
@@ -65,6 +66,9 @@ def _written(rates: Mapping[str, Any]) -> str:
     """JSON lines, each some entries of one section: a worker that reads them is never stopped for all of it at once."""
     lines = []
     for name, section in rates.items():
+        if not isinstance(section, Mapping):
+            lines.append(json.dumps({name: section}))
+            continue
         entries = list(section.items())
         parts = (dict(entries[first : first + PART]) for first in range(0, len(entries), PART))
         lines += [json.dumps({name: part}) for part in parts]
@@ -76,7 +80,10 @@ def read_rates(written: bytes) -> dict[str, Any]:
     rates: dict[str, Any] = {}
     for line in written.splitlines():
         for name, entries in json.loads(line).items():
-            rates.setdefault(name, {}).update(entries)
+            if isinstance(entries, dict):
+                rates.setdefault(name, {}).update(entries)
+            else:
+                rates[name] = entries
     return rates
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from notifier.clock_rules import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.policy import MOST_BUCKETS, Burst
 from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, kind
 from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
@@ -42,10 +43,13 @@ class BurstForm(BaseModel):
     refill: RATE_TEXT
 
 
-def window(value: object) -> Window:
-    """A window: `2000/day`, or {limit, interval, precision}. Raises ValueError, saying what would be right."""
+def window(value: object) -> Window | CalendarWindow:
+    """A window: `2000/day`, `3/calendar-day`, or {limit, interval, precision}.
+
+    Raises ValueError, saying what would be right.
+    """
     if isinstance(value, str):
-        return automatic(parse_window(value))
+        return parse_calendar_window(value) or automatic(parse_window(value))
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
     _check_keys(value, "limit", "interval", may=("precision",))
@@ -139,5 +143,6 @@ def _text(value: Mapping[Any, object], key: str) -> str:
     return str(text)  # of a bare number, the parser asks for the unit
 
 
-WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | WindowForm)
+CALENDAR_TEXT: Final = Annotated[str, Field(pattern=f"^{CALENDAR_FORM}$", examples=["3/calendar-day"])]
+WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | CALENDAR_TEXT | WindowForm)
 BURST: Final = PlainValidator(burst, json_schema_input_type=Literal["none"] | BurstForm)

@@ -12,14 +12,27 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from notifier.clock_rules import QuietHours, free_us
 from notifier.policy import Category, Lane, OnUnknown, Policies, Policy, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.schema_types import BurstRule, Duration, File, Name, Positive, Section, Windows
+from notifier.settings.schema_types import (
+    BurstRule,
+    Duration,
+    File,
+    Name,
+    Positive,
+    QuietOrIgnore,
+    QuietOrNone,
+    Section,
+    Windows,
+    Zone,
+)
 from notifier.settings.users_files import Entry
 from notifier.units import UNITS, format_duration
+from notifier.zones import DEFAULT_ZONE
 
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]
@@ -29,8 +42,8 @@ DAY: Final = UNITS["d"]
 LEASE_MARGIN_US: Final = 2 * SECOND
 
 
-class UserSettings(Section):
-    """What one person may receive in all."""
+class RuleSettings(Section):
+    """Rules that are given whole: those of everyone, or of a category."""
 
     windows: Windows = ()
     gap_us: Duration = Field(default=0, alias="gap")
@@ -38,7 +51,23 @@ class UserSettings(Section):
 
     def policy(self) -> Policy:
         """Return these rules."""
-        return Policy().replaced(self.windows, self.gap_us, self.burst)
+        return Policy().replaced(self.windows, self.gap_us, self.burst, self.hours)
+
+    @property
+    def hours(self) -> QuietHours | None:
+        """The quiet hours given here."""
+        return None
+
+
+class UserSettings(RuleSettings):
+    """What one person may receive in all."""
+
+    quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
+
+    @property
+    def hours(self) -> QuietHours | None:
+        """The quiet hours given here."""
+        return None if self.quiet == "none" else self.quiet
 
 
 class OverrideSettings(Section):
@@ -47,13 +76,19 @@ class OverrideSettings(Section):
     windows: Windows | None = None
     gap_us: Duration | None = Field(default=None, alias="gap")
     burst: BurstRule | None = None
+    quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
 
     def policy(self, everyone: Policy) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst)
+        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet)
+
+    @property
+    def hours(self) -> QuietHours | None:
+        """The quiet hours given here."""
+        return None if self.quiet == "none" else self.quiet
 
 
-class CategorySettings(UserSettings):
+class CategorySettings(RuleSettings):
     """A kind of message: its lane, and rules on top of the user's."""
 
     lane: Lane
@@ -63,6 +98,12 @@ class CategorySettings(UserSettings):
     on_unknown: OnUnknown = "resend"
     app: Name | None = None
     when_blocked: WhenBlocked = "queue"
+    quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
+
+    @property
+    def hours(self) -> QuietHours | None:
+        """The quiet hours of its own."""
+        return None if self.quiet == "ignore" else self.quiet
 
 
 class BackoffSettings(Section):
@@ -111,6 +152,7 @@ class Settings(Section):
     """The whole file."""
 
     redis: RedisSettings = RedisSettings()
+    zone: Zone = DEFAULT_ZONE
     user: UserSettings = UserSettings()
     tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
     users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
@@ -138,6 +180,24 @@ class Settings(Section):
                     f"{lease} is too short for the timeout of providers.{name}: "
                     f"give at least {format_duration(least)}, which is the timeout and {margin}",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _quiet_hours_leave_time_to_send(self) -> Self:
+        own: dict[str, QuietHours | None] = {"user": self.user.hours}
+        for section, entries in (("tiers", self.tiers), ("users", self.users)):
+            own |= {f"{section}.{name}": entry.hours for name, entry in entries.items() if not isinstance(entry, str)}
+        beside = {path: [hours] for path, hours in own.items() if hours is not None}
+        for name, category in self.categories.items():
+            if category.hours is not None and not category.bypass:
+                beside[f"categories.{name}"] = [category.hours, *(hours for hours in own.values() if hours is not None)]
+        for path, (mine, *others) in beside.items():
+            for hours in {mine, *others}:
+                if free_us(mine, hours) <= self.worker.lease_us:
+                    held = str(mine) if hours == mine else f"{mine}, beside the {hours} of users,"
+                    raise wrong_at(
+                        f"{path}.quiet_hours", f"{held} leaves no time to send; leave more than worker.lease"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -188,8 +248,11 @@ class Settings(Section):
                     on_unknown=category.on_unknown,
                     app=category.app,
                     when_blocked=category.when_blocked,
+                    ignores_quiet=category.quiet == "ignore",
                 )
                 for name, category in self.categories.items()
             },
             self.providers.limits(),
+            zone=self.zone,
+            lead_us=self.worker.lease_us,
         )

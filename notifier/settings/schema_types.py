@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.policy import Window
 from notifier.settings import checks, rule_forms
 from notifier.settings.checks import duration
@@ -16,8 +17,11 @@ Duration = Annotated[int, duration(least_us=0)]
 Positive = Annotated[int, duration(least_us=UNITS["ms"])]
 Rate = Annotated[Window, checks.RATE]
 Rates = Annotated[tuple[Rate, ...], checks.WINDOWS]
-Windows = Annotated[tuple[Annotated[Window, rule_forms.WINDOW], ...], checks.WINDOWS]
+Windows = Annotated[tuple[Annotated[Window | CalendarWindow, rule_forms.WINDOW], ...], checks.WINDOWS]
 BurstRule = Annotated[rule_forms.BurstRule, rule_forms.BURST]
+QuietOrNone = Annotated[QuietHours | Literal["none"], checks.QUIET_OR_NONE]
+QuietOrIgnore = Annotated[QuietHours | Literal["ignore"], checks.QUIET_OR_IGNORE]
+Zone = Annotated[str, checks.ZONE]
 File = Annotated[Path, checks.FILE]
 AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
 HttpsEndpoint = Annotated[str, checks.HTTPS]

@@ -8,8 +8,9 @@ import io
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from notifier.clock_rules import CalendarWindow, QuietHours, parse_quiet_hours
 from notifier.errors import SettingsError
 from notifier.policy import Policy
 from notifier.settings.checks import MAX_WINDOWS, check_user
@@ -18,22 +19,26 @@ from notifier.settings.rule_forms import BurstRule, burst_cell, window
 from notifier.settings.yaml_source import YamlError, decode
 from notifier.units import Window, format_duration, parse_duration
 
-COLUMNS: Final = ("user", "tier", "windows", "gap", "burst")
+COLUMNS: Final = ("user", "tier", "windows", "gap", "burst", "quiet_hours")
 NO_WINDOWS: Final = "none"  # in a cell; an empty one is as under `user`
 MOST_BYTES: Final = 50_000_000
 MOST_PROBLEMS: Final = 50
 
 
+QuietRule: TypeAlias = QuietHours | Literal["none"]
+
+
 class Override(NamedTuple):
     """Rules of one user; None is as under `user`."""
 
-    windows: tuple[Window, ...] | None
+    windows: tuple[Window | CalendarWindow, ...] | None
     gap_us: int | None
     burst: BurstRule | None = None
+    quiet: QuietRule | None = None
 
     def policy(self, everyone: Policy) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst)
+        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet)
 
 
 Entry: TypeAlias = str | Override  # the name of a tier, or rules
@@ -61,7 +66,8 @@ def as_written(entries: Mapping[str, Entry]) -> dict[str, Any]:
 def _rules(entry: Override) -> dict[str, Any]:
     windows = {} if entry.windows is None else {"windows": [str(window) for window in entry.windows]}
     gap = {} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)}
-    return windows | gap | ({} if entry.burst is None else {"burst": _burst(entry.burst)})
+    burst = {} if entry.burst is None else {"burst": _burst(entry.burst)}
+    return windows | gap | burst | ({} if entry.quiet is None else {"quiet_hours": str(entry.quiet)})
 
 
 def _burst(burst: BurstRule) -> str | dict[str, Any]:
@@ -162,8 +168,8 @@ def _of_user(user: str) -> Wrong | None:
 
 
 def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
-    tier, windows, gap, burst = (cells.get(name, "").strip() for name in COLUMNS[1:])
-    if tier and (windows or gap or burst):
+    tier, windows, gap, burst, quiet = (cells.get(name, "").strip() for name in COLUMNS[1:])
+    if tier and (windows or gap or burst or quiet):
         return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
     if tier:
         return tier if tier in tiers else Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
@@ -171,6 +177,13 @@ def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
         parsed = () if windows == NO_WINDOWS else tuple(window(part) for part in windows.split())
         if len(parsed) > MAX_WINDOWS:
             return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} can be looked after for each send")
-        return Override(parsed if windows else None, parse_duration(gap) if gap else None, burst_cell(burst))
+        rules = parsed if windows else None, parse_duration(gap) if gap else None
+        return Override(*rules, burst_cell(burst), _quiet_cell(quiet))
     except ValueError as error:
         return Wrong(str(error))
+
+
+def _quiet_cell(text: str) -> QuietRule | None:
+    if not text or text == "none":
+        return "none" if text else None
+    return parse_quiet_hours(text)

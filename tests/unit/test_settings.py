@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.errors import SettingsError
 from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
 from notifier.settings.schema import Settings
+from notifier.zones import VERSION
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
 SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
@@ -69,7 +71,7 @@ def test_the_shipped_file_with_its_comments_filled_in_is_right_too(tmp_path: Pat
     text = SHIPPED.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(Settings.model_json_schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
-    assert count == 18
+    assert count == 19
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
     apns, fcm = filled.providers.apns, filled.providers.fcm
     assert apns is not None
@@ -112,6 +114,34 @@ def test_an_override_takes_what_it_does_not_give_from_user() -> None:
     assert policies.for_user("b") == Policy(day, SECOND)
     assert policies.for_user("c").is_empty
     assert policies.for_user("d") == policies.for_user("unheard of") == Policy(minute, SECOND)
+
+
+def test_quiet_hours_and_calendar_windows_are_resolved_like_other_rules() -> None:
+    """What a tier does not give is the user's, `none` is none; a category adds its own, or ignores the user's."""
+    policies = parse_settings(
+        """
+        zone: Asia/Tokyo
+        user: {windows: [10/minute, 3/calendar-day], quiet_hours: "21:00-08:00"}
+        tiers: {awake: {quiet_hours: none}, few: {windows: [1/calendar-week]}}
+        users: {a: awake, b: few, c: {quiet_hours: 22:30-06:15}}
+        worker: {lease: 20s}
+        categories:
+          default: {lane: default}
+          alarm: {lane: urgent, quiet_hours: ignore}
+          news: {lane: bulk, quiet_hours: 12:00-13:00}
+        """
+    ).policies()
+    day, night = CalendarWindow(3, "day"), QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
+    rolling = (Window(10, MINUTE),)
+    assert (policies.zone, policies.lead_us) == ("Asia/Tokyo", 20 * SECOND)
+    assert policies.for_user("anyone") == Policy(rolling, calendar=(day,), quiet=night)
+    assert policies.for_user("a") == Policy(rolling, calendar=(day,))
+    assert policies.for_user("b") == Policy(calendar=(CalendarWindow(1, "week"),), quiet=night)
+    assert str(policies.for_user("c")) == "10/1m, 3/calendar-day, quiet 22:30-06:15"
+    assert policies.category("alarm").ignores_quiet
+    assert policies.category("alarm").policy.is_empty
+    assert str(policies.category("news").policy) == "quiet 12:00-13:00"
+    assert not policies.category("news").ignores_quiet
 
 
 def test_a_category_takes_all_its_keys_along() -> None:
@@ -162,7 +192,28 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [-1/day]}", ("1:18: user.windows[0]: '-1/day': a limit cannot be negative; "
          "it must be at least 1")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
-        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst"),
+        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst, quiet_hours"),
+        ("zone: Europe/Berln", ("1:7: zone: 'Europe/Berln' is not a time zone of the IANA database, "
+         f"{VERSION}; did you mean Europe/Berlin?")),
+        ("zone: 1", (f"1:7: zone: int is not a time zone of the IANA database, {VERSION}; "
+         "write one as Europe/Berlin or Etc/UTC")),
+        ('user: {quiet_hours: "21-8"}', ("1:21: user.quiet_hours: '21-8' are no quiet hours; write from when until "
+         "when, such as 21:00-08:00, or none")),
+        ("user: {quiet_hours: [1]}", ('1:21: user.quiet_hours: must be text such as "21:00-08:00", is a list, '
+         "or none")),
+        ('tiers: {a: {quiet_hours: "08:00-08:00"}}', ("1:26: tiers.a.quiet_hours: '08:00-08:00': begins when it ends, "
+         "so nothing would ever be sent; leave some of the day, or none")),
+        ("worker: {lease: 2m}\nuser: {quiet_hours: 09:01-09:00}", ("2:21: user.quiet_hours: 09:01-09:00 leaves no time "
+         "to send; leave more than worker.lease")),
+        ("user: {quiet_hours: 21:00-08:00}\ncategories: {c: {lane: bulk, quiet_hours: 08:00-21:00}}",
+         ("2:43: categories.c.quiet_hours: 08:00-21:00, beside the 21:00-08:00 of users, leaves no time to send; "
+          "leave more than worker.lease")),
+        ("user: {windows: [1/calendar-year]}", ("1:18: user.windows[0]: '1/calendar-year' is not a rate; write a limit "
+         "and one of calendar-day, calendar-week, calendar-month, such as 3/calendar-day")),
+        ("user: {windows: [0/calendar-day]}", ("1:18: user.windows[0]: '0/calendar-day': the limit of a calendar "
+         "window must be from 1 to 1000")),
+        ("user: {windows: [1/calendar-day, 1/hour]}", ("1:17: user.windows: has a calendar window before another one; "
+         "put those of the calendar last")),
         ("user:", "1:6: user: must be a mapping of keys, is empty; write {} or delete the key"),
         ("catgories: {}", "1:1: catgories: unknown key; did you mean categories?"),
         ("users: {1: quit}", "1:12: users.1: unknown tier 'quit'; there are none under tiers"),

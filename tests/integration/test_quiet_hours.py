@@ -1,0 +1,117 @@
+"""Quiet hours with a real worker: whose clock decides, what passes, and what is done of zones that Redis lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
+from support import write_config as write
+
+from notifier import InvalidNotificationError, Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.inspection import Inspection
+from notifier.settings import load_settings
+
+NOW = datetime.now(UTC)
+BEGAN, ENDS = NOW - timedelta(hours=2), (NOW + timedelta(hours=2)).replace(second=0, microsecond=0)
+HERE, ELSEWHERE = "Etc/UTC", "Etc/GMT+8"
+CATEGORIES = {
+    "default": {"lane": "default"},
+    "alarm": {"lane": "urgent", "quiet_hours": "ignore"},
+    "security": {"lane": "urgent", "bypass": True},
+    "own": {"lane": "bulk", "quiet_hours": f"{BEGAN:%H:%M}-{ENDS:%H:%M}"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One worker, for whose users it is night in one zone and day in another."""
+
+    redis: Redis
+    producer: Notifier
+    running: WorkerProcess
+    config: Path
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("night")
+    rules = {"zone": HERE, "user": {"quiet_hours": f"{BEGAN:%H:%M}-{ENDS:%H:%M}"}, "categories": CATEGORIES}
+    with Simulators(folder / "simulators") as simulators:
+        config = write(
+            folder, redis_server.url, simulators.providers(), **rules, users={"owl": {"quiet_hours": "none"}}
+        )
+        with client_of(config) as redis:
+            redis.flushdb()
+            with notifier(config) as producer, worker(config) as running:
+                yield World(redis, producer, running.ready(redis), config)
+
+
+def waits(world: World, job_id: str) -> None:
+    """It is held until the night ends, and RQ is told so."""
+
+    def until_morning() -> bool:
+        status = world.producer.status(job_id)
+        assert status is not None
+        assert status.state in {"queued", "waiting"}
+        return status.expected_at == ENDS
+
+    eventually(until_morning, f"the wait of {job_id} until {ENDS}")
+
+
+def test_the_clock_of_the_notifications_zone_decides(world: World) -> None:
+    """By night it is held until the night's end, and delivered where it is day; nobody had told Redis of zones."""
+    held = world.producer.send(note("ann"))
+    same = world.producer.send(note("bea", zone=HERE))
+    gone = world.producer.send(note("cal", zone=ELSEWHERE))
+    ends(world.producer, gone, "delivered")
+    waits(world, held)
+    waits(world, same)
+
+
+def test_what_may_pass_the_night(world: World) -> None:
+    """A category that ignores the user's quiet hours, one that bypasses, and a user who has none; else not."""
+    for user, category in (("dan", "alarm"), ("eve", "security"), ("owl", "default")):
+        ends(world.producer, world.producer.send(note(user, category=category)), "delivered")
+    waits(world, world.producer.send(note("owl", category="own")))
+
+
+def test_zones_that_redis_lost_are_told_again(world: World) -> None:
+    """Without the zones nothing is sent that may not be, and no line is stuck."""
+    held = world.producer.send(note("fay"))
+    waits(world, held)
+    world.redis.delete("notifier:zones")
+    gone, more = (world.producer.send(note(user, zone=zone)) for user, zone in (("gus", ELSEWHERE), ("hue", HERE)))
+    ends(world.producer, gone, "delivered")
+    waits(world, more)
+    waits(world, held)
+    assert world.redis.hlen("notifier:zones") == 2
+
+
+def test_a_zone_that_does_not_exist(world: World) -> None:
+    """The producer is told; a job of another program fails with the field, or follows the default where none checks."""
+    with pytest.raises(InvalidNotificationError, match=r"zone: 'Europe/Berln' is not a time zone .* Europe/Berlin\?"):
+        world.producer.send(note("hal", zone="Europe/Berln"))
+    kwargs = {"user": "hal", "devices": [{"platform": "apns", "token": "ab" * 32}], "title": "Hello"}
+    wrong = queue(world.redis).enqueue("notifier.deliver", kwargs=kwargs | {"zone": "Mars/Base"})
+    ends(world.producer, wrong.id, "failed")
+    status = world.producer.status(wrong.id)
+    assert status is not None
+    assert "zone: 'Mars/Base' is not a time zone" in (status.reason or "")
+    unread = queue(world.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "hal", "zone": "Mars/Base"})
+    waits(world, unread.id)
+    eventually(lambda: "unknown_zone" in world.running.log, "the warning")
+
+
+def test_explain_says_until_when_and_why(world: World) -> None:
+    """What decides is named with the reading of the clock and its zone."""
+    settings = load_settings(world.config, {})
+    found = Inspection(world.redis, settings.policies()).explain("ida", "default")
+    assert found.next_at == ENDS
+    assert found.decided_by == f"user quiet until {ENDS:%H:%M} {HERE}"
+    assert Inspection(world.redis, settings.policies()).explain("ida", "alarm").next_at is None

@@ -1,0 +1,84 @@
+"""No script holds Redis for long: what one run of it does is bounded, however much waits, falls due or was lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+
+from notifier.limiter import lines
+from notifier.limiter.lines import Job
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import Call, run
+from notifier.policy import LANES, Policies, Policy
+
+S = 1_000_000
+BATCH = 50
+LEASE_US = 10 * S
+RULES = RuleTable(Policies(Policy(gap_us=3_600 * S)))
+
+
+def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at_us: int | None = None) -> None:
+    """So many for each user, in turns."""
+    jobs = [
+        Job(f"{name}-{user}-{n}", "default", b"data", json.dumps({"user": user}).encode(), send_at_us=send_at_us)
+        for n in range(each)
+        for user in users
+    ]
+    for start in range(0, len(jobs), 500):
+        call = lines.enqueue(jobs[start : start + 500], dedupe_for_us=S, timeout_s=60, stamp="", clock="0")
+        run(redis, call)
+
+
+def pull(redis: Redis, now: int, most: int = BATCH) -> lines.Pulled:
+    """One look at that time."""
+    return run(redis, lines.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=str(now)))
+
+
+def admit(users: Sequence[lines.Named], now: int) -> Call[lines.Admitted]:
+    """The call that a worker makes after its look."""
+    return lines.admit(users, RULES, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
+
+
+def lined_up(redis: Redis) -> int:
+    """How many stand in lines."""
+    return sum(redis.zcard(key) for key in redis.scan_iter("notifier:line:*"))
+
+
+def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
+    """A batch of users costs no more commands where each has a long line behind the head that goes."""
+    users = [f"u{n}" for n in range(BATCH)]
+    enqueue(redis, users, each=60, name="job")
+    named: list[lines.Named] = []
+    while (pulled := pull(redis, 0)).taken:
+        named += pulled.users
+    assert len(named) == BATCH
+    run(redis, admit([], 0))
+    redis.config_resetstat()
+    admitted = run(redis, admit(named, 0))
+    ran: Any = redis.info("commandstats")
+    assert len(admitted.leased) == BATCH
+    assert lined_up(redis) == BATCH * 59
+    assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
+
+
+def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:
+    """The dead, what falls due and what arrives share one look's room; look by look all of it comes to its line."""
+    dead = [f"dead{n}" for n in range(3 * BATCH)]
+    enqueue(redis, dead, each=1, name="dead")
+    while (pulled := pull(redis, 0)).users:
+        run(redis, admit(pulled.users, 0))
+    assert redis.zcard("notifier:leases") == len(dead)
+    enqueue(redis, [f"later{n}" for n in range(3 * BATCH)], each=1, name="later", send_at_us=S)
+    enqueue(redis, [f"new{n}" for n in range(3 * BATCH)], each=1, name="new")
+    now, looks = 2 * LEASE_US, 0
+    while (before := lined_up(redis)) < 9 * BATCH:
+        pulled = pull(redis, now)
+        looks += 1
+        moved = lined_up(redis) - before
+        assert 0 < moved <= BATCH + len(LANES)
+        if looks == 1:
+            assert pulled.taken >= BATCH // 5
+    assert looks <= 12

@@ -48,7 +48,7 @@ class Status:
     """What is known of a notification.
 
     expected_at: when it should go, for one that waits. reason: why it was not delivered.
-    settled_at: when it was delivered. attempts: how many were spent so far.
+    settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
     superseded_by: the job that took its place.
     """
 
@@ -58,6 +58,7 @@ class Status:
     settled_at: datetime | None = None
     reason: str | None = None
     attempts: int = 0
+    shard: str | None = None
     superseded_by: str | None = None
 
 

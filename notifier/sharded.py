@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import Final, TypeVar
@@ -49,11 +50,13 @@ class ShardedNotifier(Notifier):
 
     def cancel(self, job_id: str) -> lines.Cancelled:
         """See `Notifier.cancel`. All shards are asked: a job id does not tell its user."""
-        return self._find(lambda notifier: notifier.cancel(job_id), "unknown")
+        unknown: lines.Cancelled = "unknown"
+        return self._find(lambda notifier: notifier.cancel(job_id), unknown)[1]
 
     def status(self, job_id: str) -> Status | None:
         """See `Notifier.status`, and `cancel`."""
-        return self._find(lambda notifier: notifier.status(job_id), None)
+        name, found = self._find(lambda notifier: notifier.status(job_id), None)
+        return found and replace(found, shard=name)
 
     def routes(self) -> list[Held]:
         """See `Notifier.routes`. Each shard finds out for itself: a route may be held on one alone."""
@@ -88,7 +91,7 @@ class ShardedNotifier(Notifier):
             if not found:
                 Event().wait(LOOK_EVERY_S)
 
-    def _find(self, ask: Callable[[Notifier], T], unknown: T) -> T:
+    def _find(self, ask: Callable[[Notifier], T], unknown: T) -> tuple[str, T]:
         dead = {}
         for name, notifier in self._at.items():
             try:
@@ -97,10 +100,10 @@ class ShardedNotifier(Notifier):
                 dead[name] = error
             else:
                 if answer != unknown:
-                    return answer
+                    return name, answer
         if dead:
             raise unusable_shards(dead)
-        return unknown
+        return "", unknown
 
     def _enqueue(self, jobs: Sequence[lines.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
         assert fence is None

@@ -43,6 +43,8 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
         say(f"by {found.superseded_by}")
     if found.attempts:
         say(f"attempts {found.attempts}")
+    if found.shard:
+        say(f"on the shard {found.shard}")
 
 
 def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:

@@ -15,6 +15,7 @@ T = TypeVar("T")
 MOVES: Final = "notifier:moves"
 ON_THE_WAY: Final = ">"
 HERE: Final = "="
+MOVED: Final = "#moved"  # what a reply of the fence begins with
 
 
 class MovedError(Exception):
@@ -35,8 +36,8 @@ def fenced(call: Call[T], users: Mapping[str, bool]) -> Call[T]:
     """
 
     def decode(reply: Any) -> T:
-        if isinstance(reply, list) and reply and isinstance(reply[0], list):
-            texts = [_text(value) for value in reply[0]]
+        if isinstance(reply, list) and reply and isinstance(reply[0], list) and _text(reply[0][0]) == MOVED:
+            texts = [_text(value) for value in reply[0][1:]]
             raise MovedError(dict(zip(texts[::2], texts[1::2], strict=True)))
         return call.decode(reply)
 
@@ -89,5 +90,5 @@ def departed(user: str, job_ids: Sequence[str]) -> Call[list[str]]:
     return Call(script("departed"), [], [user, *job_ids], lambda reply: [_text(job_id) for job_id in reply])
 
 
-def _text(value: bytes | str) -> str:
+def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value

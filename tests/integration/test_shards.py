@@ -101,7 +101,9 @@ def test_what_waits_is_found_and_cancelled(fleet: Fleet, run: Run) -> None:
     assert fleet.redis[home("ann", NAMES)].exists("notifier:sent:{ann}")
     assert fleet.producer.limiter.refund(permit)  # type: ignore[arg-type]
     job_id = fleet.producer.send(note("ann", "later", send_at=datetime.now(UTC) + timedelta(days=1)))
-    assert run("status", job_id).out.startswith("waiting")
+    status = run("status", job_id).out
+    assert status.startswith("waiting")
+    assert status.endswith(f"on the shard {home('ann', NAMES)}\n")
     assert fleet.producer.cancel(job_id) == "cancelled"
     assert fleet.producer.cancel("nobody's") == "unknown"
     assert f"on the shard {home('ann', NAMES)}" in run("explain", "--user", "ann").out
@@ -121,6 +123,19 @@ def test_a_plan_says_who_would_move(fleet: Fleet, run: Run, tmp_path: Path) -> N
     of_redis = json.loads(run("shards", "plan", "--remove", "4", "--json").out)
     assert {move["from"] for move in of_redis["moves"]} == {"d"}
     assert of_redis["moving"] >= sum(home(user, NAMES) == "d" for user in USERS)
+
+
+def test_applied_rates_hold_on_every_shard(fleet: Fleet, run: Run) -> None:
+    """`config apply` publishes to all shards, `status` looks at all workers, `withdraw` takes all back."""
+    assert run("config", "apply", str(fleet.config), "--in", "0s").status == 0
+    applied = {client.hget("notifier:rates", "version") for client in fleet.redis.values()}
+    assert len(applied) == 1
+    assert None not in applied
+    eventually(lambda: json.loads(run("config", "status", "--json").out)["agreed"], "all to follow")
+    told = json.loads(run("config", "status", "--json").out)
+    assert sorted(worker["shard"] for worker in told["workers"]) == list(NAMES)
+    assert run("config", "withdraw").status == 0
+    assert not any(client.exists("notifier:rates") for client in fleet.redis.values())
 
 
 def test_a_worker_says_which_shards_there_are(fleet: Fleet, run: Run, tmp_path: Path) -> None:

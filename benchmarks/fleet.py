@@ -23,7 +23,7 @@ from notifier.settings import Settings, load_settings
 from notifier.simulators.laws import ACCEPTED, Send, tightness
 from notifier.simulators.wire import Arrival, WireLog
 
-TERMINAL = ("delivered", "rejected", "expired", "cancelled", "superseded", "failed")
+TERMINAL = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
 
 
 def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from pathlib import Path
@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.connection import ask, connect, unusable
-from notifier.errors import InvalidNotificationError, NotReplicatedError
+from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
 from notifier.limiter import Limiter, RedisLimiter, lines
@@ -25,6 +25,7 @@ from notifier.limiter.moves import fenced
 from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
+from notifier.overload import Refused, accepted, refused
 from notifier.policy import Category
 from notifier.providers import check_payload
 from notifier.settings import Settings, load_settings
@@ -35,7 +36,9 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 
 T = TypeVar("T")
-State = Literal["queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "failed"]
+State = Literal[
+    "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
+]
 OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
 UNDELIVERED: Final[Mapping[bytes | None, State]] = {
     b"rejected": "rejected",
@@ -71,6 +74,7 @@ class Notifier:
         self._settings = settings
         self._at_once = CHUNK
         self._policies = settings.policies()
+        self._most = settings.most_waiting()
         self._platforms = settings.providers.platforms()
         self.limiter: Limiter = RedisLimiter(redis)
 
@@ -106,8 +110,9 @@ class Notifier:
 
         job_id: an id of the caller's own, else a random one. As long as a notification is kept, one of its id is
         not accepted again: so a caller that does not know whether a call went through can repeat it.
-        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer, and
-        with `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
+        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer,
+        OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
+        `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
         return self._enqueue([self._job(notification, _checked(job_id))])[0]
 
@@ -125,19 +130,26 @@ class Notifier:
         ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
         iterable raises an error of its own. With `redis.shards`, where shards do not answer, ShardsUnusableError at
         the end names what was not accepted; `on_accepted` is not called from the first of these on.
+        So it is with OverloadedError.
         """
-        accepted = 0
+        tried = 0
         chunk: list[lines.Job] = []
+        over: list[Refused] = []
 
         def flush() -> None:
-            nonlocal accepted
+            nonlocal tried
             # Taken out first: where Redis fails, the same jobs are not tried once more on the way out.
             jobs, chunk[:] = chunk.copy(), []
-            if jobs:
+            if not jobs:
+                return
+            tried += len(jobs)
+            try:
                 job_ids = enqueue(jobs)
-                accepted += len(job_ids)
-                if job_ids and on_accepted is not None:
-                    on_accepted(job_ids)
+            except OverloadedError as error:
+                over.extend(replace(each, place=tried - len(jobs) + each.place) for each in error.refused)
+                return
+            if job_ids and not over and on_accepted is not None:
+                on_accepted(job_ids)
 
         with self._sending() as enqueue:
             try:
@@ -149,9 +161,13 @@ class Notifier:
                         raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
                     if len(chunk) == self._at_once:
                         flush()
+                    if over and over[-1].limit == "all":
+                        break
             finally:
                 flush()
-        return accepted
+                if over:
+                    raise OverloadedError(over, tried)
+        return tried
 
     def cancel(self, job_id: str) -> lines.Cancelled:
         """Cancel a notification that no worker has taken yet.
@@ -195,11 +211,11 @@ class Notifier:
             raise unusable(error) from error
 
     def _status(self, job_id: str) -> Status | None:
-        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by")
+        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by", "push_reason")
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(f"rq:job:{job_id}", fields)
             pipe.zscore("notifier:delivered", job_id)
-            (status, origin, outcome, attempts, by), delivered_us = pipe.execute()
+            (status, origin, outcome, attempts, by, why), delivered_us = pipe.execute()
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
         spent = int(attempts or 0)
@@ -212,6 +228,8 @@ class Notifier:
             return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
         if by is not None and outcome == b"superseded":
             return Status(job_id, "superseded", superseded_by=by.decode(), attempts=spent)
+        if why is not None and outcome == b"dropped":
+            return Status(job_id, "dropped", reason=why.decode(), attempts=spent)
         # None: RQ has more states, but only for jobs of other functions.
         state = OF_RQ.get(word)
         return None if state is None else Status(job_id, state, attempts=spent)
@@ -234,7 +252,7 @@ class Notifier:
         self._check_routes(notification, category)
         check_payload(notification)
         expires_in_us = notification.expires_in_us
-        dedupe = notification.dedupe_key
+        dedupe, most = notification.dedupe_key, self._most.of(notification.user)
         return lines.Job(
             id=job_id,
             lane=category.lane,
@@ -245,6 +263,8 @@ class Notifier:
             targets=encode_targets(notification),
             # With its length, so that no user's name and key together read like another's.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
+            overflow=None if most is None and self._most.in_all is None else category.overflow,
+            max_waiting=most,
         )
 
     def _check_routes(self, notification: Notification, category: Category) -> None:
@@ -267,19 +287,26 @@ class Notifier:
 
     def _enqueue(self, jobs: Sequence[lines.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        call = lines.enqueue(jobs, dedupe_for_us=self._settings.dedupe_for_us, timeout_s=JOB_TIMEOUT_S, stamp=stamp)
+        call = lines.enqueue(
+            jobs,
+            dedupe_for_us=self._settings.dedupe_for_us,
+            timeout_s=JOB_TIMEOUT_S,
+            stamp=stamp,
+            max_waiting=self._most.in_all,
+            keep_failed_us=self._settings.keep_failed_us,
+        )
         if fence is not None:
             call = fenced(call, fence)
         if not self._settings.redis.wait_replicas:
-            return self._run(call)
+            return _all_accepted(self._run(call))
         try:
             # WAIT counts what its own connection wrote.
             with self._redis.client() as connection:  # type: ignore[no-untyped-call]
-                job_ids = self._run(call, connection)
-                self._wait_for_replicas(connection, job_ids)
+                answers = self._run(call, connection)
+                self._wait_for_replicas(connection, accepted(answers))
         except RedisError as error:
             raise unusable(error) from error
-        return job_ids
+        return _all_accepted(answers)
 
     def _wait_for_replicas(self, connection: Redis, job_ids: list[str]) -> None:
         settings = self._settings.redis
@@ -294,6 +321,12 @@ class Notifier:
     def _run(self, call: Call[T], connection: Redis | None = None) -> T:
         # Safe to repeat: every call here names its jobs, and the script does for them once what it is asked twice.
         return ask(lambda: run(self._redis if connection is None else connection, call))
+
+
+def _all_accepted(answers: list[str | Refused]) -> list[str]:
+    if over := refused(answers):
+        raise OverloadedError(over, len(answers))
+    return accepted(answers)
 
 
 def _checked(job_id: str | None) -> str:

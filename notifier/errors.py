@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from notifier.overload import Refused
+
 
 class NotifierError(Exception):
     """The base of all errors raised on purpose by this library; its text is meant for people."""
@@ -49,6 +56,21 @@ class NotReplicatedError(RedisUnusableError):
     def __init__(self, job_ids: list[str], why: str) -> None:
         super().__init__(f"accepted, and may be lost with the primary: {why}")
         self.job_ids = job_ids
+
+
+class OverloadedError(NotifierError):
+    """Some were refused because too many wait already: `refused`. What else was tried, was accepted.
+
+    tried: how many were. Of what `send_many` is given all are tried where users' own limits refuse some; a limit of all
+    that is reached ends it with that hundred.
+    """
+
+    def __init__(self, refused: Sequence[Refused], tried: int) -> None:
+        first = refused[0]
+        of = f"{len(refused)} of {tried} refused; notifications[{first.place}]: " if tried > 1 else ""
+        super().__init__(f"overloaded: {of}{first}")
+        self.refused = tuple(refused)
+        self.tried = tried
 
 
 class LimiterUnreachableError(NotifierError):

@@ -19,6 +19,7 @@ __all__ = [
     "Category",
     "Lane",
     "OnUnknown",
+    "Overflow",
     "Policies",
     "Policy",
     "ProviderLimits",
@@ -29,7 +30,8 @@ __all__ = [
 
 Lane = Literal["urgent", "default", "bulk"]
 OnUnknown = Literal["resend", "give_up"]
-WhenBlocked = Literal["queue", "collapse"]
+WhenBlocked = Literal["queue", "collapse", "drop"]
+Overflow = Literal["reject", "drop_oldest", "collapse"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
@@ -158,7 +160,9 @@ class Category:
     bypass: counted against the user's and the category's windows, but never held back by them.
     attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
     provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
-    when_blocked: what becomes of one that waits when a newer one with its collapse id comes.
+    when_blocked: whether one that may not go at once waits, and what becomes of it when a newer one with its collapse
+    id comes.
+    overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back.
     """
 
@@ -172,6 +176,12 @@ class Category:
     app: str | None = None
     when_blocked: WhenBlocked = "queue"
     ignores_quiet: bool = False
+    overflow: Overflow = "reject"
+
+    @property
+    def counts(self) -> bool:
+        """Whether one may stand for several, and its text for their number."""
+        return "collapse" in {self.when_blocked, self.overflow}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Final, Protocol
 
@@ -13,9 +14,10 @@ from redis import Redis
 
 from notifier.client import CHUNK
 from notifier.connection import ask
-from notifier.errors import NotReplicatedError, RedisUnusableError, ShardsUnusableError
+from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError, ShardsUnusableError
 from notifier.limiter import lines
 from notifier.limiter.moves import MovedError
+from notifier.overload import Refused
 from notifier.shards import Map, Route
 
 LOOK_EVERY_S: Final = 0.005
@@ -67,6 +69,8 @@ class Spread:
         self._seen += len(jobs)
         if some.unsure is not None:
             raise some.unsure
+        if some.over:
+            raise OverloadedError(sorted(some.over, key=lambda each: each.place), len(jobs))
         return [] if self._refused else [some.job_ids[place] for place in range(len(jobs))]
 
     def check(self) -> None:
@@ -87,6 +91,7 @@ class _Some:
         self.job_ids: dict[int, str] = {}
         self.refused: list[int] = []
         self.unsure: NotReplicatedError | None = None
+        self.over: list[Refused] = []
 
     def ask_all(self) -> None:
         """Ask each shard once. Those who are waited for stand apart: they would keep back the others."""
@@ -111,6 +116,9 @@ class _Some:
             self._follow(name, moved.users, places)
         except NotReplicatedError as error:
             self.unsure = error
+            self._done(places)
+        except OverloadedError as error:
+            self.over += [replace(each, place=places[each.place]) for each in error.refused]
             self._done(places)
         except RedisUnusableError as error:
             self._refuse(name, error, places)

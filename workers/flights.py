@@ -132,7 +132,7 @@ class Flights:
                 self._log.warning("lease_lost", user=settlement.user, job_id=settlement.job_id)
             elif settlement.state == "delivered":
                 self.delivered += 1
-            elif settlement.state == "failed":
+            elif settlement.state in {"failed", "dropped"}:
                 self.failed += 1
         return mine
 

@@ -76,6 +76,9 @@ class Sender:
             log().warning("malformed", reason=str(error))
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
+        if leased.dropped:
+            log().info("dropped")
+            return _settled(leased, "dropped", "dropped", "when_blocked", reached=False)
         answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
         if leased.left_us is not None and leased.left_us <= 0:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
@@ -202,7 +205,7 @@ def decode(leased: Leased) -> Notification:
 
 def counted(notification: Notification, category: Category, count: int) -> Notification:
     """The notification with `{count}` in its title and body replaced, where its category collapses."""
-    if category.when_blocked == "queue":
+    if not category.counts:
         return notification
     title, body = (text and text.replace("{count}", str(count)) for text in (notification.title, notification.body))
     return replace(notification, title=title, body=body)

@@ -6,14 +6,20 @@ import sys
 
 from notifier.cli.app import app
 from notifier.cli.output import Status
-from notifier.errors import InvalidNotificationError, LimiterUnreachableError, RedisUnusableError, SettingsError
+from notifier.errors import (
+    InvalidNotificationError,
+    LimiterUnreachableError,
+    OverloadedError,
+    RedisUnusableError,
+    SettingsError,
+)
 
 
 def main() -> None:
     """Run the command in `sys.argv` and exit with a `Status`."""
     try:
         app(prog_name="notifier")
-    except InvalidNotificationError as error:
+    except (InvalidNotificationError, OverloadedError) as error:
         _fail(error, Status.NOT_RIGHT)
     except SettingsError as error:
         _fail(error, Status.CONFIGURATION)

@@ -17,7 +17,7 @@ from notifier.batch import Format, Row, read_rows
 from notifier.cli.output import JsonOption, ProgressBar, Status, complain, duration_us, print_json, say
 from notifier.cli.progress import Progress, digest_of, is_writable
 from notifier.client import Notifier
-from notifier.errors import InvalidNotificationError
+from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
 from notifier.units import UNITS
 
@@ -100,6 +100,11 @@ def send_file(
                 rest = "" if kept_at is None else "; the same command goes on from there"
                 complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
                 raise
+            except OverloadedError as error:
+                if kept_at is not None:
+                    progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
+                complain(f"{file}: {error}; the same command goes on behind row {progress.row}")
+                raise typer.Exit(Status.NOT_RIGHT) from None
     if json:
         print_json({"accepted": progress.accepted, "refused": progress.refused})
     else:

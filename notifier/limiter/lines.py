@@ -14,11 +14,13 @@ from typing import Any, Literal, cast
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, script
 from notifier.notification import Device
+from notifier.overload import Limit, Refused
+from notifier.policy import Overflow
 
 # A user to be looked at, the lane in which the gate is due, and since when, in µs.
 Named = tuple[str, str, int]
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
-State = Literal["delivered", "failed", "later", "wait", "line", "queue", "held"]
+State = Literal["delivered", "failed", "dropped", "later", "wait", "line", "queue", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Job:
     """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them.
 
     targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
+    overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
     """
 
     id: str
@@ -36,16 +39,33 @@ class Job:
     send_at_us: int | None = None
     dedupe: str = ""
     targets: str = ""
+    overflow: Overflow | None = None
+    max_waiting: int | None = None
 
 
-def enqueue(jobs: Sequence[Job], *, dedupe_for_us: int, timeout_s: int, stamp: str, clock: str = "") -> Call[list[str]]:
-    """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key."""
+def enqueue(
+    jobs: Sequence[Job],
+    *,
+    dedupe_for_us: int,
+    timeout_s: int,
+    stamp: str,
+    max_waiting: int | None = None,
+    keep_failed_us: int = 0,
+    clock: str = "",
+) -> Call[list[str | Refused]]:
+    """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
+
+    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept.
+    """
+    in_all = "" if max_waiting is None else max_waiting
     args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
+    args += (in_all, -(-keep_failed_us // 1_000_000))
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
-        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets)
-    return Call(script("enqueue"), [], args, lambda reply: [_text(job_id) for job_id in reply])
+        limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
+        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit)
+    return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +118,7 @@ class Leased:
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
     shut: the routes that it is not to go by now; the others take it meanwhile. count: how many it stands for, itself
-    and those that it superseded.
+    and those that it superseded. dropped: the rules hold it back, and its category lets nothing wait.
     """
 
     job_id: str
@@ -112,6 +132,7 @@ class Leased:
     answered: bytes | None
     shut: frozenset[str] = frozenset()
     count: int = 1
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +302,7 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 
 
 def _leased(entry: list[Any]) -> Leased:
-    job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *count = entry
+    job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *more = entry
     return Leased(
         _text(job_id),
         _text(permit),
@@ -293,12 +314,21 @@ def _leased(entry: list[Any]) -> Leased:
         int(crashes),
         answered,
         frozenset(_text(shut).split()) if shut else frozenset(),
-        *count,
+        count=more[0] if more else 1,
+        dropped=len(more) > 1,
     )
 
 
 def _pairs(flat: list[Any]) -> list[tuple[str, str]]:
     return [(_text(flat[i]), _text(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+
+def _answer(reply: bytes | str, job: Job) -> str | Refused:
+    answer = _text(reply)
+    if not answer.startswith("!"):
+        return answer
+    limit, waiting, most = answer[1:].split()
+    return Refused(json.loads(job.meta)["user"], cast("Limit", limit), int(waiting), int(most))
 
 
 def _text(value: bytes | str) -> str:

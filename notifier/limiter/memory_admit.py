@@ -132,7 +132,7 @@ class Look:
             line = lines[i]
             elsewhere = self.rank.get(line.lane, ELSEWHERE) == ELSEWHERE
             stays = elsewhere or line.parked or line.unread
-            if stays or (line.at_us > self.now and not self._has_expired(line)):
+            if stays or (line.at_us > self.now and not self._has_expired(line) and not self._is_to_drop(line)):
                 i += 1
                 continue
             spent = self._try(user, line)
@@ -151,6 +151,10 @@ class Look:
         deadline = self.gates.deadline(line)
         return deadline is not None and deadline <= self.now
 
+    def _is_to_drop(self, line: Line) -> bool:
+        head = line.ids.first()
+        return line.category.when_blocked == "drop" and head is not None and self.jobs[head[1]].untried
+
     def _try(self, user: str, line: Line) -> bool:
         """What becomes of the head of a line. Returns whether a permit was spent."""
         if self._has_expired(line):
@@ -159,6 +163,9 @@ class Look:
         head = line.ids.first()
         assert head is not None
         entry = self.jobs[head[1]]
+        if line.at_us > self.now:
+            self._take_head(user, line, None, dropped=True)
+            return False
         match self.judge.head(entry, line.category):
             case Go() as go:
                 self._take_head(user, line, go)
@@ -175,15 +182,15 @@ class Look:
                     line.at_us = line.least_us = until_us
         return False
 
-    def _take_head(self, user: str, line: Line, go: Go | None) -> None:
-        """Lease the head of a line; nothing is spent on what has expired."""
+    def _take_head(self, user: str, line: Line, go: Go | None, *, dropped: bool = False) -> None:
+        """Lease the head of a line; nothing is spent on what has expired or is to be dropped."""
         entry = self.jobs[self.gates.take_head(user, line)]
         until = self.now + self.lease_us
         self.lease(entry, until)
         left = None if entry.deadline_us is None else entry.deadline_us - self.now
         entry.counted = go is not None
         self.room -= 1
-        self.leased.append(entry.leased(left, go.shut if go is not None else frozenset()))
+        self.leased.append(entry.leased(left, go.shut if go is not None else frozenset(), dropped=dropped))
         if go is not None:
             self.gates.record(user, line, entry.permit, until, self.now)
             self.judge.spend(entry, line.category, go.targets, until)

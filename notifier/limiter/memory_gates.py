@@ -11,6 +11,7 @@ from notifier.policy import Rules
 from notifier.zones import zone_or
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from notifier.limiter.memory import MemoryLimiter
@@ -95,20 +96,15 @@ class Gates:
         if self.is_head(entry.user, entry.category, entry.job.id):
             self.of_lane(self.lane_of(entry.user, entry.category)).lower(entry.user, at_us)
 
-    def take_out(self, user: str, category: str, job_id: str, now: int) -> None:
+    def take_out(self, user: str, category: str, job_id: str, look_us: int | None) -> None:
         """Take a job out of its line. The line stands, and the gates too, until the user is looked at.
 
-        One who is parked has no gate, and gets one: who stands behind may go by another route.
+        look_us: the gate of one who is parked and has none: who stands behind may go by another route.
         """
-        line = self.remove(user, category, job_id)
-        if user not in self.of_lane(line.lane):
-            self.of_lane(line.lane).put(user, now)
-
-    def remove(self, user: str, category: str, job_id: str) -> Line:
-        """Take a job out of its line, and leave line and gates as they are; returns the line."""
         line = self._users[user].lines[category]
         line.ids.discard(job_id)
-        return line
+        if look_us is not None and user not in self.of_lane(line.lane):
+            self.of_lane(line.lane).put(user, look_us)
 
     def is_head(self, user: str, category: str, job_id: str) -> bool:
         """Whether the job is the next of its line."""
@@ -298,3 +294,9 @@ def shares(waiting: Sequence[int], most: int) -> list[int]:
         share[i] += more
         left -= more
     return share
+
+
+def take_arrived(queues: Sequence[deque[str]], most: int) -> list[str]:
+    """Take `most` out of the lanes' queues, by their `shares`."""
+    numbers = shares([len(queue) for queue in queues], most)
+    return [queue.popleft() for queue, n in zip(queues, numbers, strict=True) for _ in range(n)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifier.limiter.lines import Job, Leased
+from notifier.limiter.memory_ranked import Ranked
 
 CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
@@ -19,6 +20,7 @@ class Entry:
     deadline_us: when it expires. zone: if it names one. since_us: when it entered its line first.
     counted: whether its devices count the permit that it has.
     collapse_id: of a newcomer to its line whose place a newer one may take. count: how many it stands for.
+    arriving: whose `max_waiting` it is under, until it comes to its line.
     """
 
     job: Job
@@ -37,8 +39,14 @@ class Entry:
     count: int = 1
     zone: str | None = None
     since_us: int = 0
+    arriving: str = ""
 
-    def leased(self, left_us: int | None, shut: frozenset[str]) -> Leased:
+    @property
+    def untried(self) -> bool:
+        """Whether no worker has tried it, so that it may be dropped."""
+        return not (self.attempts or self.crashes or self.answered)
+
+    def leased(self, left_us: int | None, shut: frozenset[str], *, dropped: bool) -> Leased:
         """What the worker that holds the lease is told."""
         return Leased(
             self.job.id,
@@ -52,6 +60,7 @@ class Entry:
             self.answered,
             shut,
             self.count,
+            dropped,
         )
 
 
@@ -67,3 +76,25 @@ def steering(meta: bytes) -> dict[str, Any] | None:
     if not isinstance(user, str) or not user or not isinstance(category, str) or not CATEGORY.fullmatch(category):
         return None
     return fields
+
+
+class Kept:
+    """Words by key, each until a time."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+        self._until = Ranked()
+
+    def get(self, key: str) -> str | None:
+        """The word; None where there is none, or none any more."""
+        return self._words.get(key)
+
+    def put(self, key: str, word: str, until_us: int) -> None:
+        """Keep a word until then."""
+        self._words[key] = word
+        self._until.put(key, until_us)
+
+    def forget(self, now: int) -> None:
+        """Drop what was kept long enough."""
+        while (first := self._until.first()) is not None and first[0] <= now:
+            del self._words[self._until.pop()[1]]

@@ -5,18 +5,22 @@ What only RQ and idle workers look at is left out: registries, expected times, t
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from notifier.limiter.lines import Admitted, DeadToken, Job, Named, Pulled, Settlement
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.memory_admit import Judge, Look
-from notifier.limiter.memory_gates import Due, Gates, shares
-from notifier.limiter.memory_jobs import Entry
+from notifier.limiter.memory_gates import Due, Gates, take_arrived
+from notifier.limiter.memory_jobs import Entry, Kept
 from notifier.limiter.memory_limits import Limits, targets_of
 from notifier.limiter.memory_newcomers import Newcomers, first_time
+from notifier.limiter.memory_overflow import Overflow
 from notifier.limiter.memory_ranked import Ranked
 from notifier.limiter.memory_routes import Routes
+from notifier.overload import Refused
+from notifier.policy import LANES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from notifier.limiter.routes import Change, Seen
     from notifier.policy import Policies
 
+RANK: Final[Mapping[str, int]] = {lane: place for place, lane in enumerate(LANES, 1)}
 SUSPECT: Final = 2  # crashes after which *begin* tells which one was to blame
 
 
@@ -42,16 +47,15 @@ class MemoryLines:
         self._seq = 0
         self._jobs: dict[str, Entry] = {}
         self._gates = Gates(policies, self.limiter, self._jobs.__getitem__)
-        self._ended: dict[str, str] = {}  # how each ended, while `_kept` keeps it
-        self._kept = Ranked()
-        self._dedupe: dict[str, str] = {}  # the first job's id, while `_deduped` keeps it
-        self._deduped = Ranked()
+        self._ended = Kept()  # how each ended
+        self._dedupe = Kept()  # the first job's id
         self._queues: dict[str, deque[str]] = {}
         self._later = Ranked()
         self._leases = Ranked()
         self._routes = Routes()
         self._limits = Limits()
         self._newcomers = Newcomers()
+        self._overflow = Overflow(self._jobs, self._queues, self._newcomers)
 
     @property
     def policies(self) -> Policies:
@@ -70,12 +74,14 @@ class MemoryLines:
             entry = self._jobs.get(job_id)
             return self._ended.get(job_id) if entry is None else entry.state
 
-    def enqueue(self, jobs: Iterable[Job], *, dedupe_for_us: int = 0) -> list[str]:
-        """Accept jobs, each once; returns each one's id, or that of the earlier one with its dedupe key."""
+    def enqueue(
+        self, jobs: Iterable[Job], *, dedupe_for_us: int = 0, max_waiting: int | None = None, keep_failed_us: int = 0
+    ) -> list[str | Refused]:
+        """Accept jobs, each once; returns each one's id, or that of the earlier one with its dedupe key, or why not."""
         with self.limiter.lock:
             now = self.limiter.clock()
             self._forget(now)
-            return [self._accept(now, job, dedupe_for_us) for job in jobs]
+            return [self._accept(now, job, dedupe_for_us, max_waiting, now + keep_failed_us) for job in jobs]
 
     def pull(
         self, *, most: int, lease_us: int, lanes: Sequence[str], worker: str = "", keep_failed_us: int = 0
@@ -88,7 +94,7 @@ class MemoryLines:
             # The dead first: they were at the head of their lines.
             moved = self._recover(now, -(-most // 2))
             moved += self._fall_due(now, -(-(most - len(moved)) // 2))
-            arrived = self._take_arrived(lanes, most - len(moved))
+            arrived = take_arrived([self._queues.get(lane, deque()) for lane in lanes], most - len(moved))
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
@@ -160,24 +166,15 @@ class MemoryLines:
                 return "sending"
             # A queued one stays in its queue, which can be long: *pull* passes over it.
             now = self.limiter.clock()
-            if entry.state == "line":
-                self._gates.take_out(entry.user, entry.category, job_id, now)
             self._later.discard(job_id)
-            self._newcomers.forget(entry)
-            self._end(job_id, "cancelled", now + keep_failed_us)
+            self._end_unsent(entry, "cancelled", now + keep_failed_us, now)
             self._forget(now)
-            self.totals["cancelled"] += 1
             return "cancelled"
 
     def circuit(self, worker: str, route: str, seen: Seen, *, first_us: int = 0, most_us: int = 0) -> Change:
         """Tell what a worker has seen of a route; see `routes.circuit`."""
         with self.limiter.lock:
-            now = self.limiter.clock()
-            if seen == "up":
-                return self._routes.up(now, worker, route)
-            if seen == "retry":
-                return self._routes.retry(now, route)
-            return self._routes.down(now, worker, route, first_us=first_us, most_us=most_us)
+            return self._routes.see(self.limiter.clock(), worker, route, seen, first_us, most_us)
 
     def reset(self, user: str, *categories: str) -> int:
         """As `Limiter.reset`; what waits in the user's lines is looked at again at once."""
@@ -185,24 +182,35 @@ class MemoryLines:
             waiting = self._gates.look_again(user, self.limiter.clock())
             return self.limiter.reset(user, *categories, *waiting)
 
-    def _accept(self, now: int, job: Job, dedupe_for_us: int) -> str:
+    def _accept(self, now: int, job: Job, dedupe_for_us: int, in_all: int | None, kept_until: int) -> str | Refused:
+        if earlier := self._dedupe.get(job.dedupe):
+            return earlier
+        again = self.state(job.id) is not None
+        at = job.send_at_us if job.send_at_us is not None and job.send_at_us > now else None
+        room = None if again else self._overflow.make_room(job, in_all, later=at is not None)
+        if isinstance(room, Refused):
+            self.totals["refused"] += 1
+            return room
         if job.dedupe:
-            if job.dedupe in self._dedupe:
-                return self._dedupe[job.dedupe]
-            self._dedupe[job.dedupe] = job.id
-            self._deduped.put(job.dedupe, now + dedupe_for_us)
-        if self.state(job.id) is not None:
+            self._dedupe.put(job.dedupe, job.id, now + dedupe_for_us)
+        if again:
             return job.id
         entry = self._jobs[job.id] = Entry(job, targets=job.targets)
-        at = job.send_at_us if job.send_at_us is not None and job.send_at_us > now else None
         if job.expires_in_us is not None:
             entry.deadline_us = (now if at is None else at) + job.expires_in_us
+        self.totals["accepted"] += 1
+        if room is not None and job.overflow == "collapse":
+            self._take_place(now, entry, room, kept_until)
+            return job.id
+        if room is not None:
+            self._end_unsent(room, "dropped", kept_until, now)
+        if job.max_waiting is not None:
+            entry.arriving = json.loads(job.meta)["user"]
         if at is None:
             self._queues.setdefault(job.lane, deque()).append(job.id)
         else:
             entry.state = "later"
             self._later.put(job.id, at)
-        self.totals["accepted"] += 1
         return job.id
 
     def _recover(self, now: int, most: int) -> list[Entry]:
@@ -219,11 +227,6 @@ class MemoryLines:
         for entry in due:
             self._later.discard(entry.job.id)
         return due
-
-    def _take_arrived(self, lanes: Sequence[str], most: int) -> list[str]:
-        queues = [self._queues.get(lane, deque()) for lane in lanes]
-        numbers = shares([len(queue) for queue in queues], most)
-        return [queue.popleft() for queue, n in zip(queues, numbers, strict=True) for _ in range(n)]
 
     def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> str | None:
         """As `Gates.line_up`; None for a job that is no notification of ours."""
@@ -248,9 +251,24 @@ class MemoryLines:
         self._seq += 1
         old = self._newcomers.join(entry, self.policies.category(entry.category))
         if old is not None:
-            self._gates.remove(old.user, old.category, old.job.id)
-            self._end(old.job.id, "superseded", now + keep_failed_us)
-            self.totals["superseded"] += 1
+            self._end_unsent(old, "superseded", now + keep_failed_us)
+
+    def _take_place(self, now: int, entry: Entry, old: Entry, kept_until: int) -> None:
+        """Stand at once where `old` stands."""
+        self._seq += 1
+        first_time(entry, now, self._seq)
+        self._newcomers.replace(old, entry)
+        self._end_unsent(old, "superseded", kept_until)
+        if lane := self._line_up(now, entry, RANK):
+            self._gates.of_lane(lane).lower(entry.user, now)
+
+    def _end_unsent(self, old: Entry, word: str, kept_until: int, look_us: int | None = None) -> None:
+        """End what no worker has. look_us: when a user in whose line it stood, and who has no gate, is looked at."""
+        if old.state == "line":
+            self._gates.take_out(old.user, old.category, old.job.id, look_us)
+        self._newcomers.forget(old)
+        self._end(old.job.id, word, kept_until)
+        self.totals[word] += 1
 
     def _place(
         self, now: int, entry: Entry, rank: Mapping[str, int], due: Due, stock: list[tuple[str, str]] | None = None
@@ -298,8 +316,8 @@ class MemoryLines:
         entry.permit = ""
         if s.answered:
             entry.answered = s.answered.encode()
-        if s.state in ("delivered", "failed", "held"):
-            kept = {"failed": keep_failed_us, "delivered": keep_delivered_us}
+        if s.state in ("delivered", "failed", "dropped", "held"):
+            kept = {"failed": keep_failed_us, "dropped": keep_failed_us, "delivered": keep_delivered_us}
             # 'held' goes its way in RQ, which has no twin here.
             self._end(s.job_id, s.word or s.state, now + kept.get(s.state, 0))
         else:
@@ -323,12 +341,9 @@ class MemoryLines:
 
     def _end(self, job_id: str, word: str, until_us: int) -> None:
         del self._jobs[job_id]
-        self._ended[job_id] = word
-        self._kept.put(job_id, until_us)
+        self._ended.put(job_id, word, until_us)
 
     def _forget(self, now: int) -> None:
         """Drop what was kept long enough."""
-        self._limits.forget(now)
-        for kept, words in ((self._kept, self._ended), (self._deduped, self._dedupe)):
-            while (first := kept.first()) is not None and first[0] <= now:
-                del words[kept.pop()[1]]
+        for kept in (self._limits, self._ended, self._dedupe):
+            kept.forget(now)

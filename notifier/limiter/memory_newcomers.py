@@ -19,6 +19,7 @@ def first_time(entry: Entry, now: int, order: int) -> bool:
     meta = steering(entry.job.meta)
     if meta is None:
         return False
+    entry.arriving = ""
     entry.user, entry.category = meta["user"], meta.get("category", "default")
     entry.order = order - (HIGH if meta.get("priority") == "high" else 0)
     entry.since_us, zone = now, meta.get("zone")
@@ -39,20 +40,36 @@ class Newcomers:
 
     def join(self, entry: Entry, category: Category) -> Entry | None:
         """Take the place of the one with the same collapse id, where the category collapses; returns that one."""
-        if category.when_blocked != "collapse":
+        if not category.counts:
             entry.collapse_id = None
         if entry.collapse_id is None:
             return None
-        key = (entry.user, entry.category, entry.collapse_id)
-        old, self._waiting[key] = self._waiting.get(key), entry
-        if old is not None:
-            assert old.order is not None
-            assert entry.order is not None
-            entry.count, entry.order = old.count + 1, min(old.order, entry.order)
-        return old
+        old = self.waiting(entry.user, entry.category, entry.collapse_id)
+        if category.when_blocked == "collapse" and old is not None:
+            self.replace(old, entry)
+            return old
+        self._note(entry)
+        return None
+
+    def replace(self, old: Entry, entry: Entry) -> None:
+        """Take the place of `old`, unless the newer one's own is further in front."""
+        assert old.order is not None
+        assert entry.order is not None
+        entry.count, entry.order = old.count + 1, min(old.order, entry.order)
+        self._note(entry)
+
+    def waiting(self, user: str, category: str, collapse_id: str) -> Entry | None:
+        """Who waits under a collapse id."""
+        return self._waiting.get((user, category, collapse_id))
+
+    def _note(self, entry: Entry) -> None:
+        assert entry.collapse_id is not None
+        self._waiting[entry.user, entry.category, entry.collapse_id] = entry
 
     def forget(self, entry: Entry) -> None:
         """It is no newcomer any more: a worker has it, or it has ended."""
         if entry.collapse_id is not None:
-            self._waiting.pop((entry.user, entry.category, entry.collapse_id), None)
+            key = (entry.user, entry.category, entry.collapse_id)
+            if self._waiting.get(key) is entry:
+                del self._waiting[key]
             entry.collapse_id = None

@@ -10,7 +10,7 @@ from notifier.limiter.memory_ranked import Ranked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from notifier.limiter.routes import Change
+    from notifier.limiter.routes import Change, Seen
 
 FAR_US: Final = 4_102_444_800_000_000  # the time of a rest that waits for a route alone
 CLAIM_US: Final = 250_000
@@ -98,6 +98,16 @@ class Routes:
             for name, hold in self.holds.items()
             if self.parked(name) or (hold.state == "open" and not hold.probe)
         ]
+
+    def see(  # noqa: PLR0917 - what a worker tells
+        self, now: int, worker: str, route: str, seen: Seen, first_us: int, most_us: int
+    ) -> Change:
+        """What a worker has seen of a route."""
+        if seen == "up":
+            return self.up(now, worker, route)
+        if seen == "retry":
+            return self.retry(now, route)
+        return self.down(now, worker, route, first_us=first_us, most_us=most_us)
 
     def up(self, now: int, worker: str, route: str) -> Change:
         """A worker got through."""

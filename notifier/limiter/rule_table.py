@@ -35,8 +35,10 @@ class RuleTable:
             rest["i"] = ignoring
         if policies.goes_by_clock:
             rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us}
+        if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
+            rest["h"] = drops
         self._device = policies.limits.fcm_device
-        on_join = {c.name: c.when_blocked == "collapse" and c.when_blocked for c in categories}
+        on_join = {c.name: c.counts and ("collapse" if c.when_blocked == "collapse" else "note") for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[Policy, str] = {}

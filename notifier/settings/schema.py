@@ -13,7 +13,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.clock_rules import QuietHours, free_us
-from notifier.policy import Category, Lane, OnUnknown, Policies, Policy, WhenBlocked
+from notifier.overload import MostWaiting
+from notifier.policy import Category, Lane, OnUnknown, Overflow, Policies, Policy, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
@@ -41,6 +42,8 @@ DAY: Final = UNITS["d"]
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
 
+MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
 
 class RuleSettings(Section):
     """Rules that are given whole: those of everyone, or of a category."""
@@ -62,6 +65,7 @@ class RuleSettings(Section):
 class UserSettings(RuleSettings):
     """What one person may receive in all."""
 
+    max_waiting: MaxWaiting | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
 
     @property
@@ -77,6 +81,7 @@ class OverrideSettings(Section):
     gap_us: Duration | None = Field(default=None, alias="gap")
     burst: BurstRule | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
+    max_waiting: MaxWaiting | None = None
 
     def policy(self, everyone: Policy) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
@@ -98,6 +103,7 @@ class CategorySettings(RuleSettings):
     on_unknown: OnUnknown = "resend"
     app: Name | None = None
     when_blocked: WhenBlocked = "queue"
+    overflow: Overflow = "reject"
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
 
     @property
@@ -160,6 +166,7 @@ class Settings(Section):
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)
     providers: ProvidersSettings = ProvidersSettings()
     worker: WorkerSettings = WorkerSettings()
+    max_waiting: MaxWaiting | None = None
     keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")
     keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
     keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
@@ -227,6 +234,14 @@ class Settings(Section):
         """Keep the users of `users_from`, which have been read."""
         self._users_in_files = users
 
+    def most_waiting(self) -> MostWaiting:
+        """Return how many may wait, in all and of each user."""
+        tiers = {name: tier.max_waiting for name, tier in self.tiers.items()}
+        of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, OverrideSettings)}
+        entries = (*self.users.items(), *self._users_in_files.items())
+        of_user |= {user: tiers[entry] for user, entry in entries if isinstance(entry, str)}
+        return MostWaiting(self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None})
+
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
         everyone = self.user.policy()
@@ -249,6 +264,7 @@ class Settings(Section):
                     app=category.app,
                     when_blocked=category.when_blocked,
                     ignores_quiet=category.quiet == "ignore",
+                    overflow=category.overflow,
                 )
                 for name, category in self.categories.items()
             },

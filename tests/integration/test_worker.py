@@ -39,6 +39,7 @@ RATES: dict[str, Any] = {
         "two": {"windows": ["2/1h"]},
         "slow": {"windows": ["1/1s"]},
         "told": {"windows": ["1/500ms"]},
+        "typed": {"windows": ["1/1h"]},
         "gapped": {"gap": "150ms"},
         "paced": {"windows": ["1/300ms"]},
     },
@@ -49,6 +50,7 @@ RATES: dict[str, Any] = {
         "twice": {"lane": "default", "attempts": 2},
         "careful": {"lane": "default", "on_unknown": "give_up"},
         "comments": {"lane": "default", "when_blocked": "collapse"},
+        "typing": {"lane": "default", "when_blocked": "drop"},
     },
 }
 GONE = Reply(410, "Unregistered")
@@ -205,6 +207,18 @@ def test_the_newest_takes_the_place_of_the_waiting_one(world: World) -> None:
         assert old in CanceledJobRegistry(queue=queue(world.redis)).get_job_ids()
         assert world.producer.cancel(old) == "ended"
     assert world.counted("told") == {"delivered": 3, "superseded": 2}
+
+
+def test_what_may_not_go_at_once_is_dropped(world: World) -> None:
+    """In a category that drops, what the rules hold back ends as dropped, counted, and never reaches the provider."""
+    job_ids = [world.send("typed", f"typed-{n}", category="typing") for n in range(3)]
+    ends(world.producer, job_ids[0], "delivered")
+    for job_id in job_ids[1:]:
+        ends(world.producer, job_id, "dropped")
+        assert world.reason(job_id) == "when_blocked"
+        assert job_id in CanceledJobRegistry(queue=queue(world.redis)).get_job_ids()
+    assert world.simulators.titles("typed-") == ["typed-0"]
+    assert world.counted("typed") == {"delivered": 1, "dropped": 2}
 
 
 def test_a_gap_has_one_in_flight(world: World) -> None:

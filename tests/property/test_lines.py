@@ -33,7 +33,7 @@ policies = st.builds(
 
 never = st.just(value=False)
 seldom = st.sampled_from([False, False, True])
-blocked = st.sampled_from(["queue", "queue", "collapse"])
+blocked = st.sampled_from(["queue", "queue", "collapse", "drop"])
 
 
 @st.composite
@@ -93,6 +93,9 @@ def carry_out(world: World, verb: str, args: list[Any]) -> None:
 def settle(world: World, index: int, outcome: str, early: bool, wait_us: int) -> None:
     flight = world.flights[index % len(world.flights)]
     left = flight.leased.left_us
+    if flight.leased.dropped:
+        world.settle(flight, "dropped", reached=False, word="dropped", wait_us="when_blocked")
+        return
     if left is not None and left <= 0:
         world.settle(flight, "failed", reached=False, word="expired")
         return
@@ -150,7 +153,7 @@ def test_every_schedule_ends_well(redis: Redis, rules: Policies, schedule: list[
         world.check()
     drain(world)
     world.check()
-    ended = [world.ended[word] for word in ("delivered", "failed", "expired", "cancelled", "superseded")]
+    ended = [world.ended[word] for word in ("delivered", "failed", "expired", "cancelled", "superseded", "dropped")]
     assert sum(ended) == len(world.told)
 
 

@@ -15,6 +15,7 @@ from notifier.limiter import MemoryLimiter, MemoryLines, lines
 from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
+from notifier.overload import Refused
 from notifier.zones import zone_at
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class World:
     receipts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
+    max_waiting: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
@@ -120,7 +122,7 @@ class World:
         collapse_id: str | None = None,
     ) -> str:
         """Accept one job; returns its id. plain: by a producer that does not write its targets down."""
-        number, zone = len(self.told), self.zones.get(user)
+        number, zone = len(self.told) + self.seen["refused"], self.zones.get(user)
         meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
         meta |= {"collapse_id": collapse_id} if collapse_id else {}
         meta |= {"zone": zone} if zone else {}
@@ -128,10 +130,28 @@ class World:
         job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
         job = replace(job, targets="" if plain else targets)
         self.targets[job.id] = targets
-        call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
-        self._both(call, lambda: self.memory.enqueue([job]))
+        in_all = of_user = None
+        if self.max_waiting is not None:
+            in_all, of_user = self.max_waiting
+            job = replace(job, overflow=self._category(category).overflow, max_waiting=of_user)
+        call = lines.enqueue(
+            [job],
+            dedupe_for_us=S,
+            timeout_s=60,
+            stamp="",
+            max_waiting=in_all,
+            keep_failed_us=KEEP,
+            clock=str(self.now),
+        )
+        lined = self._lines()
+        (answer,) = self._both(call, lambda: self.memory.enqueue([job], max_waiting=in_all, keep_failed_us=KEEP))
+        if isinstance(answer, Refused):
+            self.seen["refused"] += 1
+            return ""
+        self._note_dropped(lined)
         zone = zone or self.policies.zone
         self.told[job.id] = Told(number, user, category, lane, high, not send_in_us, zone, collapse_id=collapse_id)
+        self._note_superseded()
         return job.id
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
@@ -173,12 +193,23 @@ class World:
             assert old.collapse_id
             new = self.told[_text(self.redis.hget(f"rq:job:{job_id}", "push_by"))]
             assert (new.user, new.category, new.collapse_id) == (old.user, old.category, old.collapse_id)
-            assert self._category(old.category).when_blocked == "collapse"
+            assert self._category(old.category).counts
             in_order = new.at_once and old.at_once and new.lane == old.lane
             assert new.number > old.number or not in_order
             assert new.over is None
             new.over = old
             new.at_once = in_order
+
+    def _note_dropped(self, lined: dict[tuple[str, str], list[str]]) -> None:
+        """Who was dropped was the oldest of its line, of those that no worker had tried."""
+        for (_, category), ids in lined.items():
+            for job_id in ids:
+                if self.memory.state(job_id) == "dropped":
+                    self.ended["dropped"] += 1
+                    assert self._category(category).overflow == "drop_oldest"
+                    assert self.redis.hget(f"rq:job:{job_id}", "push_reason") == b"overflow"
+                    before = [self.told[other] for other in ids[: ids.index(job_id)]]
+                    assert all(other.dispatched or other.high for other in before)
 
     def round(self, most: int = 50, room: int = 50) -> int:
         """Pull and admit; returns how many jobs were taken."""
@@ -231,6 +262,11 @@ class World:
         assert leased.count == len(told.all())
         if leased.left_us is not None and leased.left_us <= 0:
             return
+        if leased.dropped:
+            assert self._category(leased.category).when_blocked == "drop"
+            assert told.dispatched == 1 or flight.twin.crashes == 0
+            assert self.earliest(leased.user, leased.category, leased.job_id) > self.now
+            return
         # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
         assert self.earliest(leased.user, leased.category, leased.job_id) <= self.now
         for sends in self._scopes(leased.user, leased.category):
@@ -243,7 +279,7 @@ class World:
         *,
         reached: bool,
         word: str = "",
-        wait_us: int = 0,
+        wait_us: int | str = 0,
         gone: tuple[DeadToken, ...] = (),
         answered: str = "",
     ) -> bool:
@@ -371,11 +407,15 @@ class World:
         )  # fmt: skip
         for state, jobs in of_state:
             assert [job for job in jobs if self.memory.state(job) != state] == []
-        assert {self.memory.state(job) for job in cancelled} <= {"cancelled", "superseded"}
+        assert {self.memory.state(job) for job in cancelled} <= {"cancelled", "superseded", "dropped"}
         counted = Counter(
-            accepted=len(self.told), dispatched=self.seen["dispatches"], looked=self.seen["looks"], **self.ended
+            accepted=len(self.told),
+            dispatched=self.seen["dispatches"],
+            looked=self.seen["looks"],
+            refused=self.seen["refused"],
+            **self.ended,
         )
-        assert stats == self.memory.totals == counted
+        assert +stats == +self.memory.totals == +counted
         assert self._feedback() == [
             (job, user, dead.device.token, dead.app or "", str(dead.gone_at_us or at))
             for at, job, user, dead in self.memory.feedback

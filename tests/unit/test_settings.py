@@ -71,7 +71,7 @@ def test_the_shipped_file_with_its_comments_filled_in_is_right_too(tmp_path: Pat
     text = SHIPPED.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(Settings.model_json_schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
-    assert count == 19
+    assert count == 20
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
     apns, fcm = filled.providers.apns, filled.providers.fcm
     assert apns is not None
@@ -192,7 +192,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [-1/day]}", ("1:18: user.windows[0]: '-1/day': a limit cannot be negative; "
          "it must be at least 1")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
-        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst, quiet_hours"),
+        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst, max_waiting, quiet_hours"),
         ("zone: Europe/Berln", ("1:7: zone: 'Europe/Berln' is not a time zone of the IANA database, "
          f"{VERSION}; did you mean Europe/Berlin?")),
         ("zone: 1", (f"1:7: zone: int is not a time zone of the IANA database, {VERSION}; "

@@ -13,7 +13,7 @@ from notifier.simulators.wire import Arrival
 from notifier.units import format_duration
 
 TIGHTEST = 6
-TERMINAL = ("delivered", "rejected", "expired", "cancelled", "superseded", "failed")
+TERMINAL = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ end
 
 local function note_newcomer(user, category, collapse_id, id)
   local key = collapse_key(user, category)
+  redis.call('HSET', job_key(id), 'push_collapse', collapse_id)
   redis.call('HSET', key, collapse_id, id)
   redis.call('EXPIRE', key, COLLAPSE_LASTS)
 end
@@ -23,7 +24,8 @@ end
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', 'rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', line_key(user, category), old.id)
-  end_unsent(now, old.id, old.origin, user, 'superseded', keep, 'push_by', id)
+  end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
+  tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   return tonumber(order) < tonumber(old.order) and order or old.order, expected
 end

@@ -1,5 +1,6 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
 -- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
+-- h: {category: true if what the rules hold back is dropped}, where there is such a category.
 local function read_rules(json)
   local rules, counting = cjson.decode(json), is_counting()
   if rules.x or counting then
@@ -13,6 +14,12 @@ local function policy_of(rules, category) return rules.c[category] or rules.c.de
 local function bypasses(rules, category)
   if rules.c[category] then return rules.b[category] end
   return rules.b.default
+end
+
+local function drops(rules, category)
+  if not rules.h then return false end
+  if rules.c[category] then return rules.h[category] end
+  return rules.h.default
 end
 
 -- next_of: the first µs at which the rules admit a send of `category` to `user`.

@@ -4,6 +4,7 @@
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
 --   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see _counts.lua, _burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua
+--   notifier:arriving:{user}         zset job id -> µs         under max_waiting, who has not come to a line yet
 --   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs}, see _flight.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see _routes.lua
@@ -24,7 +25,7 @@
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
 -- push_crashes, push_zone and push_since (see _zones.lua), push_answered, push_outcome, push_targets (see _limits.lua),
 -- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
--- (which job superseded it).
+-- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)
@@ -32,5 +33,6 @@ local function sent_key(user, category)
   return 'notifier:sent:{' .. user .. '}'
 end
 local function collapse_key(user, category) return 'notifier:collapse:{' .. user .. '}:' .. category end
+local function arriving_key(user) return 'notifier:arriving:{' .. user .. '}' end
 local function flight_key(user, category) return 'notifier:flight:{' .. user .. '}:' .. category end
 local function job_key(id) return 'rq:job:' .. id end

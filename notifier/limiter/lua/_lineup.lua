@@ -57,7 +57,7 @@ end
 local function line_up(now, id, rank, join)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
-    'push_outcome')
+    'push_outcome', 'push_arriving')
   if not job[1] or job[4] or job[5] == 'canceled' then return nil end
   local ok, meta = pcall(cjson.decode, job[2] or '')
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return 'stock' end
@@ -70,7 +70,11 @@ local function line_up(now, id, rank, join)
   local leaves = is_leaving(user)
   if not order then
     order, deadline = first_time(now, key, meta, job[6], job[7])
-    if join and not leaves then order, expected = join(id, key, user, category, meta.collapse_id, order) end
+    if job[8] then
+      redis.call('ZREM', arriving_key(user), id)
+      redis.call('HDEL', key, 'push_arriving')
+    end
+    if join and not leaves then order, expected = join(id, user, category, meta.collapse_id, order) end
   end
   if leaves then
     put_aside(now, id, user, category, origin, order)

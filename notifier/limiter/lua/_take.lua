@@ -8,18 +8,16 @@ local function read_job(id)
 end
 
 -- take: leases the head `id` of a line to `worker` under `permit`. Returns what the worker needs to send it. shut: the
--- routes it is not to go by now, or false.
-local function take(now, until_text, worker, line, user, category, id, permit, job, shut)
+-- routes it is not to go by now, or false. dropped: the rules hold it back, and its category lets nothing wait.
+local function take(now, until_text, worker, line, user, category, id, permit, job, shut, dropped)
   redis.call('ZREM', line, id)
   if job.status == 'scheduled' then gather('ZREM', 'rq:scheduled:' .. job.origin, id) end
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
   gather('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
   gather('ZADD', 'notifier:leases', until_text, id)
-  if job.collapse then
-    redis.call('HDEL', collapse_key(user, category), job.collapse)
-    redis.call('HDEL', job_key(id), 'push_collapse')
-  end
+  if job.collapse then forget_newcomer(user, category, id, job.collapse) end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,
-    job.attempts or '0', job.crashes or '0', job.answered or false, shut, job.count and tonumber(job.count) or nil}
+    job.attempts or '0', job.crashes or '0', job.answered or false, shut,
+    job.count and tonumber(job.count) or dropped and 1 or nil, dropped and 1 or nil}
 end

@@ -5,12 +5,14 @@
 --      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
---          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil}, …}
+--          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
+--          for if several, 1 if it is to be dropped}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   {'', user, zone} for a line that stays shut until the caller has written the zone into notifier:zones.
---   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it.
---! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _take _routes _limits _zones _full
+--   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
+--   that is to be dropped.
+--! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _newcomer _take _routes _limits _zones _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -50,7 +52,7 @@ local function lines_of(user, user_policy, fields)
     if category == '#turn' then turn = tonumber(lane)
     elseif category ~= '#pace' then
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
-        policy = policy_of(rules, category), bypass = bypasses(rules, category)}
+        policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category)}
       line.races = may_race(user_policy, line.policy, line.bypass)
       if peek_line(line) then
         line.elsewhere = line.races and flies_elsewhere(user, category, worker, now)
@@ -107,12 +109,12 @@ end
 
 -- send_head: takes the head of line i, and counts it in `flying` if it may race. needs, open, shut: of *judge*; nil for
 -- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices.
-local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut)
+local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
   local line = lines[i]
   local permit = text(seq + 1)
   if open then permit = permit .. 'd' end
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
-    shut and names_of(shut) or false)
+    shut and names_of(shut) or false, dropped)
   if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
   room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
   if needs then spend(user, sent, policy, index, line, permit, needs, open) end
@@ -167,7 +169,14 @@ local function expect_all(lines, step)
   end
 end
 
--- try: what becomes of the head of line i, whose time has come or which has expired. Returns whether a permit was spent.
+-- is_to_drop: the rules hold the head back, and its category lets nothing wait that no worker has tried.
+local function is_to_drop(line)
+  if not line.drops then return false end
+  local job = redis.call('HMGET', job_key(line.head), 'push_attempts', 'push_crashes', 'push_answered')
+  return not (job[1] or job[2] or job[3])
+end
+
+-- try: what becomes of the head of line i, whose time has come or which ends here. Returns whether a permit was spent.
 local function try(user, sent, policy, index, lines, i, flying)
   local line = lines[i]
   local job, origin = read_job(line.head)
@@ -177,6 +186,8 @@ local function try(user, sent, policy, index, lines, i, flying)
     advance(user, lines, i)
   elseif job.deadline and job.deadline <= now then
     send_head(user, sent, policy, index, lines, i, flying, job)
+  elseif line.at > now then
+    send_head(user, sent, policy, index, lines, i, flying, job, nil, nil, nil, true)
   else
     local verdict, first, open, shut = judge(line, job, index)
     if verdict == 'go' then
@@ -221,7 +232,7 @@ local function visit(user, due_lane, index)
     local line = lines[i]
     line.at = line.at or timed(line)
     if line.rank == 99 or line.elsewhere or line.unread or line.parked
-      or line.at > now and not has_expired(line.head, now) then
+      or line.at > now and not has_expired(line.head, now) and not is_to_drop(line) then
       i = i + 1
     elseif try(user, sent, policy, index, lines, i, flying) then
       sends, user_next = sends + 1, nil

@@ -1,35 +1,89 @@
 -- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
 -- ARGV 1 clock  2 dedupe_for ms  3 job timeout s  4 now as RQ writes it (ISO 8601)
---      5.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
---          dedupe key (with its user) or '', targets (see _limits.lua) or ''
--- returns the job ids: the one given, or that of an earlier notification with the same dedupe key
---! include _clock _keys _alarm
+--      5 how many may wait in all, or ''  6 keep_failed s
+--      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
+--          dedupe key (with its user) or '', targets (see _limits.lua) or '', and where a limit holds: how many of the
+--          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or ''
+-- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
+--         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
+--! include _clock _keys _alarm _newcomer _end _collapse _leaving _lineup
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local in_all, keep = tonumber(ARGV[5]), tonumber(ARGV[6])
 local reply, seen = {}, {}
 local recording = redis.call('EXISTS', 'notifier:trace') == 1
 
-local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets)
-  if dedupe ~= '' then
-    local key = 'notifier:dedupe:' .. dedupe
-    if not redis.call('SET', key, id, 'NX', 'PX', dedupe_for) then
-      return redis.call('GET', key) -- this very id, where it is the same call again
+--! include _overflow
+
+-- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
+-- the user for whom it is counted. Or nil and the refusal. at: its own time; then it takes nobody's place.
+local function make_room(meta, limit, at)
+  local of_user, overflow = limit:match('^(%d+) (.+)$')
+  local read = cjson.decode(meta)
+  local user, category, same = read.user, read.category or 'default', nil
+  of_user = tonumber(of_user)
+  local which, waiting, most = beyond(user, of_user)
+  if which then
+    if overflow == 'collapse' and read.collapse_id and not at then same = same_waiting(user, category, read.collapse_id) end
+    if not same and not (overflow == 'drop_oldest' and drop_oldest(user, category)) then
+      tally(user, 'refused')
+      return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
     end
+  end
+  return same and 'collapse' or 'queue', of_user > 0 and user
+end
+
+local function join(id, user, category, collapse_id, order)
+  local expected
+  order, expected = supersede(now, user, category, same_waiting(user, category, collapse_id), id, order, keep)
+  note_newcomer(user, category, collapse_id, id)
+  return order, expected
+end
+
+-- take_place: the job goes at once to the place of the one that waits under its collapse id.
+local function take_place(id)
+  local _, user, lane, fresh = line_up(now, id, RANK, join)
+  if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+  alarm(now)
+end
+
+local function note_arriving(user, id, key)
+  redis.call('HSET', key, 'push_arriving', 1)
+  redis.call('ZADD', arriving_key(user), now, id)
+  redis.call('EXPIRE', arriving_key(user), 2592000)
+end
+
+local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit)
+  if dedupe ~= '' then
+    local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
+    if earlier then return earlier end -- this very id, where it is the same call again
   end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.
-  if redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', 'notifier:delivered', id) then return id end
-  local at = tonumber(send_at)
+  local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', 'notifier:delivered', id)
+  local at, how, counted = tonumber(send_at), 'queue', nil
   if at and at <= now then at = nil end
+  if limit ~= '' and not again then
+    how, counted = make_room(meta, limit, at)
+    if not how then return counted end
+  end
+  if dedupe ~= '' then redis.call('SET', 'notifier:dedupe:' .. dedupe, id, 'PX', dedupe_for) end
+  if again then return id end
   redis.call('HSET', key, 'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
     'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued')
   if targets ~= '' then redis.call('HSET', key, 'push_targets', targets) end
   if expires_in ~= '' then redis.call('HSET', key, 'push_deadline', (at or now) + tonumber(expires_in)) end
-  if at then
+  if how == 'collapse' then
+    take_place(id)
+  elseif at then
     redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(at), id)
     redis.call('ZADD', 'notifier:later', at, id)
     alarm(at)
   else
     redis.call('RPUSH', 'rq:queue:' .. lane, id)
+  end
+  if how == 'queue' then
+    if counted then note_arriving(counted, id, key) end
+    if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   end
   if not seen[lane] then
     seen[lane] = true
@@ -40,5 +94,5 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   return id
 end
 
-for i = 5, #ARGV, 8 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 7)) end
+for i = 7, #ARGV, 9 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 8)) end
 return reply

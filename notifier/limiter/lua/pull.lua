@@ -1,7 +1,7 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
---      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse' or false}, or '' where
+--      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note' or false}, or '' where
 --      it is false for all; a category that is not among them is as 'default'  7 keep_failed s
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
@@ -11,7 +11,7 @@
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`.
---! include _clock _keys _alarm _leaving _lineup _routes _end _collapse _full
+--! include _clock _keys _alarm _leaving _lineup _routes _newcomer _end _collapse _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}} end
@@ -61,14 +61,13 @@ end
 
 local on_join, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil
 if on_join then
-  function join(id, key, user, category, collapse_id, order)
+  function join(id, user, category, collapse_id, order)
     local how, expected = on_join[category], nil
     if how == nil then how = on_join.default end
     if not how or type(collapse_id) ~= 'string' then return order end
-    local old = same_waiting(user, category, collapse_id)
+    local old = how == 'collapse' and same_waiting(user, category, collapse_id)
     if old then order, expected = supersede(now, user, category, old, id, order, ARGV[7]) end
     note_newcomer(user, category, collapse_id, id)
-    redis.call('HSET', key, 'push_collapse', collapse_id)
     return order, expected
   end
 end

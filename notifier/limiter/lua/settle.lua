@@ -6,7 +6,7 @@
 --          detail, answered, gone], …
 --     7 keep_feedback ms
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
---   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'later' (detail: µs to wait; an attempt
+--   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later' (detail: µs to wait; an attempt
 --         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt)
 --         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
@@ -14,7 +14,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _counts _burst _rules _alarm _leaving _lineup _gates _flight _gather _limits _zones
+--! include _clock _keys _counts _burst _rules _alarm _leaving _lineup _newcomer _end _gates _flight _gather _limits _zones
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -116,6 +116,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   if state == 'delivered' then delivered(id, key)
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
+  elseif state == 'dropped' then
+    redis.call('HDEL', key, 'push_permit', 'push_deadline')
+    end_unsent(now, id, job[2], word, keep_failed, 'push_reason', detail)
   else back(id, key, job[2], state, tonumber(detail), answered) end
   if word ~= '' then count(user, word) end
   if gone then tell(id, user, gone) end

@@ -1,0 +1,178 @@
+"""max_waiting: what a producer sees where too many wait, and that what waits is counted right whoever ends it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import note, notifier, queue, state, write_config
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.errors import OverloadedError
+from notifier.limiter import lines
+from notifier.limiter.lines import Named
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policy import Policies
+
+SECTIONS: dict[str, Any] = {
+    "user": {"max_waiting": 3},
+    "tiers": {"large": {"max_waiting": 5}},
+    "users": {"big": "large"},
+    "categories": {
+        "default": {"lane": "default"},
+        "news": {"lane": "bulk", "overflow": "drop_oldest"},
+        "score": {"lane": "default", "overflow": "collapse"},
+    },
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
+    return write_config(tmp_path, redis_server.url, **SECTIONS)
+
+
+def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[str]:
+    return [producer.send(note(user, **fields)) for _ in range(count)]
+
+
+def line_up(redis: Redis) -> list[Named]:
+    return run(redis, lines.pull(most=100, lease_us=10**9, on_watch=False, lanes=["urgent", "default", "bulk"])).users
+
+
+def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "notifier.cli", "--config", str(config), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def refused(redis: Any) -> int:
+    return int(redis.hget("notifier:stats", "refused") or 0)
+
+
+def test_one_more_is_refused(redis: Redis, producer: Notifier) -> None:
+    """In the queue, in a line and for a later time alike; the error says whose limit it is; nothing was written."""
+    first = producer.send(note("ann"))
+    line_up(redis)
+    fill(producer, "ann", 1)
+    fill(producer, "ann", 1, send_at=datetime.now(UTC) + timedelta(hours=1))
+    keys = set(redis.keys("rq:job:*"))
+    with pytest.raises(OverloadedError, match=r"^overloaded: 3 wait of user 'ann', and max_waiting is 3$") as error:
+        producer.send(note("ann", dedupe_key="k"), job_id="more")
+    (one,) = error.value.refused
+    assert (one.user, one.limit, one.waiting, one.most, one.place) == ("ann", "user", 3, 3, 0)
+    assert set(redis.keys("rq:job:*")) == keys
+    assert refused(redis) == 1
+    fill(producer, "big", 5)
+    # Its dedupe key was not used up.
+    producer.cancel(first)
+    assert producer.send(note("ann", dedupe_key="k"), job_id="more") == "more"
+
+
+ENDS = [(end, lined) for end in ("cancel", "delete", "rq cancel") for lined in (False, True)] + [("empty", False)]
+
+
+@pytest.mark.parametrize(("end", "lined"), ENDS)
+def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str, lined: bool) -> None:
+    """Whatever ended it, through us or through RQ, in the queue or in a line: there is room for another in the end."""
+    job_ids = fill(producer, "ann")
+    users = line_up(redis) if lined else []
+    of_queue = queue(redis)
+    ways: dict[str, Callable[[str], object]] = {
+        "cancel": producer.cancel,
+        "delete": lambda job_id: of_queue.fetch_job(job_id).delete(),
+        "rq cancel": lambda job_id: of_queue.fetch_job(job_id).cancel(),
+        "empty": lambda _: of_queue.empty(),
+    }
+    ways[end](job_ids[0])
+    if lined and end != "cancel":
+        look(redis, users)  # a line learns of it when its turn comes
+    producer.send(note("ann"))
+
+
+def look(redis: Redis, users: list[Named]) -> None:
+    """As a worker that has room for one: it passes over what has gone, and takes the next."""
+    admitted = run(
+        redis,
+        lines.admit(users, RuleTable(Policies()), most=1, lease_us=10**9, worker="w", lanes=["default"]),
+    )
+    assert len(admitted.leased) == 1
+
+
+def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
+    """The others are accepted, beyond the hundred too; the places of the refused are told, on_accepted has no hole."""
+    told: list[int] = []
+    notifications = [note("ann" if n % 50 == 1 else f"u{n}") for n in range(250)]
+    with pytest.raises(OverloadedError, match=r"2 of 250 refused; notifications\[151\]: 3 wait of user 'ann'") as error:
+        producer.send_many(notifications, on_accepted=lambda job_ids: told.append(len(job_ids)))
+    assert [one.place for one in error.value.refused] == [151, 201]
+    assert told == [100]
+    assert redis.llen("rq:queue:default") == 248
+
+
+def test_in_all(redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """The limit of all ends send_many with the hundred in which it is reached; what waits in lines counts as well."""
+    config = write_config(tmp_path, redis_server.url, max_waiting=120)
+    with notifier(config) as producer:
+        producer.send_many(note(f"u{n}") for n in range(20))
+        line_up(redis)
+        with pytest.raises(OverloadedError) as error:
+            producer.send_many(note(f"v{n}") for n in range(1000))
+    assert error.value.tried == 200
+    assert [one.place for one in error.value.refused] == list(range(100, 200))
+    assert {one.limit for one in error.value.refused} == {"all"}
+
+
+def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
+    """drop_oldest: the oldest of the line ends as dropped, is counted and kept; in the queue there is none to drop."""
+    oldest, second, _ = fill(producer, "ann", category="news")
+    with pytest.raises(OverloadedError):
+        producer.send(note("ann", category="news"))
+    line_up(redis)
+    producer.send(note("ann", category="news"))
+    assert [state(producer, job_id) for job_id in (oldest, second)] == ["dropped", "waiting"]
+    status = producer.status(oldest)
+    assert status is not None
+    assert status.reason == "overflow"
+    assert redis.hget("notifier:usage:{ann}", "dropped") == b"1"
+
+
+def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
+    """collapse: the waiting one with the same id is replaced in its place, at once; one with another id is refused."""
+    fill(producer, "ann", 1, category="score", collapse_id="a")
+    fill(producer, "ann", 2, category="score")
+    run(
+        redis,
+        lines.pull(
+            most=9, lease_us=10**9, on_watch=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
+        ),
+    )
+    (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)
+    with pytest.raises(OverloadedError):
+        producer.send(note("ann", category="score", collapse_id="b"))
+    new = producer.send(note("ann", category="score", collapse_id="a"))
+    assert state(producer, first.decode()) == "superseded"
+    assert redis.zrange("notifier:line:{ann}:score", 0, 0) == [new.encode()]
+    assert state(producer, new) == "waiting"
+
+
+def test_the_command_says_it(redis: Redis, producer: Notifier, config: Path, tmp_path: Path) -> None:
+    """`send` and `send-file`: one line that says which limit, and status 1; send-file goes on there another time."""
+    first = fill(producer, "ann")[0]
+    sent = notifier_command(config, "send", "ann", "--device", f"apns:{'ab' * 32}", "--title", "x")
+    assert (sent.returncode, sent.stderr) == (1, "overloaded: 3 wait of user 'ann', and max_waiting is 3\n")
+    device = {"platform": "apns", "token": "ab" * 32}
+    rows = [json.dumps({"user": user, "devices": [device], "title": "x"}) for user in ("bob", "ann")]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    sent = notifier_command(config, "send-file", str(file))
+    assert sent.returncode == 1
+    assert "1 of 2 refused; notifications[1]: 3 wait of user 'ann'" in sent.stderr
+    producer.cancel(first)
+    assert notifier_command(config, "send-file", str(file)).returncode == 0
+    assert redis.hget("notifier:stats", "accepted") == b"5"

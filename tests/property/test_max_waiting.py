@@ -1,0 +1,57 @@
+"""max_waiting and overflow: the Lua against its twin, and both against what stands in the queues and lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
+from world import World
+
+from notifier.policy import Category, Policies
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+ENDS = ("delivered", "failed", "expired", "cancelled", "superseded", "dropped")
+overflows = st.sampled_from(["reject", "drop_oldest", "collapse"])
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> Policies:
+    """Every category has an overflow of its own."""
+    categories = {
+        name: Category(name, policy=draw(policies), when_blocked=draw(blocked), overflow=draw(overflows))
+        for name in sorted(CATEGORIES)
+    }
+    return Policies(draw(policies), categories=categories)
+
+
+def waiting(world: World) -> Counter[str]:
+    """How many of each user's stand in queues and lines."""
+    return Counter(told.user for job_id, told in world.told.items() if world.memory.state(job_id) in {"queue", "line"})
+
+
+@given(rule_sets(), schedules, st.tuples(st.integers(1, 20), st.integers(1, 6)))
+@settings(max_examples=60)
+def test_no_more_wait_than_may(
+    redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]], most: tuple[int, int]
+) -> None:
+    """No enqueue lets more wait than may, in all and of a user; law 2: what makes room ends once, like all the others.
+
+    What comes back from a worker may stand above the limits: it was accepted before.
+    """
+    world = World(redis, rules, max_waiting=most)
+    for verb, *args in schedule:
+        before = waiting(world)
+        carry_out(world, verb, args)
+        world.check()
+        if verb == "enqueue":
+            after = waiting(world)
+            assert after.total() <= max(before.total(), most[0])
+            assert all(n <= max(before[user], most[1]) for user, n in after.items())
+    drain(world)
+    world.check()
+    assert sum(world.ended[word] for word in ENDS) == len(world.told)

@@ -27,7 +27,7 @@ from notifier.policy import LANES
 from notifier.residents import LOOK, residents_in, user_of
 
 LOCK: Final = "notifier:mover"
-LOCK_MS: Final = 60_000
+LOCK_MS: Final = 15_000
 BATCH: Final = 50  # users who are closed at once
 JOBS_A_CALL: Final = 25
 LOOK_EVERY_S: Final = 0.02
@@ -104,10 +104,9 @@ class Mover:
         everybody = " all" if self.everybody else ""
         redis.hset(MOVES, "", f"listing{everybody}")
         for _, users in self._pages(redis):
-            with redis.pipeline(transaction=False) as pipe:
-                for user in users:
-                    pipe.hsetnx(MOVES, user, HERE)
-                pipe.execute()
+            known = redis.hmget(MOVES, users) if users else []
+            if new := [user for user, at in zip(users, known, strict=True) if not at]:
+                redis.hset(MOVES, mapping=dict.fromkeys(new, HERE))
         redis.hset(MOVES, "", f"listed{everybody}")
 
     def _moves_some(self, redis: Any) -> bool:
@@ -220,6 +219,7 @@ class Mover:
                 yield Moving(job_id, fields, None if at > BELOW_S * 1_000_000 else int(at))
 
     def _send_on(self, redis: Any, to: str, user: str, jobs: list[Moving]) -> None:
+        self._hold()
         if not jobs:
             return
         self.progress.jobs += run(self.clients[to], moves.arrive(self.source, jobs))

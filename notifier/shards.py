@@ -110,14 +110,15 @@ def connect_all(settings: Settings | RedisSettings) -> Iterator[Mapping[str, Red
 @contextmanager
 def connect_home(settings: Settings, user: str) -> Iterator[tuple[str, Redis]]:
     """The name of the shard on which a user lives, and a client to it; '' and its client, where there is one Redis."""
-    name = Map.of(settings.redis).before(user) if settings.redis.shards else ""
+    of = Map.of(settings.redis)
+    name = of.before(user) if of.names else ""
     while name:
         with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
             at = ask(partial(client.hget, MOVES, user))
-        moved = at.decode() if isinstance(at, bytes) else HERE
-        if moved == HERE or moved.startswith(ON_THE_WAY):
+        to = at.decode() if isinstance(at, bytes) else HERE
+        if to == HERE or to.startswith(ON_THE_WAY) or name == (to or of.home(user)):
             break
-        name = moved
+        name = to or of.home(user)
     with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
         yield name, client
 

@@ -3,7 +3,8 @@
 local moving -- looked up once in a call
 local function is_leaving(user)
   if moving == nil then moving = redis.call('EXISTS', 'notifier:moves') == 1 end
-  return moving and (redis.call('HGET', 'notifier:moves', user) or '=') ~= '='
+  local at = moving and redis.call('HGET', 'notifier:moves', user)
+  return at and at ~= '=' and at ~= ''
 end
 
 local function away_key(user) return 'notifier:away:{' .. user .. '}' end

@@ -117,7 +117,8 @@ def explain(
         print_json(asdict(found) | told | ({"shard": shard} if shard else {}))
         return
     if category not in settings.categories:
-        complain(f"{category!r} is not among the categories ({', '.join(settings.categories)}); what holds then:")
+        known = ", ".join(settings.categories) or "there are none"
+        complain(f"{category!r} is not among the categories ({known}); what holds then:")
     say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
     owner = {"user": "the user", "category": category}
     rows = [

@@ -43,6 +43,11 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
         "n.yaml:1:18: user.windows[0]: '1/36525d': the",
     ),
     "a gap of a century": ({"n.yaml": "user: {gap: 36525d}"}, "n.yaml:1:13: user.gap: '36525d' is outside"),
+    "no such zone": ({"n.yaml": "zone: Europe/Atlantis"}, "n.yaml:1:7: zone: 'Europe/Atlantis' is not a time zone"),
+    "a user's zone": (
+        {"n.yaml": "user: {quiet_hours: 8-9}"},
+        "n.yaml:1:21: user.quiet_hours: '8-9' are no quiet hours",
+    ),
     "not UTF-8": ({"n.yaml": "user: {gap: 1s} # \udcff"}, "n.yaml:1:19: is not UTF-8 text"),
     "nothing": ({"n.yaml": ""}, "n.yaml: is empty; write at least {}"),
     "two files for one user": (

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Send, Sends
+from model import Send, Sends, violations
+from test_lines import carry_out, drain, schedules
+from world import World
 
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
-from notifier.policy import Burst, Policy, Window
+from notifier.policy import Burst, Category, Policies, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from notifier.limiter.lines import Waiting
 
 START = 1_700_000_000_000_000
 S = 1_000_000
@@ -98,3 +102,46 @@ def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -
         else:
             assert isinstance(answer, Permit)
             tokens -= cost * burst.every_us
+
+
+class Unmodelled(World):
+    """The scripts against the twin alone: the plain model of single steps knows exact windows and gaps."""
+
+    def earliest(self, *_of: str) -> int:
+        """Any time is right."""
+        return 0
+
+    def check_wait(self, held: Waiting) -> None:
+        """Any wait is right that the twin tells as well."""
+
+
+long_buckets = st.builds(Window, st.integers(1, 12), st.sampled_from([M, 4 * M]), st.sampled_from([S, 20 * S, M]))
+long_bursts = st.builds(Burst, st.integers(1, 4), st.sampled_from([M, M + 1]))
+waiting = st.builds(
+    Policy, st.lists(long_buckets, max_size=2).map(tuple), st.just(0), st.one_of(st.none(), long_bursts)
+)
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> Policies:
+    """Rules for everyone, and other ones for bob and the chat."""
+    return Policies(
+        draw(waiting), users={"bob": draw(waiting)}, categories={"chat": Category("chat", policy=draw(waiting))}
+    )
+
+
+@given(rule_sets(), schedules)
+@settings(max_examples=80)
+def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
+    """Law 1, where it counts: what the provider received keeps each burst and each window.
+
+    It may take each at any moment of its lease, also from a worker that dies and never tells. And the twin agrees.
+    """
+    world = Unmodelled(redis, rules)
+    for verb, *args in schedule:
+        carry_out(world, verb, args)
+    drain(world)
+    for user, receipts in world.receipts.items():
+        assert not violations(rules.for_user(user), [at for at, _ in receipts])
+        chats = [at for at, name in receipts if name == "chat"]
+        assert not violations(rules.category("chat").policy, chats)

@@ -257,7 +257,7 @@ class Notifier:
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
-            meta=encode_meta(notification),
+            meta=encode_meta(notification, category.priority),
             expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),

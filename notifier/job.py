@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification import Notification
+from notifier.policy import Priority
 from notifier.providers.apns.options import push_type
 
 FUNCTION: Final = "notifier.deliver"
@@ -41,11 +42,14 @@ def encode_data(notification: Notification) -> bytes:
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 
 
-def encode_meta(notification: Notification) -> bytes:
-    """The job's `meta` field: plain JSON, because the scripts read it inside Redis."""
+def encode_meta(notification: Notification, default: Priority = "normal") -> bytes:
+    """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
+
+    default: the priority of one that names none.
+    """
     meta = {"user": notification.user, "category": notification.category}
-    if notification.priority != "normal":
-        meta["priority"] = notification.priority
+    if (priority := notification.priority or default) != "normal":
+        meta["priority"] = priority
     if notification.zone is not None:
         meta["zone"] = notification.zone
     if notification.collapse_id is not None:

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError
+from notifier.policy import Priority
 from notifier.subscription import read_subscription
 from notifier.zones import check_zone
 
 PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
-PRIORITIES: Final = frozenset({"normal", "high"})
+PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
@@ -67,6 +68,7 @@ class Notification:
     """One message for one user, on any number of the user's devices. It counts once against the limits.
 
     expires_in: how long it is worth sending, counted from `send_at` or from now; a timedelta or seconds.
+    priority: in its line a high one stands before all normal ones; None is as its category says.
     send_at: not before this moment; must carry a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
@@ -83,7 +85,7 @@ class Notification:
     body: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     category: str = "default"
-    priority: Literal["normal", "high"] = "normal"
+    priority: Priority | None = None
     expires_in: timedelta | float | None = None
     send_at: datetime | None = None
     collapse_id: str | None = None
@@ -118,7 +120,7 @@ class Notification:
         _check_name("category", self.category)
         if self.app is not None:
             _check_name("app", self.app)
-        if not isinstance(self.priority, str) or self.priority not in PRIORITIES:
+        if self.priority is not None and (not isinstance(self.priority, str) or self.priority not in PRIORITIES):
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         for name in ("title", "body", "sound"):

@@ -32,6 +32,7 @@ Lane = Literal["urgent", "default", "bulk"]
 OnUnknown = Literal["resend", "give_up"]
 WhenBlocked = Literal["queue", "collapse", "drop"]
 Overflow = Literal["reject", "drop_oldest", "collapse"]
+Priority = Literal["normal", "high"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
@@ -163,7 +164,7 @@ class Category:
     when_blocked: whether one that may not go at once waits, and what becomes of it when a newer one with its collapse
     id comes.
     overflow: what to do with one more where no more may wait.
-    ignores_quiet: the user's quiet hours do not hold it back.
+    ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Category:
     when_blocked: WhenBlocked = "queue"
     ignores_quiet: bool = False
     overflow: Overflow = "reject"
+    priority: Priority = "normal"
 
     @property
     def counts(self) -> bool:

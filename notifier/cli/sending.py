@@ -34,7 +34,7 @@ def send(
     title: Text = None,
     body: Text = None,
     category: Annotated[str, typer.Option()] = "default",
-    priority: Annotated[str, typer.Option(help="normal or high")] = "normal",
+    priority: Annotated[str | None, typer.Option(help="normal or high; else as the category says")] = None,
     data: Annotated[str | None, typer.Option(help="a JSON object")] = None,
     expires_in: Annotated[str | None, typer.Option(help="how long it is worth sending, such as 90s or 2h")] = None,
     send_at: Annotated[str | None, typer.Option(help="not before, such as " + A_TIME)] = None,

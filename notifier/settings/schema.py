@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.clock_rules import QuietHours, free_us
 from notifier.overload import MostWaiting
-from notifier.policy import Category, Lane, OnUnknown, Overflow, Policies, Policy, WhenBlocked
+from notifier.policy import Category, Lane, OnUnknown, Overflow, Policies, Policy, Priority, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
@@ -105,6 +105,7 @@ class CategorySettings(RuleSettings):
     when_blocked: WhenBlocked = "queue"
     overflow: Overflow = "reject"
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
+    priority: Priority = "normal"
 
     @property
     def hours(self) -> QuietHours | None:
@@ -265,6 +266,7 @@ class Settings(Section):
                     when_blocked=category.when_blocked,
                     ignores_quiet=category.quiet == "ignore",
                     overflow=category.overflow,
+                    priority=category.priority,
                 )
                 for name, category in self.categories.items()
             },

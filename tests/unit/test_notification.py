@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -66,6 +67,7 @@ def test_meta_is_what_the_scripts_read(notification: Notification, priority: str
     """The meta is plain JSON with user and category as text, and the priority where it is not the usual one."""
     made = Notification(user=notification.user, devices=(), category=notification.category, priority=priority)  # type: ignore[arg-type]
     expected = {"user": notification.user, "category": notification.category}
+    assert json.loads(encode_meta(replace(made, priority=None), priority)) == json.loads(encode_meta(made))  # type: ignore[arg-type]
     assert json.loads(encode_meta(made)) == expected | ({"priority": "high"} if priority == "high" else {})
 
 

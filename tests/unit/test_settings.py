@@ -148,10 +148,11 @@ def test_a_category_takes_all_its_keys_along() -> None:
     """What stands under a category is what the category object says."""
     text = """
     categories:
-      news: {lane: bulk, windows: [1/2h], gap: 4h, expires: 2d, bypass: true, attempts: 7, on_unknown: give_up}
+      news: {lane: bulk, windows: [1/2h], gap: 4h, expires: 2d, bypass: true, attempts: 7, on_unknown: give_up,
+        priority: high}
     """
     assert parse_settings(text).policies().category("news") == Category(
-        "news", "bulk", Policy((Window(1, 120 * MINUTE),), 240 * MINUTE), 2 * DAY, True, 7, "give_up"
+        "news", "bulk", Policy((Window(1, 120 * MINUTE),), 240 * MINUTE), 2 * DAY, True, 7, "give_up", priority="high"
     )
 
 

@@ -63,7 +63,7 @@ def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
     that is always within its 32 characters, always base64url (Apple decodes it), and tells the push service nothing.
     """
     ttl_s = MAX_TTL_S if ttl_us is None else min(max(ttl_us // SECOND_US, 0), MAX_TTL_S)
-    found = {"TTL": str(ttl_s), "Urgency": notification.priority}
+    found = {"TTL": str(ttl_s), "Urgency": notification.priority or "normal"}
     if notification.collapse_id is not None:
         found["Topic"] = hashlib.sha256(notification.collapse_id.encode()).hexdigest()[:TOPIC_CHARACTERS]
     return found

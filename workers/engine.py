@@ -189,8 +189,9 @@ class Engine:
             return bool(pulled.taken)
         if len(pulled.users) >= room or pulled.taken >= room:
             # More than this worker takes at once: somebody idle shall look as well.
-            await self._watch.call()
-        await self._admit(pulled.users, room)
+            await asyncio.gather(self._watch.call(), self._admit(pulled.users, room))
+        else:
+            await self._admit(pulled.users, room)
         return True
 
     def _room(self) -> int:

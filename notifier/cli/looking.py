@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import groupby, islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
             print_json({"job_id": job_id, "state": "unknown"})
         raise typer.Exit(Status.NOT_RIGHT)
     if json:
-        print_json(asdict(found))
+        print_json(_with_shard(found))
         return
     say(f"{found.state}" + (f" ({found.reason})" if found.reason else ""))
     for label, at in (("expected at", found.expected_at), ("settled at", found.settled_at)):
@@ -143,7 +143,7 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
     with Notifier.from_config(context.obj) as notifier:
         held = notifier.routes()
     if json:
-        print_json([asdict(each) for each in held])
+        print_json([_with_shard(each) for each in held])
     else:
         rows = [(h.route, h.state, h.reason or h.kind, h.since, h.next_at, h.waiting, h.shard) for h in held]
         columns = ("route", "state", "why", "since", "next try", "waiting", "shard")
@@ -151,6 +151,11 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
         print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
     if held:
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _with_shard(found: Any) -> dict[str, Any]:
+    """All that is known; the shard, where there are several."""
+    return {name: value for name, value in asdict(found).items() if name != "shard" or value is not None}
 
 
 def _on(shard: str) -> str:

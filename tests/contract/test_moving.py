@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from redis import Redis
@@ -16,17 +16,18 @@ from support import note
 
 from notifier import Hold, Notification, Permit, Policy, Window, moving
 from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
+from notifier.limiter import lines, moves
 from notifier.limiter.moves import MOVES
 from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.moving import LOCK, MoveError, Mover
+from notifier.limiter.scripts import Call, run
+from notifier.moving import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
 from notifier.policy import LANES
 from notifier.residents import residents
 from notifier.settings import Settings, parse_settings
 from notifier.sharded import ShardedNotifier
 from notifier.shards import home
 
+T = TypeVar("T")
 HOUR_US = 3_600_000_000
 HELD = Policy(windows=(Window(1, HOUR_US),))
 
@@ -314,6 +315,30 @@ def test_who_lives_on_a_joining_shard_moves_there_and_nobody_else(servers: tuple
             at, other = (pair.new, pair.old) if user in theirs else (pair.old, pair.new)
             assert len(pair.waiting(at, user)) == 1 + (user in names[:30])
             assert not pair.waiting(other, user)
+
+
+def test_no_step_holds_redis_for_long(pair: Pair) -> None:
+    """Closing a batch of users, and giving out, taking over and removing some jobs, are so many commands at most."""
+    users = {f"user-{n}": "new" for n in range(BATCH)}
+    for user in users:
+        pair.old.hset(f"notifier:lines:{{{user}}}", mapping={"default": "default", "chat": "urgent"})
+    user = pair.users[0]
+    pair.producer.send_many(note(user) for _ in range(3 * JOBS_A_CALL))
+    pull(pair.old)
+    assert commands(pair.old, moves.leave(users | {user: "new"}, LANES))[0] <= 15 * BATCH
+    given, jobs = commands(pair.old, moves.depart(user, "default", most=JOBS_A_CALL))
+    taken, new = commands(pair.new, moves.arrive("old", jobs))
+    removed, _ = commands(pair.old, moves.departed(user, [job.id for job in jobs]))
+    assert len(jobs) == new == JOBS_A_CALL
+    assert max(given, taken, removed) <= 8 * JOBS_A_CALL + 10
+    assert commands(pair.new, moves.arrive("old", jobs))[1] == 0, "each arrives once"
+
+
+def commands(redis: Any, call: Call[T]) -> tuple[int, T]:
+    """How many commands a call runs, and its reply."""
+    redis.config_resetstat()
+    answer = run(redis, call)
+    return sum(entry["calls"] for entry in redis.info("commandstats").values()), answer
 
 
 def test_one_at_a_time(pair: Pair) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +18,7 @@ from notifier import InvalidNotificationError, Notifier
 from notifier.embedded import EmbeddedRedis
 from notifier.inspection import Inspection
 from notifier.settings import load_settings
+from notifier.zones import VERSION, zone_at
 
 NOW = datetime.now(UTC)
 BEGAN, ENDS = NOW - timedelta(hours=2), (NOW + timedelta(hours=2)).replace(second=0, microsecond=0)
@@ -91,6 +94,14 @@ def test_zones_that_redis_lost_are_told_again(world: World) -> None:
     waits(world, more)
     waits(world, held)
     assert world.redis.hlen("notifier:zones") == 2
+
+
+def test_zones_by_older_data_are_replaced(world: World) -> None:
+    """What an older tzdata said of a zone is not believed: the worker says it anew, by its own."""
+    old = json.loads(zone_at(ELSEWHERE, time.time_ns() // 1000).encode()) | {"v": "1999a", "o": [0]}
+    world.redis.hset("notifier:zones", ELSEWHERE, json.dumps(old))
+    ends(world.producer, world.producer.send(note("jon", zone=ELSEWHERE)), "delivered")
+    assert json.loads(world.redis.hget("notifier:zones", ELSEWHERE) or b"{}")["v"] == VERSION
 
 
 def test_a_zone_that_does_not_exist(world: World) -> None:

@@ -13,6 +13,7 @@ from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.errors import SettingsError
 from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
+from notifier.settings.published import _written, read_rates, version_of
 from notifier.settings.schema import Settings
 from notifier.zones import VERSION
 
@@ -142,6 +143,13 @@ def test_quiet_hours_and_calendar_windows_are_resolved_like_other_rules() -> Non
     assert policies.category("alarm").policy.is_empty
     assert str(policies.category("news").policy) == "quiet 12:00-13:00"
     assert not policies.category("news").ignores_quiet
+
+
+def test_what_is_published_is_read_as_it_was_written() -> None:
+    """Sections, large ones too, and the zone."""
+    rates = {"zone": "Asia/Tokyo", "user": {"gap": "1s"}, "users": {str(n): {"gap": "2s"} for n in range(2_500)}}
+    assert read_rates(_written(rates).encode()) == rates
+    assert version_of(rates) != version_of(rates | {"zone": "Etc/UTC"})
 
 
 def test_a_category_takes_all_its_keys_along() -> None:

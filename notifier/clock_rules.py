@@ -164,6 +164,16 @@ class ByClock:
         return self.zone.first_outside(hours.to_us, hours.from_us, at_us)
 
 
+def said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
+    """What decides, for people: 'user quiet until 08:00 Europe/Berlin'. at_us: until when."""
+    scope, rule = by
+    whose = category if scope == "category" else "user"
+    if rule is None:
+        return f"{whose} pace after quiet hours"
+    until = f"until {_reading(zone.wall_us(at_us) % UNITS['d'])} {zone.name}"
+    return f"{whose} quiet {until}" if isinstance(rule, QuietHours) else f"{whose} {rule} {until}"
+
+
 def free_us(*quiet: QuietHours) -> int:
     """How much of a day none of these quiet hours take."""
     minutes = range(0, UNITS["d"], UNITS["m"])

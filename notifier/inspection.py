@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from notifier.clock_rules import ByClock, Decider, QuietHours
+from notifier.clock_rules import ByClock, said
 from notifier.connection import unusable
 from notifier.limiter import Hold, RedisLimiter
 from notifier.policy import Category, Policies, Policy, Rules
@@ -110,7 +110,7 @@ class Inspection:
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
         if not rules.category.bypass:
             at_us, by = clock.first_open(at_us)
-            decided_by = decided_by if by is None else _said(by, category, at_us, clock.zone)
+            decided_by = decided_by if by is None else said(by, category, at_us, clock.zone)
         return Explanation(
             user=user,
             category=category,
@@ -224,16 +224,6 @@ class Inspection:
         ]
         before = max((total for at, total in totals if at <= since_us), default=0)
         return in_set + (totals[-1][1] - before if totals else 0)
-
-
-def _said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
-    """What decides, for people: 'user quiet until 08:00 Europe/Berlin'."""
-    scope, rule = by
-    whose = category if scope == "category" else "user"
-    if rule is None:
-        return f"{whose} pace after quiet hours"
-    until = f"until {_moment(zone.wall_us(at_us)):%H:%M} {zone.name}"
-    return f"{whose} quiet {until}" if isinstance(rule, QuietHours) else f"{whose} {rule} {until}"
 
 
 def _sent_key(user: str, category: str | None) -> str:

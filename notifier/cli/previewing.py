@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from notifier.cli.output import (
     say,
 )
 from notifier.cli.recording import recording
+from notifier.cli.sending import A_TIME, a_time
 from notifier.connection import ask
 from notifier.preview.plot import span, svg
 from notifier.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
@@ -50,6 +52,14 @@ def preview(
     user: Annotated[str | None, typer.Option(help="show this user's timeline in place of the report")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the deliveries over time, as an .svg")] = None,
     latency: Annotated[str, typer.Option(help="how long a send takes; rates count from its end")] = "0s",
+    begins: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help=f"when the trace began, such as {A_TIME}; else now",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Replay traffic under old and new rates, in simulated time: who would wait how much longer or shorter.
@@ -61,6 +71,7 @@ def preview(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
     latency_us = duration_us(latency, "--latency", most_us=LONGEST_LATENCY_US)
+    begins_us = time.time_ns() // 1_000 if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
     path = settings_path(old or context.obj)
     before, after = load_settings(path).policies(), load_settings(config).policies()
@@ -75,10 +86,10 @@ def preview(
             before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
         traffic = _recorded(settings, live_us)
     if user is not None:
-        _show_timeline(user, timeline(traffic, user, before, after, latency_us), json=json)
+        _show_timeline(user, timeline(traffic, user, before, after, latency_us, begins_us=begins_us), json=json)
     if user is None or plot is not None:
         with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
-            report, sent_at = compare(traffic, before, after, latency_us, bar.advance)
+            report, sent_at = compare(traffic, before, after, latency_us, bar.advance, begins_us=begins_us)
         if plot is not None:
             _write(plot, svg(sent_at, names))
         if user is None:

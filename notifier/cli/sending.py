@@ -54,7 +54,7 @@ def send(
         priority=priority,  # type: ignore[arg-type]  # checked by Notifier.send, with the field's name
         data=_data(data),
         expires_in=None if expires_in is None else duration_us(expires_in, "--expires-in") / UNITS["s"],
-        send_at=None if send_at is None else _time(send_at),
+        send_at=None if send_at is None else a_time(send_at, "--send-at"),
         collapse_id=collapse_id,
         dedupe_key=dedupe_key,
         zone=zone,
@@ -203,11 +203,12 @@ def _data(text: str | None) -> dict[str, Any]:
     return data
 
 
-def _time(text: str) -> datetime:
+def a_time(text: str, option: str) -> datetime:
+    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint="--send-at") from None
+        raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint=option) from None
     if at.tzinfo is None:
-        raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint="--send-at")
+        raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint=option)
     return at

@@ -8,16 +8,19 @@ reached somebody; what providers hold back (circuits, limits of devices and proj
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from notifier.clock_rules import ByClock, Latest, said
 from notifier.limiter.memory import Sends
 from notifier.limiter.memory_admit import MOST_HEADS
 from notifier.limiter.memory_gates import EVERY
 from notifier.limiter.memory_newcomers import HIGH
 from notifier.limiter.protocol import describe
-from notifier.policy import LANES, Category, Policies, Policy
+from notifier.policy import LANES, Category, Policies, Policy, Rules
 from notifier.preview.trace import Event
+from notifier.zones import zone_or
 
 EXPIRED: Final = -1
 SUPERSEDED: Final = -2
@@ -30,18 +33,19 @@ class _Rules:
 
     __slots__ = ("_gap_us", "_keep", "_sends", "_times", "_windows", "next_us", "policy", "rule")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, timed: bool) -> None:
+        """timed: whether a rule in force asks for the latest sends."""
         self.policy = policy
         self.next_us, self.rule = 0, -1
         self._gap_us = policy.gap_us
         self._windows = [(n, window.limit, window.interval_us) for n, window in enumerate(policy.windows, 1)]
         self._keep = max((window.limit for window in policy.windows), default=0)
         self._times: list[int] = []
-        self._sends = None if policy.is_plain else Sends()
+        self._sends = None if policy.is_plain and not timed else Sends()
 
     def record(self, at_us: int, now_us: int) -> None:
         """Count a send of now that is settled at `at_us`, no earlier than those before it."""
-        if self._sends is not None:
+        if self._sends is not None and not self.policy.is_empty:
             self._sends.record(self.policy, "", at_us, now_us)  # nobody takes it back
             self.next_us, self.rule = self._sends.next_for(self.policy, 1)
             return
@@ -56,6 +60,10 @@ class _Rules:
                     at, rule = times[-limit] + interval_us, n
         self.next_us, self.rule = at, rule
 
+    def latest(self, n: int) -> int | None:
+        """See `Sends.latest`."""
+        return None if self._sends is None else self._sends.latest(n)
+
 
 class _Line:
     """A category of the user's, and what waits of it: places, the first at the front.
@@ -63,9 +71,10 @@ class _Line:
     newest: where the category collapses, the place of what waits under each collapse id.
     """
 
-    __slots__ = ("bypass", "expires_us", "name", "newest", "places", "rank", "rules")
+    __slots__ = ("bypass", "category", "expires_us", "name", "newest", "places", "rank", "rules")
 
     def __init__(self, category: Category, rules: _Rules) -> None:
+        self.category = category
         self.name = category.name
         self.rank = LANES.index(category.lane)
         self.bypass = category.bypass
@@ -84,9 +93,16 @@ class Replay:
     """
 
     def __init__(
-        self, policies: Policies, user: str, events: Sequence[Event], latency_us: int = 0, *, explained: bool = False
+        self,
+        policies: Policies,
+        user: str,
+        events: Sequence[Event],
+        latency_us: int = 0,
+        *,
+        begins_us: int = 0,
+        explained: bool = False,
     ) -> None:
-        """events: in the order of their times."""
+        """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch."""
         self.sent = [EXPIRED] * len(events)
         self.superseded_us: dict[int, int] = {}
         self.decided = [""] * len(events)
@@ -94,7 +110,9 @@ class Replay:
         self._policies = policies
         self._events = events
         self._latency_us = latency_us
-        self._rules = _Rules(policies.for_user(user))
+        self._begins_us = begins_us
+        self._timed = policies.goes_by_clock
+        self._rules = _Rules(policies.for_user(user), timed=self._timed)
         self._lines: dict[str, _Line] = {}
         self._waiting: list[_Line] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
@@ -105,7 +123,7 @@ class Replay:
         """Replay all of it."""
         events, arrived, now = self._events, 0, 0
         while arrived < len(events) or self._waiting:
-            due = self._next_look()
+            due = self._next_look(now)
             if arrived < len(events) and events[arrived].at_us <= due:
                 due = events[arrived].at_us
             now = max(now, due)
@@ -118,7 +136,7 @@ class Replay:
         line = self._lines.get(event.category)
         if line is None:
             category = self._policies.category(event.category)
-            line = self._lines[event.category] = _Line(category, _Rules(category.policy))
+            line = self._lines[event.category] = _Line(category, _Rules(category.policy, timed=self._timed))
         if not line.places:
             self._waiting.append(line)
         expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
@@ -145,11 +163,39 @@ class Replay:
         heapify(line.places)
         return False
 
-    def _next_look(self) -> int:
+    def _admits(self, line: _Line, now: int) -> int:
+        """When the head of a line may go."""
+        if line.bypass:
+            return 0
+        at = max(self._rules.next_us, line.rules.next_us)
+        return self._by_clock(line, max(at, now))[0] if self._timed else at
+
+    def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
+        """When the clock lets the head of a line go, and what decides that, or ''."""
+        rules, begins = Rules(self._rules.policy, line.category), self._begins_us
+        if not rules.goes_by_clock:
+            return at, ""
+        event = self._events[self._stands[line.places[0] % HIGH]]
+
+        def absolute(latest: Latest, n: int) -> int | None:
+            found = latest(n)
+            return None if found is None else found + begins
+
+        by_clock = ByClock(
+            rules,
+            zone_or(event.zone, self._policies.zone, begins + at),
+            begins + event.at_us,
+            self._policies.lead_us,
+            partial(absolute, self._rules.latest),
+            partial(absolute, line.rules.latest),
+        )
+        opens, by = by_clock.first_open(begins + at)
+        return opens - begins, "" if by is None else said(by, line.name, opens, by_clock.zone)
+
+    def _next_look(self, now: int) -> int:
         at = NEVER
         for line in self._waiting:
-            admits = 0 if line.bypass else max(self._rules.next_us, line.rules.next_us)
-            at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
+            at = min(at, self._admits(line, now), self._expires[self._stands[line.places[0] % HIGH]])
         return at
 
     def _look(self, now: int) -> None:
@@ -160,7 +206,7 @@ class Replay:
             line = lines[i]
             index = self._stands[line.places[0] % HIGH]
             expired = self._expires[index] <= now
-            if not expired and not line.bypass and max(self._rules.next_us, line.rules.next_us) > now:
+            if not expired and not line.bypass and self._admits(line, now) > now:
                 i += 1
                 continue
             if self._explained:
@@ -196,7 +242,11 @@ class Replay:
 
     def _deciding(self, line: _Line, now: int, accepted_us: int) -> str:
         of_user, of_category = self._rules, line.rules
-        if now == accepted_us or line.bypass or max(of_user.next_us, of_category.next_us) < now:
+        if now == accepted_us or line.bypass:
+            return ""
+        if self._timed and (by := self._by_clock(line, max(of_user.next_us, of_category.next_us, accepted_us))[1]):
+            return by
+        if max(of_user.next_us, of_category.next_us) < now:
             return ""
         if of_category.next_us > of_user.next_us:
             return describe(line.name, of_category.policy, of_category.rule)

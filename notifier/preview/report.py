@@ -125,17 +125,20 @@ def compare(
     new: Policies,
     latency_us: int = 0,
     advance: Callable[[int], object] = lambda _: None,
+    *,
+    begins_us: int = 0,
 ) -> tuple[Report, dict[Side, Sequence[int]]]:
     """Replay a trace under both; returns the report, and for each side the times of all that was sent.
 
     latency_us: how long a send takes. advance: told after each user how many notifications it was.
+    begins_us: when the trace began, in µs since the epoch, for rules that go by the clock.
     """
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     found = {side: _Found() for side in SIDES}
     users = list[OfUser]()
     longer = shorter = 0
     for user, events in trace.items():
-        replays = {side: Replay(rules[side], user, events, latency_us) for side in SIDES}
+        replays = {side: Replay(rules[side], user, events, latency_us, begins_us=begins_us) for side in SIDES}
         sent, ended = {}, {}
         for side, replay in replays.items():
             replay.run()
@@ -165,11 +168,13 @@ def compare(
     return report, {side: found[side].sent_at for side in SIDES}
 
 
-def timeline(trace: Trace, user: str, old: Policies, new: Policies, latency_us: int = 0) -> list[Moment]:
-    """Return what would become of each of a user's notifications, in the order of the trace."""
+def timeline(
+    trace: Trace, user: str, old: Policies, new: Policies, latency_us: int = 0, *, begins_us: int = 0
+) -> list[Moment]:
+    """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
     events = trace.get(user, [])
     of = {"old": old, "new": new}
-    replays = {side: Replay(of[side], user, events, latency_us, explained=True) for side in SIDES}
+    replays = {side: Replay(of[side], user, events, latency_us, begins_us=begins_us, explained=True) for side in SIDES}
     for replay in replays.values():
         replay.run()
     return [

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import violations
 from test_lines import carry_out, drain, enqueues, outcomes, rounds
+from test_preview import by_the_twin
 from world import LEASE, ZONES, S, World
 
 from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.policy import Category, Policies, Policy, Window
+from notifier.preview.replay import Replay
+from notifier.preview.trace import Event
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -89,3 +92,27 @@ def test_who_waits_for_the_clock_goes_when_it_says(
             category = rules.category(name)
             assert not unquiet(zone, None if category.ignores_quiet else own.quiet, [moment])
             assert not unquiet(zone, category.policy.quiet, [moment])
+
+
+events = st.builds(
+    Event,
+    st.integers(0, 40).map(lambda hours: STARTS[1] + hours * H // 2),
+    st.sampled_from(["chat", "news", "offers", "default"]),
+    st.sampled_from([False, False, True]),
+    st.one_of(st.none(), st.integers(1, 9 * H)),
+    zone=st.sampled_from([None, "America/New_York"]),
+)
+
+
+@given(rule_sets(), st.lists(events, min_size=3, max_size=15))
+@settings(max_examples=60)
+def test_the_replay_goes_by_the_same_clock(rules: Policies, trace: list[Event]) -> None:
+    """A preview waits as the limiter does, also where the notifications of a user have several zones."""
+    trace = sorted(trace, key=lambda event: event.at_us)
+    replay = Replay(rules, "ann", trace)
+    replay.run()
+    assert replay.sent == by_the_twin(rules, trace, 0)
+    shifted = [event._replace(at_us=event.at_us - STARTS[1]) for event in trace]
+    later = Replay(rules, "ann", shifted, begins_us=STARTS[1], explained=True)
+    later.run()
+    assert [at if at < 0 else at + STARTS[1] for at in later.sent] == replay.sent

@@ -105,6 +105,8 @@ def job(rules: Policies, index: int, event: Event) -> Job:
     meta = {"user": "ann", "category": event.category, **({"priority": "high"} if event.high else {})}
     if event.collapse_id is not None:
         meta["collapse_id"] = event.collapse_id
+    if event.zone is not None:
+        meta["zone"] = event.zone
     category = rules.category(event.category)
     expires_us = category.expires_us if event.expires_in_us is None else event.expires_in_us
     return Job(str(index), category.lane, b"", json.dumps(meta).encode(), expires_us)

@@ -114,13 +114,19 @@ class Mover:
         later, before = self._later(redis), (self.progress.users, self.progress.jobs)
         for keys, users in self._pages(redis):
             self._copy_dedupe(redis, keys)
-            for batch in cut(sorted(users), BATCH):
-                self._close(redis, batch)
-                self._move_ready(redis, later)
+            self._move_users(redis, users, later)
+        # Who was noted, and of whom nothing is left by now, would still be taken on here.
+        noted = (name.decode() for name, at in redis.hscan_iter(MOVES, count=LOOK) if name and at == HERE.encode())
+        self._move_users(redis, (user for user in noted if self.home(user) != self.source), later)
         while self._pending:
             if not self._move_ready(redis, later):
                 Event().wait(LOOK_EVERY_S)
         return before != (self.progress.users, self.progress.jobs)
+
+    def _move_users(self, redis: Any, users: Iterable[str], later: Mapping[str, list[str]]) -> None:
+        for batch in cut(users, BATCH):
+            self._close(redis, batch)
+            self._move_ready(redis, later)
 
     def _pages(self, redis: Any) -> Iterator[tuple[list[bytes], list[str]]]:
         cursor = -1

@@ -17,7 +17,7 @@ from support import note
 from notifier import Hold, Notification, Permit, Policy, Window, moving
 from notifier.embedded import EmbeddedRedis
 from notifier.limiter import lines, moves
-from notifier.limiter.moves import MOVES
+from notifier.limiter.moves import HERE, MOVES
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
 from notifier.moving import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
@@ -287,7 +287,10 @@ def test_a_producer_of_an_older_configuration_is_sent_on(pair: Pair) -> None:
     """It goes where its map says, is told better, and follows; so it is for users whom nobody knew."""
     user, newcomer = pair.users[0], pair.users[1]
     assert isinstance(pair.producer.limiter.acquire(user, HELD), Permit)
+    gone = pair.users[2]
+    pair.old.hset(MOVES, gone, HERE)  # noted, but nothing is left of it
     pair.mover().run()
+    assert pair.old.hget(MOVES, gone) == b"new"
     assert pair.old.hget(MOVES, user) == b"new"
     job_id = pair.producer.send(note(user))
     assert pair.new.exists(f"rq:job:{job_id}")

@@ -125,6 +125,20 @@ def test_a_plan_says_who_would_move(fleet: Fleet, run: Run, tmp_path: Path) -> N
     assert of_redis["moving"] >= sum(home(user, NAMES) == "d" for user in USERS)
 
 
+def test_dead_tokens_and_held_routes_of_all_shards_are_told(fleet: Fleet) -> None:
+    """One loop reads every shard's feedback, each token once; `routes` says on which shard a route is held."""
+    for name in ("a", "b"):
+        told = {"platform": "fcm", "app": "", "reason": "gone", "gone_at": "1", "job_id": "1"}
+        fleet.redis[name].xadd("notifier:feedback", {"token": name * 20, "user": f"of-{name}", **told})
+    assert [gone.user for gone in fleet.producer.feedback()] == ["of-a", "of-b"]
+    assert list(fleet.producer.feedback()) == []
+    held = {"state": "full", "until": "4000000000000000", "room": "0"}
+    fleet.redis["c"].hset("notifier:route:webpush|full", mapping=held)
+    fleet.redis["c"].sadd("notifier:routes", "webpush|full")
+    assert [(each.route, each.state, each.shard) for each in fleet.producer.routes()] == [("webpush", "full", "c")]
+    fleet.redis["c"].delete("notifier:route:webpush|full", "notifier:routes")
+
+
 def test_applied_rates_hold_on_every_shard(fleet: Fleet, run: Run) -> None:
     """`config apply` publishes to all shards, `status` looks at all workers, `withdraw` takes all back."""
     assert run("config", "apply", str(fleet.config), "--in", "0s").status == 0

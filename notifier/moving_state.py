@@ -91,8 +91,8 @@ class State:
         """A job as it is to stand on the new shard: its times by that one's clock, its order before that one's own."""
         fields = {name: value for name, value in job.fields.items() if name not in {b"push_permit", b"worker_name"}}
         fields[b"status"] = b"queued" if job.at_us is None else b"scheduled"
-        if b"push_deadline" in fields:
-            fields[b"push_deadline"] = self._later(fields[b"push_deadline"])
+        for name in {b"push_deadline", b"push_since"} & fields.keys():
+            fields[name] = self._later(fields[name])
         if b"push_order" in fields:
             fields[b"push_order"] = b"%d" % (int(float(fields[b"push_order"])) - BEFORE)
         return replace(job, fields=fields, at_us=None if job.at_us is None else job.at_us + self.ahead_us)

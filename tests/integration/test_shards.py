@@ -199,13 +199,14 @@ def test_a_shard_is_drained_while_everybody_works(fleet: Fleet, run: Run, simula
                     producer.send(note(user, f"{user}/{count:03}"))
                 count += 1
 
+    def on_the_way() -> bool:
+        return any(at[:1] == b">" for at in fleet.redis["c"].hvals("notifier:moves"))
+
     with ThreadPoolExecutor() as pool:
         meanwhile = pool.submit(send_more)
         command = [sys.executable, "-m", "notifier.cli", "--config", str(fleet.config), "shards", "drain", "c"]
         with subprocess.Popen(command) as first:
-            eventually(
-                lambda: any(at[:1] == b">" for at in fleet.redis["c"].hvals("notifier:moves")), "users on the way"
-            )
+            eventually(lambda: on_the_way() or first.poll() is not None, "users on the way")
             first.kill()
         fleet.redis["c"].delete(LOCK)  # its time has passed
         told = run("shards", "drain", "c")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
 from notifier.clock_rules import CalendarWindow, QuietHours
@@ -133,12 +135,12 @@ class Policy:
 
         windows: of both kinds.
         """
-        given = (*self.windows, *self.calendar) if windows is None else windows
+        rolling, calendar = (self.windows, self.calendar) if windows is None else _parted(windows)
         return Policy(
-            tuple(window for window in given if isinstance(window, Window)),
+            rolling,
             self.gap_us if gap_us is None else gap_us,
             self.burst if burst is None else None if burst == "none" else burst,
-            tuple(window for window in given if isinstance(window, CalendarWindow)),
+            calendar,
             self.quiet if quiet is None else None if quiet == "none" else quiet,
         )
 
@@ -151,6 +153,14 @@ class Policy:
         if self.quiet is not None:
             parts.append(f"quiet {self.quiet}")
         return ", ".join(parts) or "no rules"
+
+
+@lru_cache(maxsize=1024)  # for tens of thousands of users there are few
+def _parted(windows: tuple[Window | CalendarWindow, ...]) -> tuple[tuple[Window, ...], tuple[CalendarWindow, ...]]:
+    return (
+        tuple(window for window in windows if isinstance(window, Window)),
+        tuple(window for window in windows if isinstance(window, CalendarWindow)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +300,10 @@ class Policies:
         }
         self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
         self._default = self._categories[DEFAULT_CATEGORY]
-        of_users = (user, *self.tiers.values(), *self._users.values())
-        self.goes_by_clock = any(p.goes_by_clock for p in (*of_users, *(c.policy for c in self._categories.values())))
+        policies = chain(
+            (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
+        )
+        self.goes_by_clock = any(policy.calendar or policy.quiet for policy in policies)
 
     @property
     def categories(self) -> Mapping[str, Category]:

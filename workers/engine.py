@@ -107,7 +107,7 @@ class Engine:
 
     def use(self, policies: Policies) -> None:
         """Follow these rules from the next look on."""
-        self._rules = RuleTable(policies, self._lanes)
+        self._rules = RuleTable(policies, self._lanes, lead_us=self._tuning.lease_us)
         self._zone = policies.zone
         self._flights.use(policies, self._rules)
 

@@ -19,7 +19,8 @@ class RuleTable:
     on_join: what newcomers find in their lines, as *pull* takes it.
     """
 
-    def __init__(self, policies: Policies, lanes: Sequence[str] = LANES) -> None:
+    def __init__(self, policies: Policies, lanes: Sequence[str] = LANES, *, lead_us: int | None = None) -> None:
+        """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says."""
         self._policies = policies
         categories = policies.categories.values()
         arrays = {c.name: policy_array(c.policy) for c in categories}
@@ -34,7 +35,7 @@ class RuleTable:
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
             rest["i"] = ignoring
         if policies.goes_by_clock:
-            rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us}
+            rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us if lead_us is None else lead_us}
         if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
             rest["h"] = drops
         self._device = policies.limits.fcm_device

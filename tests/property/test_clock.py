@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from test_preview import by_the_twin
 from world import LEASE, ZONES, S, World
 
 from notifier.clock_rules import CalendarWindow, QuietHours
+from notifier.limiter.rule_table import RuleTable
 from notifier.policy import Category, Policies, Policy, Window
 from notifier.preview.replay import Replay
 from notifier.preview.trace import Event
@@ -116,3 +118,10 @@ def test_the_replay_goes_by_the_same_clock(rules: Policies, trace: list[Event]) 
     later = Replay(rules, "ann", shifted, begins_us=STARTS[1], explained=True)
     later.run()
     assert [at if at < 0 else at + STARTS[1] for at in later.sent] == replay.sent
+
+
+def test_a_worker_keeps_its_own_lease_before_quiet_hours() -> None:
+    """A lease that was changed in the file holds from the next start: until then the old one must be over by night."""
+    night = Policies(Policy(quiet=QuietHours(0, H)), lead_us=3 * S)
+    tables = [json.loads(RuleTable(night, lead_us=lead_us).encode([])[0]) for lead_us in (None, 10 * S)]
+    assert [table["z"]["l"] for table in tables] == [3 * S, 10 * S]

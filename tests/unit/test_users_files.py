@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.errors import SettingsError
 from notifier.policy import Burst, Policy, Window
-from notifier.settings import Settings, load_settings, parse_settings
+from notifier.settings import Settings, load_settings, parse_settings, read_source
+from notifier.settings.provenance import Provenance
 from notifier.settings.users_files import as_written
 from workers.reload import read
 
@@ -52,6 +54,22 @@ def test_a_folder(tmp_path: Path) -> None:
     assert found.policies().for_user("b").gap_us == 3 * S
 
 
+def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
+    """`none` is none; an empty cell is as under `user`; where they stand is known."""
+    config = 'user: {quiet_hours: "21:00-08:00", gap: 1s}\nusers_from: users.csv\n'
+    users = "user,windows,quiet_hours\na,10/minute 3/calendar-day,\nb,,22:30-06:00\nc,,none\n"
+    found = load(tmp_path, users, config)
+    policies = found.policies()
+    night = QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
+    assert policies.for_user("a") == Policy((Window(10, MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=night)
+    assert policies.for_user("b") == Policy(gap_us=S, quiet=QuietHours(1350 * MINUTE, 360 * MINUTE))
+    assert policies.for_user("c") == Policy(gap_us=S)
+    written = as_written(found.users_in_files)
+    assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]
+    places = Provenance(read_source(tmp_path / "n.yaml"), "n.yaml", found.users_in_files)
+    assert [places.of_user(user).quiet for user in ("a", "b", "d")] == ["n.yaml:1", "users.csv", "n.yaml:1"]
+
+
 def test_a_burst_in_a_cell(tmp_path: Path) -> None:
     """`none` is no burst; an empty cell is as under `user`. Large limits are counted in buckets."""
     config = "user: {burst: {capacity: 3, refill: 1/m}}\nusers_from: users.csv\n"
@@ -73,6 +91,7 @@ WRONG = {
     "user,windows\na,10/fortnight\n": ":2: '10/fortnight': unknown unit 'fortnight'",
     "user,windows\na,0/minute\n": ":2: '0/minute': the limit must be at least 1",
     "user,gap\na,5\n": ":2: '5': a number without a unit",
+    "user,quiet_hours\na,21-8\n": ":2: '21-8' are no quiet hours; write from when until when",
     "user,burst\na,20\n": ":2: refill: '' is not a rate",
     "user,burst\na,many 1/m\n": ":2: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
     "user,gap\n,5s\n": ":2: '' is not a user's id",

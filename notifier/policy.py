@@ -19,6 +19,7 @@ __all__ = [
     "LANES",
     "Burst",
     "Category",
+    "Digest",
     "Lane",
     "OnUnknown",
     "Overflow",
@@ -32,7 +33,7 @@ __all__ = [
 
 Lane = Literal["urgent", "default", "bulk"]
 OnUnknown = Literal["resend", "give_up"]
-WhenBlocked = Literal["queue", "collapse", "drop"]
+WhenBlocked = Literal["queue", "collapse", "digest", "drop"]
 Overflow = Literal["reject", "drop_oldest", "collapse"]
 Priority = Literal["normal", "high"]
 
@@ -164,6 +165,19 @@ def _parted(windows: tuple[Window | CalendarWindow, ...]) -> tuple[tuple[Window,
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """One message for those that wait, sent once `after` wait or `within_us` after the first began to, if not later.
+
+    title, body: its text where there are several, in which {count} is how many.
+    """
+
+    after: int
+    within_us: int
+    title: str | None = None
+    body: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Category:
     """A kind of message: the lane it travels in and the rules that hold on top of the user's.
 
@@ -173,6 +187,7 @@ class Category:
     provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
     when_blocked: whether one that may not go at once waits, and what becomes of it when a newer one with its collapse
     id comes.
+    digest: how those that wait are summed up, where when_blocked says so.
     overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
     """
@@ -189,11 +204,12 @@ class Category:
     ignores_quiet: bool = False
     overflow: Overflow = "reject"
     priority: Priority = "normal"
+    digest: Digest | None = None
 
     @property
     def counts(self) -> bool:
         """Whether one may stand for several, and its text for their number."""
-        return "collapse" in {self.when_blocked, self.overflow}
+        return "collapse" in {self.when_blocked, self.overflow} or self.digest is not None
 
 
 @dataclass(frozen=True, slots=True)

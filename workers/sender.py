@@ -204,10 +204,11 @@ def decode(leased: Leased) -> Notification:
 
 
 def counted(notification: Notification, category: Category, count: int) -> Notification:
-    """The notification with `{count}` in its title and body replaced, where its category collapses."""
+    """The notification with `{count}` in its title and body replaced, where its category collapses or sums up."""
     if not category.counts:
         return notification
-    title, body = (text and text.replace("{count}", str(count)) for text in (notification.title, notification.body))
+    of = category.digest if category.digest and count > 1 else notification
+    title, body = (text and text.replace("{count}", str(count)) for text in (of.title, of.body))
     return replace(notification, title=title, body=body)
 
 

@@ -120,11 +120,9 @@ def _read(path: Path) -> Trace:
 def _show(report: Report) -> None:
     traffic = f"{counted(report.notifications, 'notification')} for {counted(report.users, 'user')}"
     say(f"{traffic} in {span(report.span_us)}; old → new:")
-    collapsing = any(of.superseded for of in report.overall.values())
-    rows = [
-        _waits(name, of, collapsing=collapsing) for name, of in [*report.categories.items(), ("all", report.overall)]
-    ]
-    columns = ("category", "sent", "expired", *(["superseded"] * collapsing), "wait p50", "p99", "longest")
+    more = [word for word in ("superseded", "dropped") if any(getattr(of, word) for of in report.overall.values())]
+    rows = [_waits(name, of, more) for name, of in [*report.categories.items(), ("all", report.overall)]]
+    columns = ("category", "sent", "expired", *more, "wait p50", "p99", "longest")
     print_rows("", columns, rows)
     say(f"{report.longer:,} would wait longer, {report.shorter:,} shorter")
     say(f"waiting at once at most: {_change(f'{n:,}' for n in report.most_held.values())}")
@@ -142,7 +140,7 @@ def _show(report: Report) -> None:
     print_rows("whose mean wait grows most", of_user, worst, empty="nobody's mean wait grows")
 
 
-def _waits(name: str, of: dict[Side, Waits], *, collapsing: bool) -> tuple[str, ...]:
+def _waits(name: str, of: dict[Side, Waits], more: list[str]) -> tuple[str, ...]:
     def change(show: Callable[[Waits], str]) -> str:
         return _change(show(of[side]) for side in SIDES)
 
@@ -150,7 +148,7 @@ def _waits(name: str, of: dict[Side, Waits], *, collapsing: bool) -> tuple[str, 
         name,
         change(lambda waits: f"{waits.sent:,}"),
         change(lambda waits: f"{waits.expired:,}"),
-        *([change(lambda waits: f"{waits.superseded:,}")] * collapsing),
+        *(_change(f"{getattr(of[side], word):,}" for side in SIDES) for word in more),
         change(lambda waits: span(waits.p50_us)),
         change(lambda waits: span(waits.p99_us)),
         change(lambda waits: span(waits.longest_us)),

@@ -117,6 +117,8 @@ class Look:
             head = line.ids.first()
             if line.unread:
                 line.at_us = self.now + self.lease_us
+            elif line.at_us > self.now and not line.parked and self.gates.is_to_drop(line):
+                line.at_us = self.now  # there was no room for it: it is due still
             elif line.at_us > self.now and not line.parked and head is not None:
                 self.waiting.append(Waiting(head[1], user, line.category.name, line.at_us - self.now))
         self.gates.looked(user, lines, self.now, lanes)
@@ -132,7 +134,7 @@ class Look:
             line = lines[i]
             elsewhere = self.rank.get(line.lane, ELSEWHERE) == ELSEWHERE
             stays = elsewhere or line.parked or line.unread
-            if stays or (line.at_us > self.now and not self._has_expired(line) and not self._is_to_drop(line)):
+            if stays or (line.at_us > self.now and not self._has_expired(line) and not self.gates.is_to_drop(line)):
                 i += 1
                 continue
             spent = self._try(user, line)
@@ -150,10 +152,6 @@ class Look:
     def _has_expired(self, line: Line) -> bool:
         deadline = self.gates.deadline(line)
         return deadline is not None and deadline <= self.now
-
-    def _is_to_drop(self, line: Line) -> bool:
-        head = line.ids.first()
-        return line.category.when_blocked == "drop" and head is not None and self.jobs[head[1]].untried
 
     def _try(self, user: str, line: Line) -> bool:
         """What becomes of the head of a line. Returns whether a permit was spent."""

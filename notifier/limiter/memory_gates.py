@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from notifier.limiter.memory import MemoryLimiter
     from notifier.limiter.memory_jobs import Entry
-    from notifier.policy import Category, Policies
+    from notifier.policy import Category, Digest, Policies
 
 EVERY: Final = 8
 ELSEWHERE: Final = 99  # the rank of a lane that the caller does not serve
@@ -165,6 +165,23 @@ class Gates:
             line.at_us = max(line.at_us, line.least_us)
             if self.policies.goes_by_clock and not category.bypass:
                 line.at_us = self._by_the_clock(user, line, now)
+            if category.digest is not None:
+                line.at_us = self._gathered(line, category.digest, now)
+
+    def is_to_drop(self, line: Line) -> bool:
+        """Whether the head is dropped where the rules hold it back."""
+        head = line.ids.first()
+        return line.category.when_blocked == "drop" and head is not None and self._entry_of(head[1]).untried
+
+    def _gathered(self, line: Line, digest: Digest, now: int) -> int:
+        head = line.ids.first()
+        assert head is not None
+        entry = self._entry_of(head[1])
+        if entry.collapse_id is None:
+            return line.at_us
+        if entry.gather_us is None and line.at_us > now:
+            entry.gather_us = now + digest.within_us
+        return max(line.at_us, entry.gather_us or 0)
 
     def _by_the_clock(self, user: str, line: Line, now: int) -> int:
         rules, head = Rules(self.policies.for_user(user), line.category), line.ids.first()
@@ -207,6 +224,9 @@ class Gates:
         for line in lines:
             line.anew()
         self.time(user, lines, now)
+        for line in lines:
+            if line.at_us > now and self.is_to_drop(line):
+                line.at_us = now
         self._set(user, lines, now)
 
     def look_again(self, user: str, now: int) -> list[str]:

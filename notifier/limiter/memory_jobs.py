@@ -20,7 +20,8 @@ class Entry:
     deadline_us: when it expires. zone: if it names one. since_us: when it entered its line first.
     counted: whether its devices count the permit that it has.
     collapse_id: of a newcomer to its line whose place a newer one may take. count: how many it stands for.
-    arriving: whose `max_waiting` it is under, until it comes to its line.
+    arriving: whose `max_waiting` it is under, until it comes to its line. gather_us: until when a digest gathers;
+    0 where there are enough.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class Entry:
     zone: str | None = None
     since_us: int = 0
     arriving: str = ""
+    gather_us: int | None = None
 
     @property
     def untried(self) -> bool:

@@ -242,7 +242,8 @@ class MemoryLines:
                 return self._gates.lane_of(entry.user, entry.category)
         elif entry.deadline_us is not None:
             self._gates.expires(entry, max(now, entry.deadline_us))
-        return ""
+        full = entry.gather_us == 0 and entry.collapse_id is not None
+        return self._gates.lane_of(entry.user, entry.category) if full else ""
 
     def _join(self, now: int, entry: Entry, keep_failed_us: int) -> None:
         """A job that comes for the first time may take the place of one that waits."""

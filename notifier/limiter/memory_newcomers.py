@@ -40,13 +40,17 @@ class Newcomers:
 
     def join(self, entry: Entry, category: Category) -> Entry | None:
         """Take the place of the one with the same collapse id, where the category collapses; returns that one."""
-        if not category.counts:
+        if category.digest is not None:
+            entry.collapse_id = ""
+        elif not category.counts:
             entry.collapse_id = None
         if entry.collapse_id is None:
             return None
         old = self.waiting(entry.user, entry.category, entry.collapse_id)
-        if category.when_blocked == "collapse" and old is not None:
+        if category.when_blocked in {"collapse", "digest"} and old is not None:
             self.replace(old, entry)
+            if category.digest is not None:
+                entry.gather_us = 0 if entry.count >= category.digest.after else old.gather_us
             return old
         self._note(entry)
         return None

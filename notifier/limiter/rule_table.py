@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from notifier.limiter.redis import has_more, policy_array
-from notifier.policy import LANES, Policies, Policy
+from notifier.policy import LANES, Category, Policies, Policy
 from notifier.zones import VERSION
 
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
@@ -36,10 +36,12 @@ class RuleTable:
             rest["i"] = ignoring
         if policies.goes_by_clock:
             rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us if lead_us is None else lead_us}
+        if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
+            rest["e"] = digests
         if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
             rest["h"] = drops
         self._device = policies.limits.fcm_device
-        on_join = {c.name: c.counts and ("collapse" if c.when_blocked == "collapse" else "note") for c in categories}
+        on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[Policy, str] = {}
@@ -75,6 +77,12 @@ class RuleTable:
                 text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
             self._of_device[user] = text
         return text
+
+
+def _on_join(category: Category) -> str | int | bool:
+    if category.digest:
+        return category.digest.after
+    return category.counts and ("collapse" if category.when_blocked == "collapse" else "note")
 
 
 def bucket_us(interval_us: int) -> int:

@@ -24,6 +24,7 @@ from notifier.zones import zone_or
 
 EXPIRED: Final = -1
 SUPERSEDED: Final = -2
+DROPPED: Final = -3
 NEVER: Final = 2**63
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
 
@@ -68,10 +69,23 @@ class _Rules:
 class _Line:
     """A category of the user's, and what waits of it: places, the first at the front.
 
-    newest: where the category collapses, the place of what waits under each collapse id.
+    newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
+    one. count: how many it stands for there. gather_us: until when it gathers, None where it has not been held back.
     """
 
-    __slots__ = ("bypass", "category", "expires_us", "name", "newest", "places", "rank", "rules")
+    __slots__ = (
+        "bypass",
+        "category",
+        "count",
+        "drops",
+        "expires_us",
+        "gather_us",
+        "name",
+        "newest",
+        "places",
+        "rank",
+        "rules",
+    )
 
     def __init__(self, category: Category, rules: _Rules) -> None:
         self.category = category
@@ -81,14 +95,23 @@ class _Line:
         self.expires_us = category.expires_us
         self.rules = rules
         self.places: list[int] = []
-        self.newest: dict[str, int] | None = {} if category.when_blocked == "collapse" else None
+        self.newest: dict[str, int] | None = {} if category.when_blocked in {"collapse", "digest"} else None
+        self.drops = category.when_blocked == "drop"
+        self.count = 0
+        self.gather_us: int | None = None
+
+    def gather(self, now: int) -> None:
+        """What is held back gathers others."""
+        if self.category.digest is not None and self.gather_us is None:
+            self.gather_us = now + self.category.digest.within_us
 
 
 class Replay:
     """One user under `policies`.
 
     latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
-    sent: for each event the µs at which it went, EXPIRED or SUPERSEDED. superseded_us: when those were, by their index.
+    sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
+    superseded_us: when those were, by their index.
     decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
     """
 
@@ -143,17 +166,21 @@ class Replay:
         if expires is not None:
             self._expires[index] = event.at_us + expires
         place = index - HIGH if event.high else index
-        if line.newest is None or event.collapse_id is None or not self._collapse(line, place, event):
+        collapse_id = event.collapse_id if line.category.digest is None else ""
+        if line.newest is None or collapse_id is None or not self._collapse(line, place, event, collapse_id):
             heappush(line.places, place)
 
-    def _collapse(self, line: _Line, place: int, event: Event) -> bool:
+    def _collapse(self, line: _Line, place: int, event: Event, collapse_id: str) -> bool:
         """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
         assert line.newest is not None
-        assert event.collapse_id is not None
-        index, old = place % HIGH, line.newest.get(event.collapse_id)
-        line.newest[event.collapse_id] = place if old is None else min(place, old)
+        index, old = place % HIGH, line.newest.get(collapse_id)
+        line.newest[collapse_id] = place if old is None else min(place, old)
         if old is None:
+            line.count, line.gather_us = 1, None
             return False
+        line.count += 1
+        if (digest := line.category.digest) is not None and line.count >= digest.after:
+            line.gather_us = 0
         superseded = self._stands[old % HIGH]
         self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
         if old < place:
@@ -163,12 +190,15 @@ class Replay:
         heapify(line.places)
         return False
 
+    def _collapse_id(self, line: _Line, index: int) -> str:
+        return self._events[index].collapse_id or "" if line.category.digest is None else ""
+
     def _admits(self, line: _Line, now: int) -> int:
         """When the head of a line may go."""
         if line.bypass:
             return 0
         at = max(self._rules.next_us, line.rules.next_us)
-        return self._by_clock(line, max(at, now))[0] if self._timed else at
+        return max(self._by_clock(line, max(at, now))[0] if self._timed else at, line.gather_us or 0)
 
     def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
         """When the clock lets the head of a line go, and what decides that, or ''."""
@@ -195,7 +225,9 @@ class Replay:
     def _next_look(self, now: int) -> int:
         at = NEVER
         for line in self._waiting:
-            at = min(at, self._admits(line, now), self._expires[self._stands[line.places[0] % HIGH]])
+            # What one look found no room to drop is dropped at the next, at once.
+            admits = 0 if line.drops else self._admits(line, now)
+            at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
         return at
 
     def _look(self, now: int) -> None:
@@ -206,19 +238,23 @@ class Replay:
             line = lines[i]
             index = self._stands[line.places[0] % HIGH]
             expired = self._expires[index] <= now
-            if not expired and not line.bypass and self._admits(line, now) > now:
+            held = not expired and not line.bypass and self._admits(line, now) > now
+            if held and not line.drops:
+                line.gather(now)
                 i += 1
                 continue
             if self._explained:
                 self.decided[index] = self._deciding(line, now, self._events[index].at_us)
             place = heappop(line.places)
-            if line.newest is not None and line.newest.get(key := self._events[index].collapse_id or "") == place:
+            if line.newest is not None and line.newest.get(key := self._collapse_id(line, index)) == place:
                 del line.newest[key]
             taken += 1
             if not line.places:
                 del lines[i]
                 self._waiting.remove(line)
-            if expired:
+            if held:
+                self.sent[index] = DROPPED
+            if held or expired:
                 continue
             self.sent[index] = now
             self._rules.record(now + self._latency_us, now)

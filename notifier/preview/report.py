@@ -11,22 +11,23 @@ from itertools import chain
 from typing import Final, Literal
 
 from notifier.policy import Policies
-from notifier.preview.replay import EXPIRED, SUPERSEDED, Replay
+from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event, Trace
 
 Side = Literal["old", "new"]
 SIDES: Final[tuple[Side, Side]] = ("old", "new")
 WORST: Final = 10
-ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded"}
+ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long those waited that were sent, and how many were sent, expired and were superseded."""
+    """How long those waited that were sent, and how many were sent, expired, were superseded and dropped."""
 
     sent: int
     expired: int
     superseded: int
+    dropped: int
     p50_us: int
     p99_us: int
     longest_us: int
@@ -67,7 +68,7 @@ class Report:
 class Moment:
     """One notification of a user: when it went, None if it did not; the rule that held it last, if one did.
 
-    ended: 'sent', 'expired' or 'superseded'.
+    ended: 'sent', 'expired', 'superseded' or 'dropped'.
     """
 
     at_us: int
@@ -83,7 +84,7 @@ class _Found:
 
     def __init__(self) -> None:
         self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
-        self.unsent: dict[int, dict[str, int]] = {EXPIRED: defaultdict(int), SUPERSEDED: defaultdict(int)}
+        self.unsent: dict[int, dict[str, int]] = {how: defaultdict(int) for how in ENDED}
         self.sent_at = array("q")
         self.held_from = array("q")
         self.held_to = array("q")
@@ -100,10 +101,10 @@ class _Found:
 
     def of(self, *categories: str) -> Waits:
         waits = sorted(wait for name in categories for wait in self.waits[name])
-        expired, superseded = (sum(of[name] for name in categories) for of in self.unsent.values())
+        expired, superseded, dropped = (sum(of[name] for name in categories) for of in self.unsent.values())
         longest = waits[-1] if waits else 0
         p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
-        return Waits(len(waits), expired, superseded, p50, p99, longest, sum(waits))
+        return Waits(len(waits), expired, superseded, dropped, p50, p99, longest, sum(waits))
 
     def most_held(self) -> int:
         """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
@@ -196,6 +197,8 @@ def _ended(policies: Policies, events: Sequence[Event], replay: Replay) -> Itera
             yield at
         elif at == SUPERSEDED:
             yield replay.superseded_us[n]
+        elif at == DROPPED:
+            yield event.at_us
         elif event.expires_in_us is not None:
             yield event.at_us + event.expires_in_us
         else:

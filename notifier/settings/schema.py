@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.clock_rules import QuietHours, free_us
 from notifier.overload import MostWaiting
-from notifier.policy import Category, Lane, OnUnknown, Overflow, Policies, Policy, Priority, WhenBlocked
+from notifier.policy import Category, Digest, Lane, OnUnknown, Overflow, Policies, Policy, Priority, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
@@ -93,6 +93,25 @@ class OverrideSettings(Section):
         return None if self.quiet == "none" else self.quiet
 
 
+class DigestSettings(Section):
+    """How those that wait become one message: `when_blocked: digest`."""
+
+    after: int = Field(ge=2, le=1_000_000)
+    within_us: Positive = Field(alias="within")
+    title: Annotated[str, Field(max_length=1000)] | None = None
+    body: Annotated[str, Field(max_length=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_text(self) -> Self:
+        if not (self.title or self.body):
+            raise wrong_at("body", 'is missing, and title too; give one, such as "{count} new comments"')
+        return self
+
+    def value(self) -> Digest:
+        """Return what the limiter and the sender need."""
+        return Digest(self.after, self.within_us, self.title, self.body)
+
+
 class CategorySettings(RuleSettings):
     """A kind of message: its lane, and rules on top of the user's."""
 
@@ -104,6 +123,7 @@ class CategorySettings(RuleSettings):
     app: Name | None = None
     when_blocked: WhenBlocked = "queue"
     overflow: Overflow = "reject"
+    digest: DigestSettings | None = None
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
 
@@ -111,6 +131,14 @@ class CategorySettings(RuleSettings):
     def hours(self) -> QuietHours | None:
         """The quiet hours of its own."""
         return None if self.quiet == "ignore" else self.quiet
+
+    @model_validator(mode="after")
+    def _digest_where_it_is_used(self) -> Self:
+        if (self.when_blocked == "digest") != (self.digest is not None):
+            missing = self.digest is None
+            why = "is missing; give after, within and a text" if missing else "needs when_blocked: digest beside it"
+            raise wrong_at("digest", why)
+        return self
 
 
 class BackoffSettings(Section):
@@ -267,6 +295,7 @@ class Settings(Section):
                     ignores_quiet=category.quiet == "ignore",
                     overflow=category.overflow,
                     priority=category.priority,
+                    digest=category.digest.value() if category.digest else None,
                 )
                 for name, category in self.categories.items()
             },

@@ -40,6 +40,7 @@ RATES: dict[str, Any] = {
         "slow": {"windows": ["1/1s"]},
         "told": {"windows": ["1/500ms"]},
         "typed": {"windows": ["1/1h"]},
+        "liked": {"gap": "200ms"},
         "gapped": {"gap": "150ms"},
         "paced": {"windows": ["1/300ms"]},
     },
@@ -51,6 +52,11 @@ RATES: dict[str, Any] = {
         "careful": {"lane": "default", "on_unknown": "give_up"},
         "comments": {"lane": "default", "when_blocked": "collapse"},
         "typing": {"lane": "default", "when_blocked": "drop"},
+        "likes": {
+            "lane": "default",
+            "when_blocked": "digest",
+            "digest": {"after": 3, "within": "1h", "title": "likes-sum-{count}"},
+        },
     },
 }
 GONE = Reply(410, "Unregistered")
@@ -219,6 +225,16 @@ def test_what_may_not_go_at_once_is_dropped(world: World) -> None:
         assert job_id in CanceledJobRegistry(queue=queue(world.redis)).get_job_ids()
     assert world.simulators.titles("typed-") == ["typed-0"]
     assert world.counted("typed") == {"delivered": 1, "dropped": 2}
+
+
+def test_what_is_held_back_is_summed_up(world: World) -> None:
+    """In a category with a digest the first goes as itself; the next, held back, go as one once there are enough."""
+    first = world.send("liked", "likes-0", category="likes")
+    ends(world.producer, first, "delivered")
+    job_ids = [world.send("liked", f"likes-{n}", category="likes") for n in range(1, 4)]
+    ends(world.producer, job_ids[-1], "delivered")
+    assert world.simulators.titles("likes-") == ["likes-0", "likes-sum-3"]
+    assert world.counted("liked") == {"delivered": 2, "superseded": 2}
 
 
 def test_a_gap_has_one_in_flight(world: World) -> None:

@@ -213,6 +213,18 @@ def test_no_herd(redis: Redis) -> None:
     assert world.seen["looks"] <= 3
 
 
+def test_a_burst_is_dropped_at_once(redis: Redis) -> None:
+    """Of more than one look takes, in a category that drops, one goes, and the others end at that very moment."""
+    offers = Category("offers", "bulk", Policy(gap_us=M), when_blocked="drop")
+    world = World(redis, Policies(categories={"offers": offers}))
+    for _ in range(60):
+        world.enqueue("ann", "offers", "bulk")
+    begun = world.now
+    drain(world)
+    assert world.ended == {"delivered": 1, "dropped": 59}
+    assert world.now == begun
+
+
 def test_lower_lanes_do_not_starve(redis: Redis) -> None:
     """Every eighth send of a user in several lanes comes from the lowest, the other seven from the most urgent."""
     world = World(redis, Policies(Policy(gap_us=S)))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from notifier.limiter import MemoryLimiter, MemoryLines
 from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.policy import LANES, Burst, Category, Policies, Policy, Window
-from notifier.preview.replay import EXPIRED, SUPERSEDED, Replay
+from notifier.policy import LANES, Burst, Category, Digest, Policies, Policy, Window
+from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event
 
 LEASE = 1_000_000
@@ -27,6 +27,7 @@ policies = st.builds(
     st.one_of(st.just(0), st.integers(1, 12)),
     st.sampled_from([None, None, None, Burst(1, 9), Burst(3, 7), Burst(20, 2)]),
 )
+digests = st.builds(Digest, st.integers(2, 5), st.integers(1, 40))
 expiries = st.one_of(st.none(), st.none(), st.integers(1, 40))
 events = st.builds(
     Event,
@@ -59,7 +60,8 @@ def rule_sets(draw: st.DrawFn) -> Policies:
             draw(rules),
             expires_us=draw(expiries),
             bypass=bypassing and draw(st.booleans()),
-            when_blocked=draw(st.sampled_from(["queue", "collapse"])),
+            when_blocked=(how := draw(st.sampled_from(["queue", "collapse", "digest", "drop"]))),
+            digest=draw(digests) if how == "digest" else None,
         )
         for name in sorted(some)
     }
@@ -83,22 +85,23 @@ def by_the_twin(rules: Policies, trace: list[Event], latency_us: int) -> list[in
             twin.enqueue([job(rules, *arrivals.pop(0))])
         pulled = twin.pull(most=1000, lease_us=LEASE, lanes=LANES, keep_failed_us=LEASE)
         for leased in twin.admit(pulled.users, most=1000, lease_us=LEASE, lanes=LANES).leased:
-            if leased.left_us is not None and leased.left_us <= 0:
+            if leased.dropped or (leased.left_us is not None and leased.left_us <= 0):
                 settle(twin, leased, reached=False)
                 continue
             sent[int(leased.job_id)] = now
             heappush(flights, (now + latency_us, int(leased.permit), leased))
         gates = [entry[0] for lane in LANES if (entry := twin._gates.of_lane(lane).first()) is not None]
         gate = min(gates, default=None)
-    assert twin.totals["delivered"] + twin.totals["expired"] + twin.totals["superseded"] == len(trace)
-    return [SUPERSEDED if twin.state(str(n)) == "superseded" else at for n, at in enumerate(sent)]
+    assert sum(twin.totals[word] for word in ("delivered", "expired", "superseded", "dropped")) == len(trace)
+    ends = {"superseded": SUPERSEDED, "dropped": DROPPED}
+    return [ends.get(twin.state(str(n)) or "", at) for n, at in enumerate(sent)]
 
 
 def settle(twin: MemoryLines, leased: Leased, *, reached: bool) -> None:
-    word = "delivered" if reached else "expired"
-    state = "delivered" if reached else "failed"
+    word = "delivered" if reached else "dropped" if leased.dropped else "expired"
+    state = "delivered" if reached else "dropped" if leased.dropped else "failed"
     done = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word)
-    assert twin.settle([done], keep_failed_us=1, keep_delivered_us=1, keep_feedback_us=1) == [True]
+    assert twin.settle([done], keep_failed_us=LEASE, keep_delivered_us=1, keep_feedback_us=1) == [True]
 
 
 def job(rules: Policies, index: int, event: Event) -> Job:

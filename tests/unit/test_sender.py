@@ -13,7 +13,7 @@ import pytest
 from notifier.job import encode_data
 from notifier.limiter.lines import DeadToken, Leased, Settlement
 from notifier.notification import Device, Notification
-from notifier.policy import Category
+from notifier.policy import Category, Digest
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
 
@@ -267,3 +267,12 @@ def test_another_function_is_not_ours() -> None:
         settle(
             leased(data=json.dumps(["math.factorial", None, [3], {}]).encode(), left_us=-1), Answer(Outcome.DELIVERED)
         )
+
+
+def test_a_digest_has_the_text_of_its_category() -> None:
+    """What stands for several goes with the category's text, and what stands for itself alone with its own."""
+    category = replace(CATEGORY, when_blocked="digest", digest=Digest(3, 1, None, "{count} new"))
+    for count, told in ((1, ("Hello", None)), (4, (None, "4 new"))):
+        _, provider = settle(replace(leased(), count=count), Answer(Outcome.DELIVERED), category=category)
+        (sent,) = provider.asked
+        assert (sent.notification.title, sent.notification.body) == told

@@ -243,6 +243,14 @@ def test_delivered_records_may_be_switched_off() -> None:
          "without a unit, is 2.5")),
         ("categories: {c: {lane: bulk, expires: 0s}}", ("1:39: categories.c.expires: '0s' is outside what is allowed; "
          "give from 1ms to 366d")),
+        ("categories: {c: {lane: bulk, when_blocked: digest}}", ("1:14: categories.c.digest: is missing; "
+         "give after, within and a text")),
+        ("categories: {c: {lane: bulk, digest: {after: 2, within: 1h, body: x}}}", ("1:38: categories.c.digest: needs "
+         "when_blocked: digest beside it")),
+        ("categories: {c: {lane: bulk, when_blocked: digest, digest: {after: 2, within: 1h}}}",
+         ("1:52: categories.c.digest.body: is missing, and title too; "
+          'give one, such as "{count} new comments"')),
+        ("max_waiting: 0", "1:14: max_waiting: must be at least 1, is 0"),
         ("categories: {'a b': {lane: bulk}}", ("1:14: categories['a b']: is not a name; use up to 64 of a-z, 0-9, "
          "'_' and '-', beginning with a letter or digit")),
         ("worker: {batch: 1001}", "1:17: worker.batch: must be at most 1000, is 1001"),

@@ -1,5 +1,6 @@
 -- Collapsing: a newcomer takes the place of the one with the same collapse id that waits in the line, which ends as
 -- superseded. Who has been with a worker is no newcomer: it replaces nobody, and nobody replaces it.
+local DIGEST = '' -- the id of all of a category with a digest
 local COLLAPSE_LASTS = 2592000 -- s since the last newcomer: what jobs that RQ deleted leave there goes with it
 
 -- same_waiting: the newcomer that waits in the line under this collapse id, or nil.
@@ -7,9 +8,9 @@ local function same_waiting(user, category, collapse_id)
   local id = redis.call('HGET', collapse_key(user, category), collapse_id)
   local order = id and redis.call('ZSCORE', line_key(user, category), id)
   if not order then return nil end
-  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather')
   if not job[1] or job[2] == 'canceled' then return nil end
-  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1}
+  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1, gather = job[4]}
 end
 
 local function note_newcomer(user, category, collapse_id, id)
@@ -28,4 +29,11 @@ local function supersede(now, user, category, old, id, order, keep)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   return tonumber(order) < tonumber(old.order) and order or old.order, expected
+end
+
+-- gather_for: `id` stands for a digest in the place of `old`, and waits as long. Returns whether `after` wait now.
+local function gather_for(id, old, after)
+  local full = old.count + 1 >= after
+  if full or old.gather then redis.call('HSET', job_key(id), 'push_gather', full and '0' or old.gather) end
+  return full
 end

@@ -1,5 +1,6 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
 -- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
+-- e: {category: µs in which a digest gathers}, where there is such a category.
 -- h: {category: true if what the rules hold back is dropped}, where there is such a category.
 local function read_rules(json)
   local rules, counting = cjson.decode(json), is_counting()
@@ -20,6 +21,28 @@ local function drops(rules, category)
   if not rules.h then return false end
   if rules.c[category] then return rules.h[category] end
   return rules.h.default
+end
+
+-- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
+local function is_untried(id)
+  local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered')
+  return not (job[1] or job[2] or job[3])
+end
+
+-- digest_at: when the head of a line may go that the rules admit at `at`: in a category with a digest one that was held
+-- back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had does not.
+local function digest_at(rules, category, head, at, now)
+  if not rules.e then return at end
+  local within = rules.e[rules.c[category] and category or 'default']
+  if not within then return at end
+  local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')
+  if not job[2] then return at end
+  local till = tonumber(job[1])
+  if not till and at > now then
+    till = now + within
+    redis.call('HSET', job_key(head), 'push_gather', text(till))
+  end
+  return math.max(at, till or 0)
 end
 
 -- next_of: the first µs at which the rules admit a send of `category` to `user`.

@@ -25,7 +25,8 @@
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
 -- push_crashes, push_zone and push_since (see _zones.lua), push_answered, push_outcome, push_targets (see _limits.lua),
 -- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
--- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving).
+-- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving),
+-- push_gather (until when a digest gathers, µs).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)

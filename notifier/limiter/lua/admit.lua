@@ -169,13 +169,6 @@ local function expect_all(lines, step)
   end
 end
 
--- is_to_drop: the rules hold the head back, and its category lets nothing wait that no worker has tried.
-local function is_to_drop(line)
-  if not line.drops then return false end
-  local job = redis.call('HMGET', job_key(line.head), 'push_attempts', 'push_crashes', 'push_answered')
-  return not (job[1] or job[2] or job[3])
-end
-
 -- try: what becomes of the head of line i, whose time has come or which ends here. Returns whether a permit was spent.
 local function try(user, sent, policy, index, lines, i, flying)
   local line = lines[i]
@@ -219,10 +212,10 @@ local function visit(user, due_lane, index)
     if line.elsewhere or line.unread then return now + lease end
     user_next = user_next or next_for(sent, policy, 1)
     local at = math.max(line.least or 0, next_of(user, user_next, line.category, line.policy, line.bypass))
-    if line.bypass or not rules.z then return at end
+    if line.bypass or not rules.z then return digest_at(rules, line.category, line.head, at, now) end
     local unknown
     at, unknown = by_the_clock(rules, user, policy, line, at, now)
-    if at then return at end
+    if at then return digest_at(rules, line.category, line.head, at, now) end
     line.unread = true
     for _, value in ipairs({'', user, unknown}) do reply[4][#reply[4] + 1] = value end
     return now + lease
@@ -232,7 +225,7 @@ local function visit(user, due_lane, index)
     local line = lines[i]
     line.at = line.at or timed(line)
     if line.rank == 99 or line.elsewhere or line.unread or line.parked
-      or line.at > now and not has_expired(line.head, now) and not is_to_drop(line) then
+      or line.at > now and not has_expired(line.head, now) and not (line.drops and is_untried(line.head)) then
       i = i + 1
     elseif try(user, sent, policy, index, lines, i, flying) then
       sends, user_next = sends + 1, nil
@@ -248,7 +241,10 @@ local function visit(user, due_lane, index)
   for _, line in ipairs(lines) do
     if line.unread then line.at = nil end
     line.at = line.at or timed(line)
-    if line.at > now and not line.elsewhere and not line.unread and not line.parked then
+    local waits = line.at > now and not line.elsewhere and not line.unread and not line.parked
+    if waits and line.drops and is_untried(line.head) then -- there was no room for it: it is due still
+      line.at = now
+    elseif waits then
       for _, value in ipairs({line.head, user, line.category, line.at - now}) do
         reply[3][#reply[3] + 1] = value
       end

@@ -1,7 +1,8 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
---      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note' or false}, or '' where
+--      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
+--      a digest goes, or false}, or '' where
 --      it is false for all; a category that is not among them is as 'default'  7 keep_failed s
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
@@ -59,21 +60,27 @@ local function hold(id) -- leases a job that is none of ours to the caller
   stock[#stock + 1] = permit
 end
 
+local full -- whether the digest that a newcomer has joined is to go
 local on_join, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil
 if on_join then
   function join(id, user, category, collapse_id, order)
     local how, expected = on_join[category], nil
     if how == nil then how = on_join.default end
+    local digest = type(how) == 'number'
+    if digest then collapse_id = DIGEST end
     if not how or type(collapse_id) ~= 'string' then return order end
-    local old = how == 'collapse' and same_waiting(user, category, collapse_id)
+    local old = how ~= 'note' and same_waiting(user, category, collapse_id)
     if old then order, expected = supersede(now, user, category, old, id, order, ARGV[7]) end
+    if old and digest then full = gather_for(id, old, how) end
     note_newcomer(user, category, collapse_id, id)
     return order, expected
   end
 end
 
 local function place(id)
+  full = false
   local what, user, lane, is_new = line_up(now, id, rank, join)
+  is_new = is_new or full
   if what == 'stock' then hold(id) end
   if is_new and rank[lane] then name(user, lane, fresh, now)
   elseif is_new then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end

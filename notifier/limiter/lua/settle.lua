@@ -147,6 +147,8 @@ for _, user in ipairs(order) do
       line.at = next_of(user, user_next, line.category, line.policy, bypass)
       -- Where a zone is missing *admit* says so.
       if rules.z and not bypass then line.at = by_the_clock(rules, user, touched[user], line, line.at, now) or now end
+      line.at = digest_at(rules, line.category, head, line.at, now)
+      if line.at > now and drops(rules, line.category) and is_untried(head) then line.at = now end
       lines[#lines + 1] = line
     end
   end

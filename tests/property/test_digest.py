@@ -1,0 +1,69 @@
+"""Digests: the Lua against its twin, and both against what was said to happen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
+from world import S, World
+
+from notifier.policy import Category, Digest, Policies, Policy
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+ENDS = ("delivered", "failed", "expired", "cancelled", "superseded")
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> Policies:
+    """Some categories have digests."""
+    digests = st.builds(Digest, st.integers(2, 5), st.integers(S, 3 * M), st.none(), st.just("{count}"))
+    categories = {
+        name: Category(name, policy=draw(policies), when_blocked="digest", digest=draw(digests))
+        for name in sorted(CATEGORIES)
+        if draw(st.booleans())
+    }
+    return Policies(draw(policies), categories=categories)
+
+
+@given(rule_sets(), schedules)
+@settings(max_examples=60)
+def test_every_digest_ends_well(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
+    """Laws 1, 2 and 4: Redis and twin agree; what is summed up ends once, as superseded, and nothing waits for ever."""
+    world = World(redis, rules)
+    for verb, *args in schedule:
+        carry_out(world, verb, args)
+        world.check()
+    drain(world)
+    world.check()
+    assert sum(world.ended[word] for word in ENDS) == len(world.told)
+
+
+def test_they_gather_until_there_are_enough_or_it_is_time(redis: Redis) -> None:
+    """The first goes at once; the next, held back by a gap of two minutes, gather for five, or until there are four."""
+    digest = Digest(4, 5 * M, None, "{count}")
+    chat = Category("chat", "urgent", when_blocked="digest", digest=digest)
+    world = World(redis, Policies(Policy(gap_us=2 * M), categories={"chat": chat}))
+    begun, sent = world.now, []
+
+    def work_until(minute: int) -> None:
+        while True:
+            while world.round():
+                sent.extend(((world.now - begun) // M, flight.leased.count) for flight in world.flights)
+                settle_all(world)
+            due = world.pull().next_us
+            if due is None or due > begun + minute * M:
+                break
+            world.now = due
+        world.now = begun + minute * M
+
+    for minute, come in ((0, 1), (0, 1), (3, 1), (7, 1), (8, 1), (9, 3), (30, 0)):
+        work_until(minute)
+        for _ in range(come):
+            world.enqueue("ann", "chat", "urgent")
+    # At 5 the two are summed up; the one of 7 finds nothing waiting; that of 8 waits a moment, until there are four.
+    assert sent == [(0, 1), (5, 2), (7, 1), (9, 4)]
+    world.check()

@@ -16,6 +16,7 @@ from typing import Final, Literal, Self, TypeVar
 from redis import Redis
 from redis.exceptions import RedisError
 
+from notifier.ceiling import Ceiling
 from notifier.connection import ask, connect, unusable
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError
 from notifier.feedback import Gone, read_feedback
@@ -75,6 +76,7 @@ class Notifier:
         self._at_once = CHUNK
         self._policies = settings.policies()
         self._most = settings.most_waiting()
+        self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
         self._platforms = settings.providers.platforms()
         self.limiter: Limiter = RedisLimiter(redis)
 
@@ -161,7 +163,7 @@ class Notifier:
                         raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
                     if len(chunk) == self._at_once:
                         flush()
-                    if over and over[-1].limit == "all":
+                    if over and over[-1].limit != "user":
                         break
             finally:
                 flush()
@@ -286,6 +288,8 @@ class Notifier:
         return nullcontext(self._enqueue)
 
     def _enqueue(self, jobs: Sequence[lines.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
+        if (ceiling := self._ceiling) is not None:
+            ask(lambda: ceiling.check(self._redis, jobs))
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         call = lines.enqueue(
             jobs,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Limit = Literal["user", "all"]
+Limit = Literal["user", "all", "memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class MostWaiting:
 class Refused:
     """One notification that was not accepted. place: in what `send_many` was given, from 0.
 
-    limit: 'user', the user's own `max_waiting`, or 'all'. waiting: how many waited. most: how many may.
+    limit: 'user', the user's own `max_waiting`, or 'all'; or 'memory', `redis.max_memory`. waiting: how many waited,
+    or the bytes in use. most: how many may.
     """
 
     user: str
@@ -36,6 +37,8 @@ class Refused:
     place: int = 0
 
     def __str__(self) -> str:
+        if self.limit == "memory":
+            return f"Redis uses {self.waiting:,} bytes, and redis.max_memory is {self.most:,}"
         who = f"of user {self.user!r}" if self.limit == "user" else "in all"
         return f"{self.waiting} wait {who}, and max_waiting is {self.most}"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from notifier.ceiling import check_memory
 from notifier.errors import SettingsError
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
@@ -39,6 +40,7 @@ class RedisSettings(Section):
     shards: Annotated[tuple[Shard, ...], checks.SHARDS] = ()
     password_file: File | None = None
     sentinel_password_file: File | None = None
+    max_memory: Annotated[str, AfterValidator(check_memory)] | None = None
     wait_replicas: int = Field(default=0, ge=0, le=16)
     socket_timeout_us: Positive = Field(default=5 * UNITS["s"], alias="socket_timeout")
 

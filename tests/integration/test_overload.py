@@ -176,3 +176,18 @@ def test_the_command_says_it(redis: Redis, producer: Notifier, config: Path, tmp
     producer.cancel(first)
     assert notifier_command(config, "send-file", str(file)).returncode == 0
     assert redis.hget("notifier:stats", "accepted") == b"5"
+
+
+def test_memory(redis: Any, tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Beyond redis.max_memory nothing is accepted, and the error says how much it is; below it all is."""
+    for most, accepts in (("1KB", False), ("100%", True)):
+        with notifier(
+            write_config(tmp_path, redis_server.url, redis={"url": redis_server.url, "max_memory": most})
+        ) as producer:
+            if accepts:
+                assert producer.send_many(note(f"u{n}") for n in range(3)) == 3
+                continue
+            with pytest.raises(OverloadedError, match=r"bytes, and redis.max_memory is 1,024$") as error:
+                producer.send(note("ann"))
+            assert {one.limit for one in error.value.refused} == {"memory"}
+            assert refused(redis) == 1

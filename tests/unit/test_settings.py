@@ -72,7 +72,7 @@ def test_the_shipped_file_with_its_comments_filled_in_is_right_too(tmp_path: Pat
     text = SHIPPED.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(Settings.model_json_schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
-    assert count == 20
+    assert count == 21
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
     apns, fcm = filled.providers.apns, filled.providers.fcm
     assert apns is not None
@@ -250,6 +250,9 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("categories: {c: {lane: bulk, when_blocked: digest, digest: {after: 2, within: 1h}}}",
          ("1:52: categories.c.digest.body: is missing, and title too; "
           'give one, such as "{count} new comments"')),
+        ("redis: {max_memory: 120%}", "1:21: redis.max_memory: 120% is more than all; give at most 100%"),
+        ("redis: {max_memory: much}", ("1:21: redis.max_memory: 'much' is no amount of memory; write a share such as "
+         "80%, or KB, MB or GB, such as 2GB")),
         ("max_waiting: 0", "1:14: max_waiting: must be at least 1, is 0"),
         ("categories: {'a b': {lane: bulk}}", ("1:14: categories['a b']: is not a name; use up to 64 of a-z, 0-9, "
          "'_' and '-', beginning with a letter or digit")),

@@ -49,7 +49,7 @@ class Times:
         if not self._noted:
             return
         held = self._permits_in_flight()
-        suspects = sorted(entry for entry in self._noted if entry[1] not in held)
+        suspects = sorted(entry for entry in self._noted if entry[1].partition(b"#")[0] not in held)
         self._noted.clear()
         now_us = self._now_us()
         for key, permit in suspects:

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from notifier.ceiling import Ceiling
 from notifier.connection import ask, connect, unusable
+from notifier.costs import check_fits
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
@@ -252,6 +253,7 @@ class Notifier:
             raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
         category = self._policies.category(notification.category)
         self._check_routes(notification, category)
+        check_fits(self._policies.for_user(notification.user), category)
         check_payload(notification)
         expires_in_us = notification.expires_in_us
         dedupe, most = notification.dedupe_key, self._most.of(notification.user)

@@ -131,7 +131,7 @@ class ByClock:
         for scope, policy, latest in self._scopes():
             for window in policy.calendar:
                 # One more fits into the day after the one of the limit-th latest.
-                nth = latest(window.limit)
+                nth = latest(max(1, window.limit - self.rules.category.cost + 1))
                 start = 0 if nth is None else self.zone.next_start(window.unit, nth)
                 if start > at_us:
                     at_us, by = start, (scope, window)

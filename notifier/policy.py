@@ -190,6 +190,7 @@ class Category:
     digest: how those that wait are summed up, where when_blocked says so.
     overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
+    cost: as how many sends one counts, in every window and burst.
     """
 
     name: str
@@ -205,6 +206,7 @@ class Category:
     overflow: Overflow = "reject"
     priority: Priority = "normal"
     digest: Digest | None = None
+    cost: int = 1
 
     @property
     def counts(self) -> bool:

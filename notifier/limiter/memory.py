@@ -61,12 +61,13 @@ class Sends:
                 at, rule = last + policy.gap_us, 0
         for n, window in enumerate(policy.windows, 1):
             # They fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
-            nth = window.limit - cost + 1
+            # What costs more than a limit, as the rules have changed, is let go when nothing else counts.
+            nth = max(1, window.limit - cost + 1)
             leaves = times[-nth] if nth <= size else counts.nth(nth - size) if counts is not None else None
             if leaves is not None and leaves + window.interval_us > at:
                 at, rule = leaves + window.interval_us, n
         if policy.burst is not None:
-            opens = self._burst_next(policy.burst, cost)
+            opens = self._burst_next(policy.burst, min(cost, policy.burst.limit))
             if opens > at:
                 at, rule = opens, BURST
         return at, rule
@@ -95,15 +96,15 @@ class Sends:
         self.until_us = max(self.until_us, at_us + horizon)
 
     def move(self, permit: str, at_us: int) -> None:
-        """Give a send of cost 1 another time, if it has not lapsed."""
-        if self.remove(permit):
-            self._insert(permit, at_us, 1)
+        """Give a send another time, if it has not lapsed."""
+        if cost := self.remove(permit):
+            self._insert(permit, at_us, cost)
 
-    def remove(self, permit: str) -> bool:
-        """Take a send back; False if it is not, or no longer, there."""
+    def remove(self, permit: str) -> int:
+        """Take a send back; returns what it cost, or 0 if it is not, or no longer, there."""
         at = self._at.pop(permit, None)
         if at is None:
-            return False
+            return 0
         permits = self._permits
         first = bisect_left(self._times, at, self._start)
         while permits[first] != permit:
@@ -112,7 +113,7 @@ class Sends:
         while end < len(permits) and permits[end] == permit:
             end += 1
         del self._times[first:end], permits[first:end]
-        return True
+        return end - first
 
     def _insert(self, permit: str, at: int, cost: int) -> None:
         times, permits = self._times, self._permits
@@ -230,7 +231,7 @@ class MemoryLimiter:
                 if sends is None:
                     continue
                 if reached_us is None:
-                    found |= sends.remove(permit)
+                    found |= sends.remove(permit) > 0
                 else:
                     sends.move(permit, reached_us)
         return found

@@ -155,13 +155,14 @@ class Gates:
 
     def time(self, user: str, lines: Iterable[Line], now: int) -> None:
         """Find for each of a user's lines the first µs at which the rules admit its head."""
-        user_next, _ = self._limiter.next_for(user, None, self.policies.for_user(user))
         for line in lines:
             category = line.category = self._category(line.category.name)
             if category.bypass:
                 line.at_us = 0
             else:
-                line.at_us = max(user_next, self._limiter.next_for(user, category.name, category.policy)[0])
+                of_user, _ = self._limiter.next_for(user, None, self.policies.for_user(user), category.cost)
+                of_category, _ = self._limiter.next_for(user, category.name, category.policy, category.cost)
+                line.at_us = max(of_user, of_category)
             line.at_us = max(line.at_us, line.least_us)
             if self.policies.goes_by_clock and not category.bypass:
                 line.at_us = self._by_the_clock(user, line, now)
@@ -203,8 +204,8 @@ class Gates:
     def record(self, user: str, line: Line, permit: str, at_us: int, now: int) -> None:
         """Record a send from a line, at `at_us`, against the user's rules and the category's."""
         category = line.category
-        self._limiter.record(user, None, self.policies.for_user(user), permit, at_us, now)
-        self._limiter.record(user, category.name, category.policy, permit, at_us, now)
+        self._limiter.record(user, None, self.policies.for_user(user), permit, at_us, now, category.cost)
+        self._limiter.record(user, category.name, category.policy, permit, at_us, now, category.cost)
 
     def looked(self, user: str, lines: Iterable[Line], now: int, lanes: Iterable[str]) -> None:
         """Set the gates of these lines, which are all of the user's, and leave none in the other `lanes`."""

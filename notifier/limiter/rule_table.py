@@ -30,6 +30,8 @@ class RuleTable:
             "b": {c.name: True for c in categories if c.bypass},
             "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
         }
+        if costs := {c.name: c.cost for c in categories if c.cost > 1}:
+            rest["n"] = costs
         if apps := {c.name: c.app for c in categories if c.app}:
             rest["a"] = apps
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:

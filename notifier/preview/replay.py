@@ -7,7 +7,7 @@ reached somebody; what providers hold back (circuits, limits of devices and proj
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -30,25 +30,31 @@ KEPT: Final = 4  # times the largest limit: so many sends are kept before the ol
 
 
 class _Rules:
-    """A policy and the sends that it judges. next_us: when it admits one more; rule: which one decides that."""
+    """A policy and the sends that it judges.
+
+    next_us: when it admits one more, by what that one costs; rule: which one decides that.
+    """
 
     __slots__ = ("_gap_us", "_keep", "_sends", "_times", "_windows", "next_us", "policy", "rule")
 
-    def __init__(self, policy: Policy, *, timed: bool) -> None:
-        """timed: whether a rule in force asks for the latest sends."""
+    def __init__(self, policy: Policy, costs: Iterable[int], *, timed: bool) -> None:
+        """costs: of what it is asked about. timed: whether a rule in force asks for the latest sends."""
         self.policy = policy
-        self.next_us, self.rule = 0, -1
+        self.next_us = dict.fromkeys(costs, 0)
+        self.rule = dict.fromkeys(self.next_us, -1)
         self._gap_us = policy.gap_us
         self._windows = [(n, window.limit, window.interval_us) for n, window in enumerate(policy.windows, 1)]
         self._keep = max((window.limit for window in policy.windows), default=0)
         self._times: list[int] = []
-        self._sends = None if policy.is_plain and not timed else Sends()
+        self._sends = None if policy.is_plain and not timed and list(self.next_us) == [1] else Sends()
 
-    def record(self, at_us: int, now_us: int) -> None:
+    def record(self, at_us: int, now_us: int, cost: int) -> None:
         """Count a send of now that is settled at `at_us`, no earlier than those before it."""
-        if self._sends is not None and not self.policy.is_empty:
-            self._sends.record(self.policy, "", at_us, now_us)  # nobody takes it back
-            self.next_us, self.rule = self._sends.next_for(self.policy, 1)
+        if self._sends is not None:
+            if not self.policy.is_empty:
+                self._sends.record(self.policy, "", at_us, now_us, cost)  # nobody takes it back
+                for of in self.next_us:
+                    self.next_us[of], self.rule[of] = self._sends.next_for(self.policy, of)
             return
         at, rule = (at_us + self._gap_us, 0) if self._gap_us else (0, -1)
         if self._windows:
@@ -59,7 +65,7 @@ class _Rules:
             for n, limit, interval_us in self._windows:
                 if limit <= len(times) and times[-limit] + interval_us > at:
                     at, rule = times[-limit] + interval_us, n
-        self.next_us, self.rule = at, rule
+        self.next_us[1], self.rule[1] = at, rule
 
     def latest(self, n: int) -> int | None:
         """See `Sends.latest`."""
@@ -76,6 +82,7 @@ class _Line:
     __slots__ = (
         "bypass",
         "category",
+        "cost",
         "count",
         "drops",
         "expires_us",
@@ -92,6 +99,7 @@ class _Line:
         self.name = category.name
         self.rank = LANES.index(category.lane)
         self.bypass = category.bypass
+        self.cost = category.cost
         self.expires_us = category.expires_us
         self.rules = rules
         self.places: list[int] = []
@@ -135,7 +143,8 @@ class Replay:
         self._latency_us = latency_us
         self._begins_us = begins_us
         self._timed = policies.goes_by_clock
-        self._rules = _Rules(policies.for_user(user), timed=self._timed)
+        costs = sorted({category.cost for category in policies.categories.values()})
+        self._rules = _Rules(policies.for_user(user), costs, timed=self._timed)
         self._lines: dict[str, _Line] = {}
         self._waiting: list[_Line] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
@@ -159,7 +168,8 @@ class Replay:
         line = self._lines.get(event.category)
         if line is None:
             category = self._policies.category(event.category)
-            line = self._lines[event.category] = _Line(category, _Rules(category.policy, timed=self._timed))
+            rules = _Rules(category.policy, [category.cost], timed=self._timed)
+            line = self._lines[event.category] = _Line(category, rules)
         if not line.places:
             self._waiting.append(line)
         expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
@@ -197,7 +207,7 @@ class Replay:
         """When the head of a line may go."""
         if line.bypass:
             return 0
-        at = max(self._rules.next_us, line.rules.next_us)
+        at = max(self._rules.next_us[line.cost], line.rules.next_us[line.cost])
         return max(self._by_clock(line, max(at, now))[0] if self._timed else at, line.gather_us or 0)
 
     def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
@@ -257,8 +267,8 @@ class Replay:
             if held or expired:
                 continue
             self.sent[index] = now
-            self._rules.record(now + self._latency_us, now)
-            line.rules.record(now + self._latency_us, now)
+            self._rules.record(now + self._latency_us, now, line.cost)
+            line.rules.record(now + self._latency_us, now, line.cost)
             i = 0
             if several:
                 self._turn += 1
@@ -277,13 +287,14 @@ class Replay:
         return lines, several
 
     def _deciding(self, line: _Line, now: int, accepted_us: int) -> str:
-        of_user, of_category = self._rules, line.rules
+        of_user, of_category, cost = self._rules, line.rules, line.cost
         if now == accepted_us or line.bypass:
             return ""
-        if self._timed and (by := self._by_clock(line, max(of_user.next_us, of_category.next_us, accepted_us))[1]):
+        admits = max(of_user.next_us[cost], of_category.next_us[cost])
+        if self._timed and (by := self._by_clock(line, max(admits, accepted_us))[1]):
             return by
-        if max(of_user.next_us, of_category.next_us) < now:
+        if admits < now:
             return ""
-        if of_category.next_us > of_user.next_us:
-            return describe(line.name, of_category.policy, of_category.rule)
-        return describe("user", of_user.policy, of_user.rule)
+        if of_category.next_us[cost] > of_user.next_us[cost]:
+            return describe(line.name, of_category.policy, of_category.rule[cost])
+        return describe("user", of_user.policy, of_user.rule[cost])

@@ -126,6 +126,7 @@ class CategorySettings(RuleSettings):
     digest: DigestSettings | None = None
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
+    cost: int = Field(default=1, ge=1, le=100)
 
     @property
     def hours(self) -> QuietHours | None:
@@ -237,6 +238,21 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _every_cost_fits(self) -> Self:
+        of_tiers = {f"tiers.{name}": tier.windows for name, tier in self.tiers.items()}
+        of_users = {f"users.{name}": entry.windows for name, entry in self.users.items() if not isinstance(entry, str)}
+        for name, category in self.categories.items():
+            if category.cost == 1 or category.bypass:
+                continue
+            own = {f"categories.{name}": category.windows}
+            for whose, windows in {"user": self.user.windows, **of_tiers, **of_users, **own}.items():
+                limit = min((window.limit for window in windows or ()), default=category.cost)
+                if limit < category.cost:
+                    at = f"categories.{name}.cost"
+                    raise wrong_at(at, f"never fits into the windows of {whose}; give at most {limit}")
+        return self
+
+    @model_validator(mode="after")
     def _every_app_is_known(self) -> Self:
         known = {name for platform in self.providers.platforms().values() for name in platform.apps}
         for name, category in self.categories.items():
@@ -296,6 +312,7 @@ class Settings(Section):
                     overflow=category.overflow,
                     priority=category.priority,
                     digest=category.digest.value() if category.digest else None,
+                    cost=category.cost,
                 )
                 for name, category in self.categories.items()
             },

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
-from test_lines import carry_out, drain, schedules
-from world import World
+from test_lines import carry_out, drain, schedules, settle
+from world import LEASE, World
 
+from notifier.audit_times import Times
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
 from notifier.policy import Burst, Category, Policies, Policy, Window
 
@@ -115,8 +117,8 @@ class Unmodelled(World):
         """Any wait is right that the twin tells as well."""
 
 
-long_buckets = st.builds(Window, st.integers(1, 12), st.sampled_from([M, 4 * M]), st.sampled_from([S, 20 * S, M]))
-long_bursts = st.builds(Burst, st.integers(1, 4), st.sampled_from([M, M + 1]))
+long_buckets = st.builds(Window, st.integers(2, 12), st.sampled_from([M, 4 * M]), st.sampled_from([S, 20 * S, M]))
+long_bursts = st.builds(Burst, st.integers(2, 4), st.sampled_from([M, M + 1]))
 waiting = st.builds(
     Policy, st.lists(long_buckets, max_size=2).map(tuple), st.just(0), st.one_of(st.none(), long_bursts)
 )
@@ -126,7 +128,9 @@ waiting = st.builds(
 def rule_sets(draw: st.DrawFn) -> Policies:
     """Rules for everyone, and other ones for bob and the chat."""
     return Policies(
-        draw(waiting), users={"bob": draw(waiting)}, categories={"chat": Category("chat", policy=draw(waiting))}
+        draw(waiting),
+        users={"bob": draw(waiting)},
+        categories={"chat": Category("chat", policy=draw(waiting), cost=draw(st.sampled_from([1, 1, 2])))},
     )
 
 
@@ -142,6 +146,27 @@ def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, sche
         carry_out(world, verb, args)
     drain(world)
     for user, receipts in world.receipts.items():
-        assert not violations(rules.for_user(user), [at for at, _ in receipts])
-        chats = [at for at, name in receipts if name == "chat"]
-        assert not violations(rules.category("chat").policy, chats)
+        sends = [(at, name) for at, name in receipts for _ in range(rules.category(name).cost)]
+        assert not violations(rules.for_user(user), [at for at, _ in sends])
+        assert not violations(rules.category("chat").policy, [at for at, name in sends if name == "chat"])
+
+
+def test_a_cost_is_settled_refunded_and_audited_whole(redis: Redis) -> None:
+    """A permit of cost 3 takes three places, all in flight until it is settled, and gives all back."""
+    rules = Policies(Policy((Window(4, M),)), categories={"chat": Category("chat", cost=3)})
+    world = Unmodelled(redis, rules, now=time.time_ns() // 1_000 + M)  # the audit looks at what is in the future
+    for _ in range(2):
+        world.enqueue("ann", "chat", "default")
+    assert world.round() == 1
+    until = {at for _, at in redis.zrange("notifier:sent:{ann}", 0, -1, withscores=True)}
+    assert (redis.zcard("notifier:sent:{ann}"), until) == (3, {world.now + LEASE})
+    audit = Times(redis, repair=True)
+    assert not [*audit.look_at([b"notifier:sent:{ann}"]), *audit.findings()]
+    settle(world, 0, "delivered", early=False, wait_us=0)
+    assert {at for _, at in redis.zrange("notifier:sent:{ann}", 0, -1, withscores=True)} == {world.now}
+    assert world.round() == 0
+    world.now += M
+    assert world.round() == 1
+    world.now += 1
+    settle(world, 0, "failed", early=False, wait_us=0)
+    assert redis.zcount("notifier:sent:{ann}", world.now - M // 2, "+inf") == 0

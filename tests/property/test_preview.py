@@ -60,6 +60,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
             draw(rules),
             expires_us=draw(expiries),
             bypass=bypassing and draw(st.booleans()),
+            cost=draw(st.sampled_from([1, 1, 1, 3])),
             when_blocked=(how := draw(st.sampled_from(["queue", "collapse", "digest", "drop"]))),
             digest=draw(digests) if how == "digest" else None,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from notifier.errors import SettingsError
+from notifier.costs import check_fits
+from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.policy import Burst, Policy, Window
 from notifier.settings import parse_settings
 
@@ -82,3 +85,21 @@ def test_what_is_wrong_is_said_at_its_place(rules: str) -> None:
     place = "user.windows[0]" if rules.startswith("windows") else "user.burst"
     assert f"{place}: " in line
     assert WRONG[rules] in line
+
+
+def test_a_cost_that_never_fits_is_said() -> None:
+    """By the file's own check, at the key; and where a user has other rules, when one is enqueued."""
+    with pytest.raises(SettingsError) as refused:
+        parse_settings("user: {windows: [10/minute]}\ncategories: {big: {lane: bulk, windows: [3/day], cost: 5}}")
+    assert "2:56: categories.big.cost: never fits into the windows of categories.big; give at most 3" in str(
+        refused.value
+    )
+    with pytest.raises(SettingsError, match=r"never fits into the windows of tiers\.slow; give at most 4"):
+        parse_settings("tiers: {slow: {windows: [4/minute]}}\ncategories: {big: {lane: bulk, cost: 5}}")
+    big = parse_settings("categories: {big: {lane: bulk, cost: 5}}").policies().category("big")
+    check_fits(Policy((Window(5, DAY),)), big)
+    with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into 4/1d"):
+        check_fits(Policy((Window(4, DAY),)), big)
+    with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into burst 3 then 1/1m"):
+        check_fits(Policy(burst=Burst(3, MINUTE)), big)
+    check_fits(Policy((Window(4, DAY),)), replace(big, bypass=True))

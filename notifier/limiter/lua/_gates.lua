@@ -1,6 +1,7 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
 -- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
 -- e: {category: µs in which a digest gathers}, where there is such a category.
+-- n: {category: cost}, of those that count as several sends.
 -- h: {category: true if what the rules hold back is dropped}, where there is such a category.
 local function read_rules(json)
   local rules, counting = cjson.decode(json), is_counting()
@@ -9,6 +10,11 @@ local function read_rules(json)
     for _, policy in pairs(rules.c) do unfold(policy, counting) end
   end
   return rules
+end
+
+-- cost_of: as how many sends one of `category` counts, see n.
+local function cost_of(rules, category)
+  return rules.n and rules.n[rules.c[category] and category or 'default'] or 1
 end
 
 local function policy_of(rules, category) return rules.c[category] or rules.c.default end
@@ -46,10 +52,10 @@ local function digest_at(rules, category, head, at, now)
 end
 
 -- next_of: the first µs at which the rules admit a send of `category` to `user`.
-local function next_of(user, user_next, category, policy, bypass)
+local function next_of(user, user_next, category, policy, bypass, cost)
   if bypass then return 0 end
   if is_empty(policy) then return user_next end
-  return math.max(user_next, (next_for(sent_key(user, category), policy, 1)))
+  return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))
 end
 
 local function has_expired(id, now)

@@ -38,11 +38,12 @@ local function next_for(sent, policy, cost)
   end
   for i = 3, #policy, 2 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
-    local leaves = nth(sent, policy, policy[i] - cost + 1, count)
+    -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
+    local leaves = nth(sent, policy, math.max(1, policy[i] - cost + 1), count)
     if leaves and leaves + policy[i + 1] > at then at, rule = leaves + policy[i + 1], (i - 1) / 2 end
   end
   if policy.t then
-    local opens = burst_next(sent, policy.t, cost)
+    local opens = burst_next(sent, policy.t, math.min(cost, policy.t[1]))
     if opens > at then at, rule = opens, BURST end
   end
   return at, rule

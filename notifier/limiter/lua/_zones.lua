@@ -91,7 +91,7 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
   for _, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].d or {}) do
       -- One more fits into the day after the one of the limit-th latest.
-      local latest = nth(scope[1], scope[2], window[1], redis.call('ZCARD', scope[1]))
+      local latest = nth(scope[1], scope[2], math.max(1, window[1] - line.cost + 1), redis.call('ZCARD', scope[1]))
       if latest then at = math.max(at, next_start(zone, window[2], tonumber(latest))) end
     end
   end

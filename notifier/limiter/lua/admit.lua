@@ -52,7 +52,8 @@ local function lines_of(user, user_policy, fields)
     if category == '#turn' then turn = tonumber(lane)
     elseif category ~= '#pace' then
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
-        policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category)}
+        policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
+        cost = cost_of(rules, category)}
       line.races = may_race(user_policy, line.policy, line.bypass)
       if peek_line(line) then
         line.elsewhere = line.races and flies_elsewhere(user, category, worker, now)
@@ -87,9 +88,9 @@ end
 -- spend: records what goes under `permit`: with the user, the category, the projects and the devices.
 local function spend(user, sent, policy, index, line, permit, needs, open)
   local trim, at = seq % TRIM_EVERY == 0, now + lease
-  if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim, 1) end
+  if not is_empty(policy) then record(sent, policy, permit, at, until_text, now, trim, line.cost) end
   if not is_empty(line.policy) then
-    record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim, 1)
+    record(sent_key(user, line.category), line.policy, permit, at, until_text, now, trim, line.cost)
   end
   for _, need in ipairs(needs) do
     local project = project_of(rules, need.route, need.platform, now)
@@ -108,10 +109,12 @@ local function names_of(targets)
 end
 
 -- send_head: takes the head of line i, and counts it in `flying` if it may race. needs, open, shut: of *judge*; nil for
--- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices.
+-- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices;
+-- one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
   local line = lines[i]
   local permit = text(seq + 1)
+  if line.cost > 1 then permit = permit .. 'x' .. line.cost end
   if open then permit = permit .. 'd' end
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
     shut and names_of(shut) or false, dropped)
@@ -206,12 +209,13 @@ local function visit(user, due_lane, index)
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
-  local user_next, sends, asked, full, flying = nil, 0, #reply[4], #reply + MOST_HEADS, {}
+  local user_next, sends, asked, full, flying = {}, 0, #reply[4], #reply + MOST_HEADS, {}
   local function timed(line)
     -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it read.
     if line.elsewhere or line.unread then return now + lease end
-    user_next = user_next or next_for(sent, policy, 1)
-    local at = math.max(line.least or 0, next_of(user, user_next, line.category, line.policy, line.bypass))
+    user_next[line.cost] = user_next[line.cost] or next_for(sent, policy, line.cost)
+    local of_user = user_next[line.cost]
+    local at = math.max(line.least or 0, next_of(user, of_user, line.category, line.policy, line.bypass, line.cost))
     if line.bypass or not rules.z then return digest_at(rules, line.category, line.head, at, now) end
     local unknown
     at, unknown = by_the_clock(rules, user, policy, line, at, now)
@@ -228,7 +232,7 @@ local function visit(user, due_lane, index)
       or line.at > now and not has_expired(line.head, now) and not (line.drops and is_untried(line.head)) then
       i = i + 1
     elseif try(user, sent, policy, index, lines, i, flying) then
-      sends, user_next = sends + 1, nil
+      sends, user_next = sends + 1, {}
       for _, other in ipairs(lines) do other.at = nil end
       if several then
         redis.call('HINCRBY', lines_key(user), '#turn', 1)

@@ -33,11 +33,10 @@ local function count(user, word)
   redis.call('HSET', usage, 'last', now_text)
 end
 
-local function close_permit(permit, sent, reached)
-  if reached then
-    redis.call('ZADD', sent, 'XX', now_text, permit)
-  else
-    redis.call('ZREM', sent, permit)
+local function close_permit(permit, sent, reached, cost)
+  for n = 1, cost do
+    local member = n == 1 and permit or permit .. '#' .. n
+    if reached then redis.call('ZADD', sent, 'XX', now_text, member) else redis.call('ZREM', sent, member) end
   end
 end
 
@@ -110,8 +109,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
-  close_permit(permit, sent_key(user), reached == 1)
-  close_permit(permit, sent_key(user, category), reached == 1)
+  local cost = tonumber(string.match(permit, 'x(%d+)') or 1)
+  close_permit(permit, sent_key(user), reached == 1, cost)
+  close_permit(permit, sent_key(user, category), reached == 1, cost)
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
   if state == 'delivered' then delivered(id, key)
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
@@ -138,13 +138,15 @@ if #finished > 0 then redis.call('DEL', unpack(finished)) end
 for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))
   local lines = {}
-  local user_next = #fields > 0 and next_for(sent_key(user), touched[user], 1)
+  local user_next = {}
   for i = 1, #fields, 2 do
     local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
     if head then
-      local line = {category = fields[i], lane = fields[i + 1], head = head, policy = policy_of(rules, fields[i])}
+      local line = {category = fields[i], lane = fields[i + 1], head = head, policy = policy_of(rules, fields[i]),
+        cost = cost_of(rules, fields[i])}
       local bypass = bypasses(rules, fields[i])
-      line.at = next_of(user, user_next, line.category, line.policy, bypass)
+      user_next[line.cost] = user_next[line.cost] or next_for(sent_key(user), touched[user], line.cost)
+      line.at = next_of(user, user_next[line.cost], line.category, line.policy, bypass, line.cost)
       -- Where a zone is missing *admit* says so.
       if rules.z and not bypass then line.at = by_the_clock(rules, user, touched[user], line, line.at, now) or now end
       line.at = digest_at(rules, line.category, head, line.at, now)

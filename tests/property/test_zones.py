@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from notifier.limiter.scripts import _read
+from notifier.limiter.scripts import read_piece
 from notifier.zones import DAY_US, Zone, check_zone, zone_at
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def is_quiet(info: ZoneInfo, begin: time, end: time, moment: datetime) -> bool:
 
 
 def in_lua(redis: Redis, zone: Zone, calls: list[tuple[Any, ...]]) -> list[int]:
-    found: Any = redis.eval(LUA.replace("--! include _zones", _read("_zones")), 0, zone.encode(), json.dumps(calls))
+    found: Any = redis.eval(
+        LUA.replace("--! include _zones", read_piece("_zones")), 0, zone.encode(), json.dumps(calls)
+    )
     return [int(at) for at in found]
 
 

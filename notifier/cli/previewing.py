@@ -26,7 +26,7 @@ from notifier.cli.sending import A_TIME, a_time
 from notifier.connection import ask
 from notifier.preview.plot import span, svg
 from notifier.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
-from notifier.preview.trace import Trace, TraceError, read_trace, trace_of
+from notifier.preview.trace import Recorded, TraceError, read_trace, trace_of
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.settings.published import published_rates
 from notifier.shards import connect_all
@@ -56,7 +56,7 @@ def preview(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help=f"when the trace began, such as {A_TIME}; else now",
+            help=f"when the trace began, such as {A_TIME}; else as it says, or now",
             show_default=False,
         ),
     ] = None,
@@ -71,7 +71,7 @@ def preview(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
     latency_us = duration_us(latency, "--latency", most_us=LONGEST_LATENCY_US)
-    begins_us = time.time_ns() // 1_000 if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
+    begins_us = None if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
     path = settings_path(old or context.obj)
     before, after = load_settings(path).policies(), load_settings(config).policies()
@@ -85,6 +85,8 @@ def preview(
             version, rates = applied
             before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
         traffic = _recorded(settings, live_us)
+    if begins_us is None:
+        begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
     if user is not None:
         _show_timeline(user, timeline(traffic, user, before, after, latency_us, begins_us=begins_us), json=json)
     if user is None or plot is not None:
@@ -103,12 +105,12 @@ def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:
     return None if rates is None else (published.version, rates)
 
 
-def _recorded(settings: Settings, lasting_us: int) -> Trace:
+def _recorded(settings: Settings, lasting_us: int) -> Recorded:
     with recording(settings, lasting_us, "recording") as parts:
         return trace_of(line.encode() for lines in parts for line in lines)
 
 
-def _read(path: Path) -> Trace:
+def _read(path: Path) -> Recorded:
     try:
         with ProgressBar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as bar:
             return read_trace(path, bar.advance)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from redis import Redis
@@ -59,6 +60,7 @@ class Recorder:
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
         self.began_us = seconds * 1_000_000 + us
+        self._first = True
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +99,9 @@ class Recorder:
         event |= {name: meta[name] for name in ("priority", "zone") if name in meta}
         if entry["expires"]:
             event["expires_in"] = int(entry["expires"]) / 1_000_000
+        if self._first:
+            self._first = False
+            event["began"] = datetime.fromtimestamp(self.began_us / 1_000_000, tz=UTC).isoformat()
         if "collapse_id" in meta:
             event["collapse_id"] = self._collapse_id(meta["collapse_id"])
         return json.dumps(event, ensure_ascii=False) + "\n"

@@ -2,15 +2,16 @@
 
 Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority`, `expires_in`
 (seconds), `collapse_id` and `zone`. What else stands in it is passed over, so that a file of notifications with their
-times is a trace too.
+times is a trace too. The first line may have `began`, a time with its zone, which quiet hours and calendar windows ask
+for.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
@@ -47,7 +48,13 @@ class Event(NamedTuple):
 Trace = Mapping[str, list[Event]]  # each user's, in the order in which they were accepted
 
 
-def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) -> Trace:
+class Recorded(dict[str, list[Event]]):
+    """A trace that was read. began_us: when it began, µs since the epoch; None where it does not say."""
+
+    began_us: int | None = None
+
+
+def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) -> Recorded:
     """Return the trace in a file. advance: told now and then how many bytes were read since the last time.
 
     Raise TraceError for a file that cannot be read, and for the first line that is not as it should be.
@@ -59,20 +66,22 @@ def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) ->
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def trace_of(lines: Iterable[bytes], name: str = "the trace") -> Trace:
+def trace_of(lines: Iterable[bytes], name: str = "the trace") -> Recorded:
     """Return the trace in these lines; blank ones are passed over. name: what to call it.
 
     Raise TraceError for the first line that is not as it should be.
     """
-    trace: dict[str, list[Event]] = defaultdict(list)
+    trace = Recorded()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             user, event = read_event(line)
+            if not trace:
+                trace.began_us = _began_us(line)
         except ValueError as error:
             raise TraceError(f"{name}:{number}: {error}") from None
-        trace[user].append(event)
+        trace.setdefault(user, []).append(event)
     for events in trace.values():
         events.sort(key=lambda event: event.at_us)
     return trace
@@ -110,6 +119,19 @@ def read_event(line: bytes) -> tuple[str, Event]:
         zone = intern(_zone(zone))
     at_us = _microseconds("at", fields.get("at"))
     return user, Event(at_us, intern(category), priority == "high", expires_us, collapse_id, zone)
+
+
+def _began_us(line: bytes) -> int | None:
+    began = json.loads(line).get("began")
+    if began is None:
+        return None
+    try:
+        at = datetime.fromisoformat(began)
+    except (TypeError, ValueError):
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError("began: must be a time with its zone, such as 2026-11-21T08:00:00+01:00")
+    return round(at.timestamp() * 1_000_000)
 
 
 def _zone(name: object) -> str:

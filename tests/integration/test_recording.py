@@ -55,6 +55,7 @@ def test_what_is_accepted_is_recorded_and_no_more(redis: Redis, producer: Notifi
     first, same, second, third = events = [json.loads(line) for line in lines]
     ats = [event.pop("at") for event in events]
     assert first.pop("collapse_id") == same["collapse_id"] != "secret", "that two are the same, not what it says"
+    assert datetime.fromisoformat(first.pop("began")).timestamp() * 1_000_000 == pytest.approx(recorder.began_us, abs=1)
     assert first == {"user": "ann", "category": "chat", "priority": "high", "expires_in": 3600.0}
     assert second == {"user": "ann", "category": "default", "expires_in": 90.0}
     assert third == {"user": "bob", "category": "default"}

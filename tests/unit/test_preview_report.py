@@ -91,6 +91,18 @@ def test_a_trace_is_each_users_in_the_order_of_its_times(tmp_path: Path) -> None
     assert sum(told) == path.stat().st_size
 
 
+def test_a_trace_may_say_when_it_began(tmp_path: Path) -> None:
+    """In its first line, for what goes by the clock; a time without a zone is refused."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"at": 1, "user": "ann", "began": "2026-11-21T08:00:00+01:00"}\n{"at": 2, "user": "ann"}\n')
+    assert read_trace(path).began_us == 1_795_244_400 * S
+    path.write_text('{"at": 1, "user": "ann"}\n')
+    assert read_trace(path).began_us is None
+    path.write_text('{"at": 1, "user": "ann", "began": "2026-11-21T08:00:00"}\n')
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: began: must be a time with its zone"):
+        read_trace(path)
+
+
 def test_a_file_of_notifications_is_a_trace() -> None:
     """What send-file sends can be replayed too, if it has times."""
     trace = read_trace(EXAMPLE)

@@ -138,6 +138,8 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
     if category.bypass:
         if not policy.is_empty:
             yield (*path, "bypass"), f"is never held back, so its rules ({policy}) only count"
+        if category.when_blocked in {"digest", "drop"}:
+            yield (*path, "when_blocked"), "never applies: a category with bypass is never held back"
         return
     said = dict(_of_policy(path, policy))
     yield from said.items()

@@ -13,6 +13,7 @@ from redis import Redis
 from support import note, notifier, queue, state, write_config
 
 from notifier import Notifier
+from notifier.audit import Audit
 from notifier.embedded import EmbeddedRedis
 from notifier.errors import OverloadedError
 from notifier.limiter import lines
@@ -49,6 +50,12 @@ def line_up(redis: Redis) -> list[Named]:
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def assert_clean(redis: Redis) -> None:
+    """The audit knows what was dropped and superseded, and all that is kept about who waits."""
+    found = [str(finding) for finding in Audit(redis, keep_failed_us=7 * 86_400 * 10**6, lease_us=10**9).findings()]
+    assert found == []
 
 
 def refused(redis: Any) -> int:
@@ -140,6 +147,7 @@ def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
     assert status is not None
     assert status.reason == "overflow"
     assert redis.hget("notifier:usage:{ann}", "dropped") == b"1"
+    assert_clean(redis)
 
 
 def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
@@ -159,6 +167,7 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     assert state(producer, first.decode()) == "superseded"
     assert redis.zrange("notifier:line:{ann}:score", 0, 0) == [new.encode()]
     assert state(producer, new) == "waiting"
+    assert_clean(redis)
 
 
 def test_the_command_says_it(redis: Redis, producer: Notifier, config: Path, tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ CASES = {
     "user: {gap: 1s}\ntiers:\n  slow: {gap: 5s}": (3, "tiers.slow", "nobody has this tier"),
     "user: {gap: 1s}\nusers:\n  a: {gap: 1s}": (3, "users.a", "changes nothing"),
     "categories:\n  x: {lane: bulk, bypass: true, gap: 1s}": (2, "categories.x.bypass", "only count"),
+    "categories:\n  x: {lane: bulk, bypass: true, when_blocked: drop}": (
+        2,
+        "categories.x.when_blocked",
+        "never held back",
+    ),
     "user: {windows: [10/minute]}\ncategories:\n  x: {lane: bulk, windows: [20/minute]}": (
         3,
         "categories.x.windows.0",

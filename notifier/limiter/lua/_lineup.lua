@@ -36,7 +36,7 @@ end
 local function first_time(now, key, meta, deadline, outcome)
   local order = redis.call('INCR', 'notifier:seq')
   if outcome then -- it had failed, and somebody requeued it: it starts afresh and no longer fades away
-    redis.call('HDEL', key, 'push_outcome', 'push_attempts', 'push_count')
+    redis.call('HDEL', key, 'push_outcome', 'push_attempts', 'push_count', 'push_gather')
     redis.call('PERSIST', key)
   end
   if type(meta.expires_in) == 'number' and not deadline then

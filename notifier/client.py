@@ -27,7 +27,7 @@ from notifier.limiter.moves import fenced
 from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
 from notifier.notification import Notification
-from notifier.overload import Refused, accepted, refused
+from notifier.overload import Refused, accepted, all_accepted
 from notifier.policy import Category
 from notifier.providers import check_payload
 from notifier.settings import Settings, load_settings
@@ -304,7 +304,7 @@ class Notifier:
         if fence is not None:
             call = fenced(call, fence)
         if not self._settings.redis.wait_replicas:
-            return _all_accepted(self._run(call))
+            return all_accepted(self._run(call))
         try:
             # WAIT counts what its own connection wrote.
             with self._redis.client() as connection:  # type: ignore[no-untyped-call]
@@ -312,7 +312,7 @@ class Notifier:
                 self._wait_for_replicas(connection, accepted(answers))
         except RedisError as error:
             raise unusable(error) from error
-        return _all_accepted(answers)
+        return all_accepted(answers)
 
     def _wait_for_replicas(self, connection: Redis, job_ids: list[str]) -> None:
         settings = self._settings.redis
@@ -327,12 +327,6 @@ class Notifier:
     def _run(self, call: Call[T], connection: Redis | None = None) -> T:
         # Safe to repeat: every call here names its jobs, and the script does for them once what it is asked twice.
         return ask(lambda: run(self._redis if connection is None else connection, call))
-
-
-def _all_accepted(answers: list[str | Refused]) -> list[str]:
-    if over := refused(answers):
-        raise OverloadedError(over, len(answers))
-    return accepted(answers)
 
 
 def _checked(job_id: str | None) -> str:

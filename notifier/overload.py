@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from notifier.errors import OverloadedError
+
 Limit = Literal["user", "all", "memory"]
 
 
@@ -48,6 +50,9 @@ def accepted(answers: Sequence[str | Refused]) -> list[str]:
     return [answer for answer in answers if isinstance(answer, str)]
 
 
-def refused(answers: Sequence[str | Refused]) -> list[Refused]:
-    """Those that were not, with their places among the answers."""
-    return [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]
+def all_accepted(answers: list[str | Refused]) -> list[str]:
+    """The job ids; raise OverloadedError where some were refused."""
+    over = [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]
+    if over:
+        raise OverloadedError(over, len(answers))
+    return accepted(answers)

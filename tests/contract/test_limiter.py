@@ -253,6 +253,19 @@ def test_redis_holds_no_more_than_the_window(redis: Redis) -> None:
     assert redis.keys("notifier:sent:{bob}*") == []
 
 
+def test_a_bucketed_window_takes_the_same_memory_whatever_its_limit(redis: Redis) -> None:
+    """What is kept is bounded by the buckets: 96 of them, not 2,000 sends."""
+    clock, day = Clock(), 24 * 60 * M
+    limiter = ClockedRedis(redis, clock)
+    policy = Policy((Window(2_000, day, day // 96),))
+    for _ in range(2_000):
+        permit(limiter.acquire("ann", policy))
+        clock.now += day // 2_010
+    assert isinstance(limiter.acquire("ann", policy), Hold)
+    assert redis.zcard("notifier:sent:{ann}") + redis.zcard("notifier:counts:{ann}") <= 96 + 16
+    assert {key.partition(b":{")[0] for key in redis.keys("notifier:*{ann}")} == {b"notifier:sent", b"notifier:counts"}
+
+
 def test_a_window_of_a_thousand_is_exact(subject: Subject) -> None:
     """Law 3 holds past 128 entries, where Redis changes how it stores a set."""
     policy = Policy((Window(1_000, M),))

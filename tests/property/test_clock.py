@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from clock_model import over_calendar, unquiet
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from model import violations
 from test_lines import carry_out, drain, enqueues, outcomes, rounds
 from test_preview import by_the_twin
 from world import LEASE, ZONES, S, World
 
-from notifier.clock_rules import CalendarWindow, QuietHours
+from notifier.clock_rules import CalendarWindow, QuietHours, free_us
 from notifier.limiter.rule_table import RuleTable
 from notifier.policy import Category, Policies, Policy, Window
 from notifier.preview.replay import Replay
@@ -55,8 +55,11 @@ def rule_sets(draw: st.DrawFn) -> Policies:
         "news": Category("news", policy=draw(policies)),
         "offers": Category("offers", policy=draw(policies), bypass=draw(st.booleans())),
     }
-    zone = draw(st.sampled_from(ZONES))
-    return Policies(draw(policies), users={"bob": draw(policies)}, categories=categories, zone=zone, lead_us=LEASE)
+    zone, of_users = draw(st.sampled_from(ZONES)), (draw(policies), draw(policies))
+    # What leaves no time at all is refused in the configuration.
+    for held in ((user.quiet, category.policy.quiet) for user in of_users for category in categories.values()):
+        assume(free_us(*(hours for hours in held if hours is not None)) > 0)
+    return Policies(of_users[0], users={"bob": of_users[1]}, categories=categories, zone=zone, lead_us=LEASE)
 
 
 moments = st.one_of(st.sampled_from([1, LEASE, H]), st.integers(1, 9 * H))

@@ -254,6 +254,8 @@ class Notifier:
         category = self._policies.category(notification.category)
         self._check_routes(notification, category)
         check_fits(self._policies.for_user(notification.user), category)
+        if notification.priority is None and category.priority == "high":
+            notification = replace(notification, priority="high")
         check_payload(notification)
         expires_in_us = notification.expires_in_us
         dedupe, most = notification.dedupe_key, self._most.of(notification.user)
@@ -261,7 +263,7 @@ class Notifier:
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
-            meta=encode_meta(notification, category.priority),
+            meta=encode_meta(notification),
             expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),

@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification import Notification
-from notifier.policy import Priority
 from notifier.providers.apns.options import push_type
 
 FUNCTION: Final = "notifier.deliver"
@@ -42,14 +41,11 @@ def encode_data(notification: Notification) -> bytes:
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 
 
-def encode_meta(notification: Notification, default: Priority = "normal") -> bytes:
-    """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
-
-    default: the priority of one that names none.
-    """
+def encode_meta(notification: Notification) -> bytes:
+    """The job's `meta` field: plain JSON, because the scripts read it inside Redis."""
     meta = {"user": notification.user, "category": notification.category}
-    if (priority := notification.priority or default) != "normal":
-        meta["priority"] = priority
+    if notification.priority == "high":
+        meta["priority"] = "high"
     if notification.zone is not None:
         meta["zone"] = notification.zone
     if notification.collapse_id is not None:

@@ -165,14 +165,15 @@ class Notification:
     def to_kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
 
-        What steers the job (priority, expiry, time, zone, dedupe key) travels in the job's meta instead.
+        What steers the job alone (expiry, time, zone, dedupe key) travels in the job's meta instead; the priority in
+        both, because the providers have one too.
         """
         kwargs: dict[str, Any] = {
             "user": self.user,
             "devices": [{"platform": d.platform, "token": d.token} for d in self.devices],
             "category": self.category,
         }
-        for name in ("title", "body", "collapse_id", "badge", "sound", "app"):
+        for name in ("title", "body", "collapse_id", "badge", "sound", "priority", "app"):
             value = getattr(self, name)
             if value is not None:
                 kwargs[name] = value

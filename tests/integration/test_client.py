@@ -1,5 +1,6 @@
 """The producer's side: what `Notifier` promises, on a real Redis, with a real worker where one is needed."""
 
+import json
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from support import (
 from notifier import InvalidNotificationError, Notification, Notifier
 from notifier.client import CHUNK
 from notifier.embedded import EmbeddedRedis
+from notifier.job import decode_data
 from notifier.limiter import lines
 from notifier.limiter.scripts import run
 from notifier.simulators.wire import Reply
@@ -43,6 +45,7 @@ RATES: dict[str, Any] = {
         "chat": {"lane": "urgent"},
         "brief": {"lane": "default", "expires": "200ms"},
         "once": {"lane": "default", "attempts": 1},
+        "ring": {"lane": "urgent", "priority": "high"},
     },
 }
 
@@ -54,6 +57,25 @@ def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) 
 
 def queued(redis: Any, lane: str = "default") -> list[str]:
     return [entry.decode() for entry in redis.lrange(f"rq:queue:{lane}", 0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("category", "own", "expected"),
+    [
+        ("ring", None, "high"),
+        ("ring", "normal", "normal"),
+        ("chat", "high", "high"),
+        ("chat", None, None),
+    ],
+)
+def test_a_priority_is_for_the_lines_and_for_the_provider(
+    redis: Redis, producer: Notifier, category: str, own: Any, expected: str | None
+) -> None:
+    """Its own, else its category's: in the meta, which the scripts read, and in the call, for the provider."""
+    job_id = producer.send(note("ann", category=category, priority=own))
+    data, meta = redis.hmget(f"rq:job:{job_id}", "data", "meta")
+    assert decode_data(data)[1].get("priority") == expected
+    assert json.loads(meta).get("priority") == ("high" if expected == "high" else None)
 
 
 def test_a_million_would_not_sit_in_memory(redis: Redis, producer: Notifier) -> None:

@@ -15,6 +15,11 @@ from notifier.embedded import EmbeddedRedis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# What the caller's shell configures is not the tests' affair, least of all which Redis; these are for them.
+TOLD = {"NOTIFIER_REDIS_SERVER", "NOTIFIER_PEERS", "NOTIFIER_SIMULATORS_PYTHON", "NOTIFIER_INDEPENDENT_APNS"}
+for name in [name for name in os.environ if name.startswith("NOTIFIER_") and name not in TOLD]:
+    del os.environ[name]
+
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 

@@ -145,7 +145,10 @@ class Sends:
         bucket = self._bucket or TokenBucket()
         bucket.under(burst)
         first = bisect_right(self._times, bucket.at_us, self._start)
-        sends = self._times[first : bisect_right(self._times, now - KEPT_US, first)][:MOST_FOLDED]
+        end = bisect_right(self._times, now - KEPT_US, first)
+        if end - first > MOST_FOLDED:  # and all that have the µs of the last of these
+            end = bisect_right(self._times, self._times[first + MOST_FOLDED - 1], first)
+        sends = self._times[first:end]
         set_back = now <= bucket.at_us  # the clock was: what goes now would never be gone through
         if len(sends) < MANY and not (leaving and sends) and not set_back:
             return

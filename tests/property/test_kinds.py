@@ -106,6 +106,31 @@ def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -
             tokens -= cost * burst.every_us
 
 
+@given(
+    st.integers(60, 100),
+    st.lists(st.tuples(st.sampled_from([0, 1, 5 * S, 5 * S, 10 * S]), st.integers(0, 100)), min_size=3, max_size=12),
+)
+@settings(max_examples=100)
+def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
+    redis: Redis, capacity: int, script: list[tuple[int, int]]
+) -> None:
+    """However many came in one microsecond, and however many are gone through at once: a token bucket, in both."""
+    redis.flushdb()
+    burst, now = Burst(capacity, S // 5), START
+    of_redis, of_memory = RedisLimiter(redis), MemoryLimiter(lambda: now)
+    tokens = most = burst.limit * burst.every_us
+    for step, n in script:
+        now, tokens = now + step, min(tokens + step, most)
+        of_redis.clock, cost = str(now), n % capacity or max(1, tokens // burst.every_us)
+        answers = [limiter.acquire("ann", Policy(burst=burst), cost=cost) for limiter in (of_redis, of_memory)]
+        lacking = cost * burst.every_us - tokens
+        if lacking > 0:
+            assert answers == [Hold(lacking, f"user {burst}")] * 2
+        else:
+            assert all(isinstance(answer, Permit) for answer in answers)
+            tokens -= cost * burst.every_us
+
+
 class Unmodelled(World):
     """The scripts against the twin alone: the plain model of single steps knows exact windows and gaps."""
 

@@ -39,10 +39,15 @@ local function keep_burst(sent, policy, now, cost, leaving)
     MOST_FOLDED)
   local set_back = now <= at -- the clock was: what goes now would never be gone through
   if #sends < 2 * MANY and not (leaving and #sends > 0 or set_back) then return end
+  local same = 0
   for i = 2, #sends, 2 do
-    at = tonumber(sends[i])
-    full = drain(full, at, burst)
+    local sent_at = tonumber(sends[i])
+    same = sent_at == at and same + 1 or 1
+    full, at = drain(full, sent_at, burst), sent_at
   end
+  -- Others may share the µs of the last one read, and no later look comes to them.
+  local all = #sends == 2 * MOST_FOLDED and redis.call('ZCOUNT', sent, text(at), text(at)) or 0
+  for _ = same + 1, math.min(all, same + burst[1]) do full = drain(full, at, burst) end
   for _ = 1, set_back and cost or 0 do full = drain(full, at, burst) end
   redis.call('HSET', key, 'full', text(full), 'at', text(at), 'every', text(burst[2]))
   redis.call('PEXPIRE', key, text(math.ceil((math.max(full, now) - now + policy[2]) / 1000) + 1))

@@ -58,7 +58,8 @@ class Burst:
 class Policy:
     """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
 
-    calendar, quiet: what goes by the clock on the user's wall.
+    calendar, quiet: what goes by the clock on the user's wall. kept_us: how long a send is kept at least, for calendar
+    windows that somebody else holds.
     """
 
     windows: tuple[Window, ...] = ()
@@ -66,11 +67,18 @@ class Policy:
     burst: Burst | None = None
     calendar: tuple[CalendarWindow, ...] = ()
     quiet: QuietHours | None = None
+    kept_us: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether it never holds anything back."""
-        return not self.windows and self.gap_us == 0 and self.burst is None and not self.goes_by_clock
+        """Whether it never holds anything back, and no sends are kept for it."""
+        return (
+            not self.windows
+            and self.gap_us == 0
+            and self.burst is None
+            and not self.goes_by_clock
+            and self.kept_us == 0
+        )
 
     @property
     def goes_by_clock(self) -> bool:
@@ -79,8 +87,8 @@ class Policy:
 
     @property
     def untimed(self) -> Policy:
-        """The same without what asks for the user's zone."""
-        return replace(self, calendar=(), quiet=None) if self.goes_by_clock else self
+        """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
+        return replace(self, calendar=(), quiet=None, kept_us=self._calendar_us) if self.goes_by_clock else self
 
     @property
     def is_plain(self) -> bool:
@@ -114,7 +122,7 @@ class Policy:
 
     @property
     def _calendar_us(self) -> int:
-        return max((window.horizon_us for window in self.calendar), default=0)
+        return max((window.horizon_us for window in self.calendar), default=self.kept_us)
 
     def most_in(self, interval_us: int) -> int | None:
         """The most sends that these rules ever admit in an interval of this length; None is without bound."""

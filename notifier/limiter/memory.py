@@ -93,7 +93,13 @@ class Sends:
         else:
             self._set_aside(policy, now_us, cost)
         self._insert(permit, at_us, cost)
-        self.until_us = max(self.until_us, at_us + horizon)
+        self.until_us = at_us + horizon
+
+    def join(self, policy: Policy, permit: str, at_us: int, cost: int) -> None:
+        """Add a send of now while rules of others, such as the workers', may ask for longer: nothing is dropped."""
+        if policy.burst is not None:
+            self._keep_burst(policy.burst, at_us, cost, leaving=False)
+        self._insert(permit, at_us, cost)
 
     def move(self, permit: str, at_us: int) -> None:
         """Give a send another time, if it has not lapsed."""
@@ -252,12 +258,19 @@ class MemoryLimiter:
                     if category is not None and of_category > at:
                         return Hold(of_category - now, describe(category.name, category.policy, of_rule))
                     return Hold(at - now, describe("user", policy, rule))
-            permit = str(next(self._permits))
+            permit = Permit(str(next(self._permits)), user, name, cost, now)
             if take:
-                self.record(user, None, policy, permit, now, now, cost)
+                self._take(permit, None, policy)
                 if category is not None:
-                    self.record(user, name, category.policy, permit, now, now, cost)
-        return Permit(permit, user, name, cost, now)
+                    self._take(permit, name, category.policy)
+        return permit
+
+    def _take(self, permit: Permit, category: str | None, policy: Policy) -> None:
+        now, sends = permit.at_us, self._sends.get((permit.user, category))
+        if sends is not None and not policy.is_empty and sends.until_us > now + policy.horizon_us:
+            sends.join(policy, permit.id, now, permit.cost)
+        else:
+            self.record(permit.user, category, policy, permit.id, now, now, permit.cost)
 
     def _sweep(self, now: int) -> None:
         for key in [key for key, sends in self._sends.items() if sends.until_us <= now]:

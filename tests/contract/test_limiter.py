@@ -13,12 +13,13 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from notifier.clock_rules import CalendarWindow
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, RedisLimiter, lines
 from notifier.limiter.lines import Job
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
-from notifier.policy import Category, Policies, Policy, Rules, Window
+from notifier.policy import Burst, Category, Policies, Policy, Rules, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,6 +163,28 @@ def test_a_cost_that_cannot_be_is_refused(subject: Subject, cost: int) -> None:
     with pytest.raises(ValueError, match="cost"):
         subject.limiter.acquire("ann", THREE, cost=cost)
     permit(subject.limiter.acquire("ann", THREE, cost=3))
+
+
+def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> None:
+    """Law 1: whoever acquires by a part of the rules, the whole of them counts what was sent all day."""
+    wide = Policy((Window(3, 24 * 60 * M),))
+    for narrow in (Policy((Window(10, M),)), Policy((Window(1_001, M, S),)), Policy(burst=Burst(20, S))):
+        permit(subject.limiter.acquire(str(narrow), wide))
+        for _ in range(20):
+            subject.clock.now += 2 * M
+            permit(subject.limiter.acquire(str(narrow), narrow))
+        assert isinstance(subject.limiter.acquire(str(narrow), wide), Hold)
+        assert subject.limiter.reset(str(narrow)) == 21
+
+
+def test_calendar_windows_count_what_is_acquired_without_them(subject: Subject) -> None:
+    """Law 1: what `untimed` leaves out is kept for, also where nothing else is left."""
+    calendar = (CalendarWindow(3, "day"),)
+    for policy in (Policy((Window(10, M),), calendar=calendar), Policy(calendar=calendar)):
+        for _ in range(20):
+            subject.clock.now += 2 * M
+            permit(subject.limiter.acquire("ann", policy.untimed))
+        assert subject.limiter.reset("ann") == 20
 
 
 def test_users_of_odd_names_are_kept_apart(subject: Subject) -> None:

@@ -17,7 +17,7 @@ local function unfold(policy, counting)
   return policy
 end
 
-local function is_empty(policy) return policy[1] == 0 and #policy == 2 and not (policy.e or policy.d or policy.q) end
+local function is_empty(policy) return policy[2] == 0 and not policy.q end
 
 -- nth: when the n-th latest send was, or nil. count: how many stand in the set.
 local function nth(sent, policy, n, count)

@@ -18,10 +18,13 @@ if at > now then return {now, at - now, scope, rule} end
 if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
+      -- A permit in flight matters for longer than a send of now does, and rules of others, such as the workers', may ask
+      -- for longer than these do: then all stays as it is.
       local left = redis.call('PTTL', KEYS[i])
-      record(KEYS[i], policy, ARGV[2], now, text(now), now, true, cost)
-      -- A permit in flight matters for longer than a send of now does.
-      if left > redis.call('PTTL', KEYS[i]) then redis.call('PEXPIRE', KEYS[i], left) end
+      local longer = left > math.ceil(policy[2] / 1000) + 1
+      if longer and policy.e then policy.e = math.huge end
+      record(KEYS[i], policy, ARGV[2], now, text(now), now, not longer, cost)
+      if longer then redis.call('PEXPIRE', KEYS[i], left) end
     end
   end
 end

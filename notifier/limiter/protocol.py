@@ -10,6 +10,7 @@ from notifier.policy import Category, Policy, Rules
 from notifier.units import format_duration
 
 BURST: Final = -2  # among the numbers of rules, see _rules.lua
+MOST_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Limiter(Protocol):
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """Take the right to send now, or learn how long is left.
 
-        cost: how many sends it counts for in every window. Raises ValueError where it can never fit.
+        cost: how many sends it counts for in every window, 100 at most. Raises ValueError where it can never fit.
         """
         ...
 
@@ -74,8 +75,8 @@ def check_cost(user: Policy, category: Category | None, cost: int) -> None:
         raise ValueError(
             "quiet hours and calendar windows go by a zone, which acquire does not know: pass policy.untimed"
         )
-    if type(cost) is not int or cost < 1:
-        raise ValueError(f"cost must be a whole number, 1 or more, is {cost!r}")
+    if type(cost) is not int or not 1 <= cost <= MOST_COST:
+        raise ValueError(f"cost must be a whole number from 1 to {MOST_COST}, is {cost!r}")
     for policy in (user, category.policy) if category else (user,):
         for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
             if cost > rule.limit:

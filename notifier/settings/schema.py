@@ -126,7 +126,7 @@ class CategorySettings(RuleSettings):
     digest: DigestSettings | None = None
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
-    cost: int = Field(default=1, ge=1, le=100)
+    cost: int = Field(default=1, ge=1, le=10)
 
     @property
     def hours(self) -> QuietHours | None:

@@ -165,6 +165,14 @@ def test_a_cost_that_cannot_be_is_refused(subject: Subject, cost: int) -> None:
     permit(subject.limiter.acquire("ann", THREE, cost=3))
 
 
+def test_a_cost_is_bounded(subject: Subject) -> None:
+    """What one call adds is bounded, however much a window would admit."""
+    policy = Policy((Window(1_000_000, 60 * M, M),))
+    with pytest.raises(ValueError, match="from 1 to 100, is 101"):
+        subject.limiter.acquire("ann", policy, cost=101)
+    assert permit(subject.limiter.acquire("ann", policy, cost=100)).cost == 100
+
+
 def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> None:
     """Law 1: whoever acquires by a part of the rules, the whole of them counts what was sent all day."""
     wide = Policy((Window(3, 24 * 60 * M),))
@@ -287,6 +295,16 @@ def test_a_bucketed_window_takes_the_same_memory_whatever_its_limit(redis: Redis
     assert isinstance(limiter.acquire("ann", policy), Hold)
     assert redis.zcard("notifier:sent:{ann}") + redis.zcard("notifier:counts:{ann}") <= 96 + 16
     assert {key.partition(b":{")[0] for key in redis.keys("notifier:*{ann}")} == {b"notifier:sent", b"notifier:counts"}
+
+
+def test_a_bucketed_window_takes_no_more_memory_at_the_highest_cost(redis: Redis) -> None:
+    """As many are counted in buckets at each call as it may add."""
+    clock = Clock()
+    limiter = ClockedRedis(redis, clock)
+    for _ in range(60):
+        permit(limiter.acquire("ann", Policy((Window(100_000, 60 * M, M),)), cost=100))
+        clock.now += M
+    assert redis.zcard("notifier:sent:{ann}") <= 200
 
 
 def test_a_window_of_a_thousand_is_exact(subject: Subject) -> None:

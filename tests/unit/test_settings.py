@@ -238,6 +238,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("categories: {c: {lane: fast}}", "1:24: categories.c.lane: must be one of urgent, default, bulk, is 'fast'"),
         ("categories: {c: {lane: bulk, bypass: yes}}", "1:38: categories.c.bypass: must be true or false, is 'yes'"),
         ("categories: {c: {lane: bulk, attempts: 0}}", "1:40: categories.c.attempts: must be at least 1, is 0"),
+        ("categories: {c: {lane: bulk, cost: 11}}", "1:36: categories.c.cost: must be at most 10, is 11"),
         ("categories: {c: {lane: bulk, attempts: 101}}", "1:40: categories.c.attempts: must be at most 100, is 101"),
         ("categories: {c: {lane: bulk, attempts: 2.5}}", ("1:40: categories.c.attempts: must be a whole number "
          "without a unit, is 2.5")),

@@ -12,7 +12,7 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Job
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
-from notifier.policy import LANES, Policies, Policy
+from notifier.policy import LANES, Burst, Policies, Policy
 
 S = 1_000_000
 BATCH = 50
@@ -62,6 +62,19 @@ def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
     assert len(admitted.leased) == BATCH
     assert lined_up(redis) == BATCH * 59
     assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
+
+
+def test_a_burst_is_gone_through_once_a_look_and_not_once_a_head(redis: Redis) -> None:
+    """As many heads as one user may have taken at a look read what was sent before them once."""
+    enqueue(redis, ["ann"], each=60, name="job")
+    rules = RuleTable(Policies(Policy(burst=Burst(100, S))))
+    for _ in range(2):
+        users = pull(redis, S, most=60).users
+        call = lines.admit(users, rules, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
+        redis.config_resetstat()
+        assert len(run(redis, call).leased) == BATCH // 2
+        ran: Any = redis.info("commandstats")
+        assert ran["cmdstat_zrevrangebyscore"]["calls"] == 1
 
 
 def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:

@@ -14,19 +14,37 @@ end
 
 local function drain(full, at, burst) return math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2]) end
 
--- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come, and
--- as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the course
--- of time, each for one that is taken out anyway, and the least that comes of it is right.
-local function burst_next(sent, burst, cost)
+local replays = {} -- by set, for as long as the call lasts: *replay_of*
+-- replay_of: when the bucket is full again after each of its sends, from 0 for those before the first. latest: µs of the last.
+local function replay_of(sent, burst)
+  local replay = replays[sent]
+  if replay then return replay end
   local full, at = burst_state(sent, burst)
   local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MOST_REPLAYED)
   -- Only where the rule is new there are so many: as if the bucket had been empty then.
   if #sends == 2 * MOST_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
-  local left, free = #sends / 2, burst[1] - cost
-  local opens = left <= free and full - (free - left) * burst[2] or math.huge
-  for i = #sends, 2, -2 do
-    full, left = drain(full, tonumber(sends[i]), burst), left - 1
-    if left <= free then opens = math.min(opens, full - (free - left) * burst[2]) end
+  replay = {[0] = full, n = #sends / 2, latest = tonumber(sends[2] or at)}
+  for n = 1, replay.n do replay[n] = drain(replay[n - 1], tonumber(sends[#sends + 2 - 2 * n]), burst) end
+  replays[sent] = replay
+  return replay
+end
+
+-- replay_on: goes on with a send of now, unless it has to be gone through from the first again.
+local function replay_on(sent, burst, at, cost)
+  local replay = replays[sent]
+  if not replay then return end
+  if at < replay.latest or replay.n + cost >= MOST_REPLAYED then replays[sent] = nil return end
+  for n = replay.n + 1, replay.n + cost do replay[n] = drain(replay[n - 1], at, burst) end
+  replay.n, replay.latest = replay.n + cost, at
+end
+
+-- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come, and
+-- as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the course
+-- of time, each for one that is taken out anyway, and the least that comes of it is right.
+local function burst_next(sent, burst, cost)
+  local replay, free, opens = replay_of(sent, burst), burst[1] - cost, math.huge
+  for left = 0, math.min(free, replay.n) do
+    opens = math.min(opens, replay[replay.n - left] - (free - left) * burst[2])
   end
   return opens
 end
@@ -49,6 +67,7 @@ local function keep_burst(sent, policy, now, cost, leaving)
   local all = #sends == 2 * MOST_FOLDED and redis.call('ZCOUNT', sent, text(at), text(at)) or 0
   for _ = same + 1, math.min(all, same + burst[1]) do full = drain(full, at, burst) end
   for _ = 1, set_back and cost or 0 do full = drain(full, at, burst) end
+  replays[sent] = nil
   redis.call('HSET', key, 'full', text(full), 'at', text(at), 'every', text(burst[2]))
   redis.call('PEXPIRE', key, text(math.ceil((math.max(full, now) - now + policy[2]) / 1000) + 1))
 end

@@ -74,4 +74,5 @@ local function record(sent, policy, permit, at, stamp, now, trim, cost)
   redis.call('ZADD', sent, stamp, permit)
   for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
   redis.call('PEXPIRE', sent, text(math.ceil((at - now + policy[2]) / 1000) + 1))
+  if policy.t then replay_on(sent, policy.t, at, cost) end
 end

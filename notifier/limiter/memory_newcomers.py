@@ -32,6 +32,14 @@ def first_time(entry: Entry, now: int, order: int) -> bool:
     return True
 
 
+def is_unlike(entry: Entry, old: Entry | None) -> bool:
+    """Whether a newcomer may go before the one whose place it took, or before the line's head that it stands before."""
+    assert entry.order is not None
+    if old is None:
+        return entry.order < 0
+    return entry.order != old.order or entry.targets != old.targets
+
+
 class Newcomers:
     """Those that wait in their lines and have been with no worker, by their collapse ids."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
-from world import S, World
+from world import LEASE, S, World
 
 from notifier.policy import Category, Digest, Policies, Policy
 
@@ -66,4 +67,25 @@ def test_they_gather_until_there_are_enough_or_it_is_time(redis: Redis) -> None:
             world.enqueue("ann", "chat", "urgent")
     # At 5 the two are summed up; the one of 7 finds nothing waiting; that of 8 waits a moment, until there are four.
     assert sent == [(0, 1), (5, 2), (7, 1), (9, 4)]
+    world.check()
+
+
+@pytest.mark.parametrize("how", ["retry", "dead worker"])
+def test_what_comes_back_does_not_wait_for_the_digest_behind_it(redis: Redis, how: str) -> None:
+    """Law 3: one that a worker has had goes at its own time, also where others gather behind it for an hour."""
+    digest = Digest(5, 60 * M, None, "{count}")
+    chat = Category("chat", "urgent", Policy(gap_us=S), when_blocked="digest", digest=digest)
+    world = World(redis, Policies(categories={"chat": chat}))
+    world.enqueue("ann", "chat", "urgent")
+    assert world.round() == 1
+    world.enqueue("ann", "chat", "urgent")
+    assert world.round() == 0
+    if how == "retry":
+        assert world.settle(world.flights[0], "later", reached=False, wait_us=5 * S)
+    world.now += 5 * S if how == "retry" else LEASE
+    world.round()
+    world.now += 2 * S
+    world.round()
+    assert world.flights[-1].leased.job_id == "job0000"
+    assert world.seen["dispatches"] == 2
     world.check()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
@@ -317,3 +318,25 @@ def test_no_device_gets_more_than_its_provider_admits(
                 assert j - i + 1 <= burst.limit + (last - first) // burst.every_us
     for times in of_device.values():
         assert not violations(rules.limits.fcm_device, times)
+
+
+@pytest.mark.parametrize("how", ["collapse", "high"])
+def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how: str) -> None:
+    """Law 3: a newcomer that becomes the head of a line goes at once, where the head before it waits for its device."""
+    limits = ProviderLimits(apns_background=Policy((Window(1, 60 * M),)))
+    world = Routed(redis, Policies(categories={"chat": Category("chat", when_blocked="collapse")}, limits=limits))
+    for _ in range(2):
+        world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:one"]), collapse_id="c")
+        world.round()
+        world.now += S
+    assert len(world.flights) == 1
+    other = {"high": True} if how == "high" else {"collapse_id": "c"}
+    world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:two"]), **other)
+    assert world.round() == 1
+    world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:one"]), collapse_id="c")
+    world.round()
+    looks = world.seen["looks"]
+    world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:one"]), collapse_id="c")
+    assert world.round() == 0
+    assert world.seen["looks"] == looks, "one for the same device was looked at in vain"
+    world.check()

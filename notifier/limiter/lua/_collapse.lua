@@ -8,9 +8,9 @@ local function same_waiting(user, category, collapse_id)
   local id = redis.call('HGET', collapse_key(user, category), collapse_id)
   local order = id and redis.call('ZSCORE', line_key(user, category), id)
   if not order then return nil end
-  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather', 'push_targets')
   if not job[1] or job[2] == 'canceled' then return nil end
-  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1, gather = job[4]}
+  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1, gather = job[4], targets = job[5]}
 end
 
 local function note_newcomer(user, category, collapse_id, id)
@@ -20,15 +20,18 @@ local function note_newcomer(user, category, collapse_id, id)
   redis.call('EXPIRE', key, COLLAPSE_LASTS)
 end
 
--- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, and the s at which `old`
--- was expected to go, or nil: it takes the place of `old` unless its own is further in front.
+-- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, the s at which `old` was
+-- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old` unless
+-- its own is further in front, and may be for other devices.
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', 'rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', line_key(user, category), old.id)
   end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
-  return tonumber(order) < tonumber(old.order) and order or old.order, expected
+  local unlike = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
+  if tonumber(order) < tonumber(old.order) then return order, expected, true end
+  return old.order, expected, unlike
 end
 
 -- gather_for: `id` stands for a digest in the place of `old`, and waits as long. Returns whether `after` wait now.

@@ -51,9 +51,8 @@ end
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
--- the user, the line's lane, and whether the line (or, while routes are held or a rule goes by the clock, its head) is
--- new: the caller looks at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it
--- another's place.
+-- the user, the line's lane, and whether the line, or a head of which the gate knows nothing, is new: the caller looks
+-- at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place.
 local function line_up(now, id, rank, join)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
@@ -67,14 +66,16 @@ local function line_up(now, id, rank, join)
   if type(expires_in) == 'number' and not (expires_in <= MOST_EXPIRES) then return 'stock' end -- NaN is not either
 
   local order, deadline, expected = job[3], job[6], nil
-  local leaves = is_leaving(user)
+  -- unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.
+  local leaves, unlike = is_leaving(user), order or nil
   if not order then
     order, deadline = first_time(now, key, meta, job[6], job[7])
     if job[8] then
       redis.call('ZREM', arriving_key(user), id)
       redis.call('HDEL', key, 'push_arriving')
     end
-    if join and not leaves then order, expected = join(id, user, category, meta.collapse_id, order) end
+    if join and not leaves then order, expected, unlike = join(id, user, category, meta.collapse_id, order) end
+    if unlike == nil then unlike = tonumber(order) < 0 end
   end
   if leaves then
     put_aside(now, id, user, category, origin, order)
@@ -89,9 +90,10 @@ local function line_up(now, id, rank, join)
   end
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
-  if not fresh and (deadline or routes_are_held() or goes_by_clock()) and redis.call('ZRANK', line, id) == 0 then
-    -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
-    if routes_are_held() or goes_by_clock() then fresh = true
+  -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
+  unlike = not fresh and (unlike or routes_are_held() or goes_by_clock())
+  if not fresh and (unlike or deadline) and redis.call('ZRANK', line, id) == 0 then
+    if unlike then fresh = true
     else -- A head that the gate does not know of may expire before the gate opens.
       redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
     end

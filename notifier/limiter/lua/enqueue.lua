@@ -33,10 +33,10 @@ local function make_room(meta, limit, at)
 end
 
 local function join(id, user, category, collapse_id, order)
-  local expected
-  order, expected = supersede(now, user, category, same_waiting(user, category, collapse_id), id, order, keep)
+  local expected, unlike
+  order, expected, unlike = supersede(now, user, category, same_waiting(user, category, collapse_id), id, order, keep)
   note_newcomer(user, category, collapse_id, id)
-  return order, expected
+  return order, expected, unlike
 end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.

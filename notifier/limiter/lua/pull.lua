@@ -64,16 +64,16 @@ local full -- whether the digest that a newcomer has joined is to go
 local on_join, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil
 if on_join then
   function join(id, user, category, collapse_id, order)
-    local how, expected = on_join[category], nil
+    local how, expected, unlike = on_join[category], nil, nil
     if how == nil then how = on_join.default end
     local digest = type(how) == 'number'
     if digest then collapse_id = DIGEST end
     if not how or type(collapse_id) ~= 'string' then return order end
     local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-    if old then order, expected = supersede(now, user, category, old, id, order, ARGV[7]) end
+    if old then order, expected, unlike = supersede(now, user, category, old, id, order, ARGV[7]) end
     if old and digest then full = gather_for(id, old, how) end
     note_newcomer(user, category, collapse_id, id)
-    return order, expected
+    return order, expected, unlike
   end
 end
 

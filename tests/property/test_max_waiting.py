@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
-from world import World
+from world import S, World
 
+from notifier.limiter import lines
+from notifier.limiter.lines import Job
+from notifier.limiter.scripts import run
 from notifier.policy import Category, Policies
 
 if TYPE_CHECKING:
@@ -55,3 +59,18 @@ def test_no_more_wait_than_may(
     drain(world)
     world.check()
     assert sum(world.ended[word] for word in ENDS) == len(world.told)
+
+
+def test_those_of_next_week_do_not_hide_who_is_gone(redis: Redis) -> None:
+    """Whom RQ cancelled in the queue is no longer counted, however many wait for times of their own."""
+    world = World(redis, Policies(), max_waiting=(200, 60))
+    for _ in range(50):
+        world.enqueue("ann", "chat", "urgent", send_in_us=7 * 86_400 * S)
+    gone = [world.enqueue("ann", "chat", "urgent") for _ in range(10)]
+    for job_id in gone:
+        redis.lrem("rq:queue:urgent", 1, job_id)
+        redis.hset(f"rq:job:{job_id}", "status", "canceled")
+    meta = json.dumps({"user": "ann", "category": "chat"}).encode()
+    job = Job("another", "urgent", b"data", meta, overflow="reject", max_waiting=60)
+    call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    assert run(redis, call) == ["another"]

@@ -46,9 +46,10 @@ local function take_place(id)
   alarm(now)
 end
 
-local function note_arriving(user, id, key)
+-- note_arriving: by the job's own time, so that those of next week do not hide from *forget_gone* who is gone.
+local function note_arriving(user, id, key, at)
   redis.call('HSET', key, 'push_arriving', 1)
-  redis.call('ZADD', arriving_key(user), now, id)
+  redis.call('ZADD', arriving_key(user), at or now, id)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
@@ -82,7 +83,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     redis.call('RPUSH', 'rq:queue:' .. lane, id)
   end
   if how == 'queue' then
-    if counted then note_arriving(counted, id, key) end
+    if counted then note_arriving(counted, id, key, at) end
     if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   end
   if not seen[lane] then

@@ -99,12 +99,13 @@ class Gates:
     def take_out(self, user: str, category: str, job_id: str, look_us: int | None) -> None:
         """Take a job out of its line. The line stands, and the gates too, until the user is looked at.
 
-        look_us: the gate of one who is parked and has none: who stands behind may go by another route.
+        look_us: when the user is looked at if it was the head: who stands behind may go before it.
         """
+        was_head = self.is_head(user, category, job_id)
         line = self._users[user].lines[category]
         line.ids.discard(job_id)
-        if look_us is not None and user not in self.of_lane(line.lane):
-            self.of_lane(line.lane).put(user, look_us)
+        if look_us is not None and was_head:
+            self.of_lane(line.lane).lower(user, look_us)
 
     def is_head(self, user: str, category: str, job_id: str) -> bool:
         """Whether the job is the next of its line."""

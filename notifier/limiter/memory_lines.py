@@ -267,7 +267,7 @@ class MemoryLines:
             self._gates.of_lane(lane).lower(entry.user, now)
 
     def _end_unsent(self, old: Entry, word: str, kept_until: int, look_us: int | None = None) -> None:
-        """End what no worker has. look_us: when a user in whose line it stood, and who has no gate, is looked at."""
+        """End what no worker has. look_us: when a user whose head it was is looked at."""
         if old.state == "line":
             self._gates.take_out(old.user, old.category, old.job.id, look_us)
         self._newcomers.forget(old)

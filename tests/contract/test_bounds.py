@@ -95,3 +95,13 @@ def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:
         if looks == 1:
             assert pulled.taken >= BATCH // 5
     assert looks <= 12
+
+
+def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
+    """Thousands that have lapsed in RQ's registry of the cancelled are not taken out by one call; but all in time."""
+    redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})
+    enqueue(redis, ["ann"], each=2, name="job")
+    for n in range(2):
+        call = lines.cancel(f"job-ann-{n}", keep_failed_us=S, clock=str(10 * S))
+        assert run(redis, call) == "cancelled"
+        assert 950 <= redis.zcard("rq:canceled:default") < 1_000 - n

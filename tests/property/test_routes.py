@@ -340,3 +340,25 @@ def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how:
     assert world.round() == 0
     assert world.seen["looks"] == looks, "one for the same device was looked at in vain"
     world.check()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "dropped"])
+def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Redis, how: str) -> None:
+    """Law 3: the head of a line that is cancelled, or dropped to make room, takes along what it waited for."""
+    limits = ProviderLimits(apns_background=Policy((Window(1, 60 * M),)))
+    rules = Policies(categories={"chat": Category("chat", overflow="drop_oldest")}, limits=limits)
+    world = Routed(redis, rules, max_waiting=(9, 2))
+    ids = []
+    for device in ("one", "one", "two"):
+        ids.append(world.enqueue("ann", "chat", "urgent", targets=written([f"apns:b:{device}"])))
+        world.round()
+    assert len(world.flights) == 1
+    assert not world.pull().users
+    if how == "cancelled":
+        assert world.cancel(ids[1]) == "cancelled"
+    else:
+        world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:three"]))
+        assert world.memory.state(ids[1]) == "dropped"
+    world.round()
+    assert ids[2] in [flight.leased.job_id for flight in world.flights]
+    world.check()

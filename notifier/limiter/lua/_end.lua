@@ -1,11 +1,16 @@
+local MOST_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
+
 -- leave_line: takes a job that no worker holds out of its user's line. Returns whether it stood there.
 -- collapse_id: its push_collapse.
 local function leave_line(now, user, category, id, collapse_id)
-  if redis.call('ZREM', line_key(user, category), id) == 0 then return false end
+  local line = line_key(user, category)
+  local place = redis.call('ZRANK', line, id)
+  if not place then return false end
+  redis.call('ZREM', line, id)
   if collapse_id then forget_newcomer(user, category, id, collapse_id) end
-  -- One who is parked has no gate; who stands behind this one may go by another route.
-  local lane = redis.call('HGET', lines_key(user), category)
-  if lane and redis.call('ZADD', 'notifier:gates:' .. lane, 'NX', text(now), user) == 1 then alarm(now) end
+  -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
+  local lane = place == 0 and redis.call('HGET', lines_key(user), category)
+  if lane and redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now) end
   return true
 end
 
@@ -18,8 +23,10 @@ local function end_unsent(now, id, origin, word, keep, ...)
   redis.call('HDEL', key, 'push_order')
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
   redis.call('EXPIRE', key, keep)
-  redis.call('ZREMRANGEBYSCORE', 'rq:canceled:' .. origin, '-inf', whole - keep)
-  redis.call('ZADD', 'rq:canceled:' .. origin, whole, id)
+  local canceled = 'rq:canceled:' .. origin
+  local old = redis.call('ZRANGEBYSCORE', canceled, '-inf', whole - keep, 'LIMIT', 0, MOST_OLD)
+  if #old > 0 then redis.call('ZREM', canceled, unpack(old)) end
+  redis.call('ZADD', canceled, whole, id)
 end
 
 -- tally: counts what became of a notification. user: nil where its meta names none.

@@ -21,7 +21,7 @@ class Entry:
     counted: whether its devices count the permit that it has.
     collapse_id: of a newcomer to its line whose place a newer one may take. count: how many it stands for.
     arriving: whose `max_waiting` it is under, until it comes to its line. gather_us: until when a digest gathers;
-    0 where there are enough.
+    0 where there are enough. unlike: it may stand before a head that waits for what it need not: a digest, a device.
     """
 
     job: Job
@@ -42,6 +42,7 @@ class Entry:
     since_us: int = 0
     arriving: str = ""
     gather_us: int | None = None
+    unlike: bool = False
 
     @property
     def untried(self) -> bool:
@@ -69,7 +70,7 @@ class Entry:
 def steering(meta: bytes) -> dict[str, Any] | None:
     """The meta of a notification of ours, or None where it names no user and category."""
     try:
-        fields = json.loads(meta)
+        fields = json.loads(meta.decode())  # as strictly as the scripts
     except ValueError:
         return None
     if not isinstance(fields, dict):

@@ -15,7 +15,7 @@ from notifier.limiter.memory_admit import Judge, Look
 from notifier.limiter.memory_gates import Due, Gates, take_arrived
 from notifier.limiter.memory_jobs import Entry, Kept
 from notifier.limiter.memory_limits import Limits, targets_of
-from notifier.limiter.memory_newcomers import Newcomers, first_time, is_unlike
+from notifier.limiter.memory_newcomers import Newcomers, first_time
 from notifier.limiter.memory_overflow import Overflow
 from notifier.limiter.memory_ranked import Ranked
 from notifier.limiter.memory_routes import Routes
@@ -98,8 +98,9 @@ class MemoryLines:
             moved += [self._jobs[job_id] for job_id in arrived if job_id in self._jobs]
             stock: list[tuple[str, str]] = []
             for entry in moved:
-                unlike = entry.order is not None or self._join(now, entry, keep_failed_us)
-                self._place(now, entry, rank, due, stock, unlike=unlike)
+                if entry.order is None:
+                    self._join(now, entry, keep_failed_us)
+                self._place(now, entry, rank, due, stock)
             for member in self._routes.let_go(now, most, worker):
                 self._look_at(member, now, rank, due)
             due.name_due(now, most)
@@ -227,11 +228,8 @@ class MemoryLines:
             self._later.discard(entry.job.id)
         return due
 
-    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int], *, unlike: bool = True) -> str | None:
-        """As `Gates.line_up`; None for a job that is no notification of ours.
-
-        unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.
-        """
+    def _line_up(self, now: int, entry: Entry, rank: Mapping[str, int]) -> str | None:
+        """As `Gates.line_up`; None for a job that is no notification of ours."""
         if entry.order is None:
             return None
         entry.state = "line"
@@ -239,7 +237,7 @@ class MemoryLines:
         if fresh:
             return fresh
         # The user may be parked for what the head before it needs, or wait by the clock of another zone.
-        if unlike or self._routes.holds or self.policies.goes_by_clock:
+        if entry.unlike or self._routes.holds or self.policies.goes_by_clock:
             if self._gates.is_head(entry.user, entry.category, entry.job.id):
                 return self._gates.lane_of(entry.user, entry.category)
         elif entry.deadline_us is not None:
@@ -247,15 +245,14 @@ class MemoryLines:
         full = entry.gather_us == 0 and entry.collapse_id is not None
         return self._gates.lane_of(entry.user, entry.category) if full else ""
 
-    def _join(self, now: int, entry: Entry, keep_failed_us: int) -> bool:
-        """A job that comes for the first time may take the place of one that waits. Returns `is_unlike`."""
+    def _join(self, now: int, entry: Entry, keep_failed_us: int) -> None:
+        """A job that comes for the first time may take the place of one that waits."""
         if not first_time(entry, now, self._seq + 1):
-            return False
+            return
         self._seq += 1
         old = self._newcomers.join(entry, self.policies.category(entry.category))
         if old is not None:
             self._end_unsent(old, "superseded", now + keep_failed_us)
-        return is_unlike(entry, old)
 
     def _take_place(self, now: int, entry: Entry, old: Entry, kept_until: int) -> None:
         """Stand at once where `old` stands."""
@@ -263,7 +260,7 @@ class MemoryLines:
         first_time(entry, now, self._seq)
         self._newcomers.replace(old, entry)
         self._end_unsent(old, "superseded", kept_until)
-        if lane := self._line_up(now, entry, RANK, unlike=is_unlike(entry, old)):
+        if lane := self._line_up(now, entry, RANK):
             self._gates.of_lane(lane).lower(entry.user, now)
 
     def _end_unsent(self, old: Entry, word: str, kept_until: int, look_us: int | None = None) -> None:
@@ -275,16 +272,9 @@ class MemoryLines:
         self.totals[word] += 1
 
     def _place(
-        self,
-        now: int,
-        entry: Entry,
-        rank: Mapping[str, int],
-        due: Due,
-        stock: list[tuple[str, str]] | None = None,
-        *,
-        unlike: bool = True,
+        self, now: int, entry: Entry, rank: Mapping[str, int], due: Due, stock: list[tuple[str, str]] | None = None
     ) -> None:
-        lane = self._line_up(now, entry, rank, unlike=unlike)
+        lane = self._line_up(now, entry, rank)
         if lane is None:
             assert stock is not None  # what was lined up before is a notification
             self._lease(entry, due.until_us)

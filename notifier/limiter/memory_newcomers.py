@@ -22,6 +22,7 @@ def first_time(entry: Entry, now: int, order: int) -> bool:
     entry.arriving = ""
     entry.user, entry.category = meta["user"], meta.get("category", "default")
     entry.order = order - (HIGH if meta.get("priority") == "high" else 0)
+    entry.unlike = entry.order < 0
     entry.since_us, zone = now, meta.get("zone")
     entry.zone = zone if isinstance(zone, str) else None
     expires_in = meta.get("expires_in")
@@ -30,14 +31,6 @@ def first_time(entry: Entry, now: int, order: int) -> bool:
     collapse_id = meta.get("collapse_id")
     entry.collapse_id = collapse_id if isinstance(collapse_id, str) else None
     return True
-
-
-def is_unlike(entry: Entry, old: Entry | None) -> bool:
-    """Whether a newcomer may go before the one whose place it took, or before the line's head that it stands before."""
-    assert entry.order is not None
-    if old is None:
-        return entry.order < 0
-    return entry.order != old.order or entry.targets != old.targets
 
 
 class Newcomers:
@@ -67,6 +60,7 @@ class Newcomers:
         """Take the place of `old`, unless the newer one's own is further in front."""
         assert old.order is not None
         assert entry.order is not None
+        entry.unlike = entry.order < old.order or entry.targets != old.targets
         entry.count, entry.order = old.count + 1, min(old.order, entry.order)
         self._note(entry)
 
@@ -80,6 +74,7 @@ class Newcomers:
 
     def forget(self, entry: Entry) -> None:
         """It is no newcomer any more: a worker has it, or it has ended."""
+        entry.unlike = True
         if entry.collapse_id is not None:
             key = (entry.user, entry.category, entry.collapse_id)
             if self._waiting.get(key) is entry:

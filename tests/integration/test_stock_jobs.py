@@ -297,6 +297,8 @@ def test_rubbish_fails_at_once_and_disturbs_nobody(world: World) -> None:
         "pickled": _raw(world, "pickled", data=pickled),
         "pickled-meta": _raw(world, "pickled-meta", data=pickled, meta=pickle.dumps({"user": "anna"})),
         "pickled-named": _raw(world, "pickled-named", data=pickled, meta=named),
+        "latin-user": _raw(world, "latin-user", data=pickled, meta=b'{"user": "Andr\xe9"}'),
+        "latin-zone": _raw(world, "latin-zone", data=pickled, meta=b'{"user": "anna", "zone": "\xff"}'),
         "empty": _raw(world, "empty"),
         "number": _raw(world, "number", data=b"17"),
         "list": _raw(world, "list", data=b"[1,2,3,4]"),

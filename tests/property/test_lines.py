@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -336,3 +337,18 @@ def test_reset_lets_what_waits_go_at_once(redis: Redis) -> None:
     assert RedisLimiter(redis, clock=str(world.now)).reset("ann") == world.memory.reset("ann") == 1
     world.sends.clear()
     assert world.round() == 1
+
+
+def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
+    """JSON is UTF-8: what cannot be read as that goes RQ's way, and no reply of ours breaks on it."""
+    world = World(redis, Policies())
+    good = ["André", "Zoë", "日本", "한국", "😀", "\U0010ffff", "\ud7ff\ue000"]
+    bad = [b"Andr\xe9", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\xc3\xa9\x82\xac", b"a\x80"]
+    metas = [json.dumps({"user": user}, ensure_ascii=False).encode() for user in good]
+    metas += [b'{"user": "%s"}' % user for user in bad] + [b'{"user": "ann", "zone": "%s"}' % zone for zone in bad]
+    jobs = [Job(f"job{n}", "default", b"", meta) for n, meta in enumerate(metas)]
+    call = lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    assert run(redis, call) == world.memory.enqueue(jobs)
+    pulled = world.pull()
+    assert sorted(user for user, _, _ in pulled.users) == sorted(good)
+    assert [job_id for job_id, _ in pulled.stock] == [f"job{n}" for n in range(len(good), len(metas))]

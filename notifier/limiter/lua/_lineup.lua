@@ -31,6 +31,17 @@ local function goes_by_clock()
   return clocked
 end
 
+local UTF8 = {'[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
+  '\244[\128-\143][\128-\191][\128-\191]'}
+
+-- is_text: whether it is UTF-8, as JSON must be: cjson reads anything, and who reads a reply of ours does not.
+local function is_text(value)
+  if not value:find('[\128-\255]') then return true end
+  for _, letter in ipairs(UTF8) do value = value:gsub(letter, ' ') end
+  return not value:find('[\128-\255]')
+end
+
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
 -- library cannot give: it cannot ask Redis for the time.
 local function first_time(now, key, meta, deadline, outcome)
@@ -60,6 +71,7 @@ local function line_up(now, id, rank, join)
   if not job[1] or job[4] or job[5] == 'canceled' then return nil end
   local ok, meta = pcall(cjson.decode, job[2] or '')
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return 'stock' end
+  if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return 'stock' end
   local user, origin, category = meta.user, job[1], meta.category or 'default'
   if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return 'stock' end
   local expires_in = meta.expires_in

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Figure, at_most, median, own_redis
-from notifier.policy import Policies
+from notifier.policies import Policies
 from notifier.settings.published import KEY, publish
 from workers.reload import read
 

@@ -16,7 +16,8 @@ from notifier.job import deliver
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
 from notifier.limiter.routes import Held
 from notifier.notification import Device, Notification
-from notifier.policy import Category, Policies, Policy, Rules, Window
+from notifier.policies import Policies, Rules
+from notifier.policy import Category, Policy, Window
 
 __all__ = [
     "Category",

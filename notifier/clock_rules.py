@@ -11,7 +11,8 @@ from notifier.units import UNITS, shown
 from notifier.zones import Unit, Zone
 
 if TYPE_CHECKING:
-    from notifier.policy import Policy, Rules
+    from notifier.policies import Rules
+    from notifier.policy import Policy
 
 LARGEST_CALENDAR_LIMIT: Final = 1_000  # each send is kept as itself for as long as the window may be
 SPANS: Final = {"day": UNITS["d"], "week": 7 * UNITS["d"], "month": 31 * UNITS["d"]}

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from notifier.clock_rules import ByClock, said
 from notifier.connection import unusable
 from notifier.limiter import Hold, RedisLimiter
-from notifier.policy import Category, Policies, Policy, Rules
+from notifier.policies import Policies, Rules
+from notifier.policy import Category, Policy
 from notifier.zones import Zone, zone_or
 
 CHUNK: Final = 100

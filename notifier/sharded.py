@@ -17,7 +17,8 @@ from notifier.feedback import Gone
 from notifier.limiter import Hold, Permit, RedisLimiter, lines
 from notifier.limiter.moves import MovedError
 from notifier.limiter.routes import Held
-from notifier.policy import Policy, Rules
+from notifier.policies import Rules
+from notifier.policy import Policy
 from notifier.settings import Settings
 from notifier.shards import Map, Route, connect_all, on_shard
 from notifier.spread import Patience, Spread, unusable_shards

@@ -23,7 +23,7 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Leased, Named, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
-from notifier.policy import Policies
+from notifier.policies import Policies
 from notifier.zones import check_zone, zone_or
 from workers.circuits import Circuits
 from workers.flights import Flights, Foreign, Tuning

@@ -15,7 +15,7 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Leased, Settlement, State
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run_async
-from notifier.policy import Policies
+from notifier.policies import Policies
 from workers.circuits import Circuits
 from workers.sender import NotOursError, Sender, broken_off, failed
 

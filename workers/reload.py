@@ -14,7 +14,7 @@ import structlog
 from notifier.errors import SettingsError
 from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
-from notifier.policy import Policies
+from notifier.policies import Policies
 from notifier.settings import Settings, load_settings
 from notifier.settings.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 from notifier.settings.users_files import files_at

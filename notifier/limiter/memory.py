@@ -15,7 +15,8 @@ from notifier.policy import KEPT_US
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from notifier.policy import Burst, Policy, Rules
+    from notifier.policies import Rules
+    from notifier.policy import Burst, Policy
 
 SWEEP_AT: Final = 1024  # sets of sends; the lapsed ones are looked for when their number has doubled
 COMPACT_AT: Final = 64  # lapsed sends at the front of a list

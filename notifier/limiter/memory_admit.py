@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from notifier.limiter.memory_jobs import Entry
-    from notifier.policy import Category, Policies
+    from notifier.policies import Policies
+    from notifier.policy import Category
 
 MOST_HEADS: Final = 25  # of one user at one look: what is more stays due
 MOST_UNREAD: Final = 25

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from notifier.clock_rules import ByClock
 from notifier.limiter.memory_ranked import Ranked
-from notifier.policy import Rules
+from notifier.policies import Rules
 from notifier.zones import zone_or
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from notifier.limiter.memory import MemoryLimiter
     from notifier.limiter.memory_jobs import Entry
-    from notifier.policy import Category, Digest, Policies
+    from notifier.policies import Policies
+    from notifier.policy import Category, Digest
 
 EVERY: Final = 8
 ELSEWHERE: Final = 99  # the rank of a lane that the caller does not serve

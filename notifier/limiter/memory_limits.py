@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from notifier.limiter.memory_jobs import Entry
-    from notifier.policy import Category, Policies, Policy
+    from notifier.policies import Policies
+    from notifier.policy import Category, Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from notifier.limiter.routes import Change, Seen
-    from notifier.policy import Policies
+    from notifier.policies import Policies
 
 RANK: Final[Mapping[str, int]] = {lane: place for place, lane in enumerate(LANES, 1)}
 SUSPECT: Final = 2  # crashes after which *begin* tells which one was to blame

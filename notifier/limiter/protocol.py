@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
-from notifier.policy import Category, Policy, Rules
+from notifier.policies import Rules
+from notifier.policy import Category, Policy
 from notifier.units import format_duration
 
 BURST: Final = -2  # among the numbers of rules, see _rules.lua

@@ -14,7 +14,8 @@ from notifier.errors import LimiterUnreachableError
 from notifier.limiter.moves import fenced
 from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
 from notifier.limiter.scripts import Call, run, script
-from notifier.policy import Category, Policy, Rules
+from notifier.policies import Rules
+from notifier.policy import Category, Policy
 
 _NO_POLICY = Policy()
 T = TypeVar("T")

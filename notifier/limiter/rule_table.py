@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from notifier.limiter.redis import has_more, policy_array
-from notifier.policy import LANES, Category, Policies, Policy
+from notifier.policies import Policies
+from notifier.policy import LANES, Category, Policy
 from notifier.zones import VERSION
 
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser

@@ -18,7 +18,8 @@ from notifier.limiter.memory_admit import MOST_HEADS
 from notifier.limiter.memory_gates import EVERY
 from notifier.limiter.memory_newcomers import HIGH
 from notifier.limiter.protocol import describe
-from notifier.policy import LANES, Category, Policies, Policy, Rules
+from notifier.policies import Policies, Rules
+from notifier.policy import LANES, Category, Policy
 from notifier.preview.trace import Event
 from notifier.zones import zone_or
 

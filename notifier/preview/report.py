@@ -10,7 +10,7 @@ from heapq import nlargest
 from itertools import chain
 from typing import Final, Literal
 
-from notifier.policy import Policies
+from notifier.policies import Policies
 from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event, Trace
 

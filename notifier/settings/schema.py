@@ -14,7 +14,8 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.clock_rules import QuietHours, free_us
 from notifier.overload import MostWaiting
-from notifier.policy import Category, Digest, Lane, OnUnknown, Overflow, Policies, Policy, Priority, WhenBlocked
+from notifier.policies import Policies
+from notifier.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings

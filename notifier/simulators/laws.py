@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from notifier.policy import Policies, Policy, Rules
+from notifier.policies import Policies, Rules
+from notifier.policy import Policy
 
 ACCEPTED = 200
 

@@ -12,7 +12,8 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Job
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run
-from notifier.policy import LANES, Burst, Policies, Policy
+from notifier.policies import Policies
+from notifier.policy import LANES, Burst, Policy
 
 S = 1_000_000
 BATCH = 50

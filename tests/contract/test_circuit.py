@@ -11,7 +11,7 @@ from redis import Redis
 from notifier.limiter import MemoryLimiter, MemoryLines, lines
 from notifier.limiter.routes import Seen, circuit, read_routes
 from notifier.limiter.scripts import run
-from notifier.policy import Policies
+from notifier.policies import Policies
 
 S = 1_000_000
 START = 1_700_000_000 * S

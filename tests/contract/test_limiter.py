@@ -19,7 +19,8 @@ from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, RedisLimiter,
 from notifier.limiter.lines import Job
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
-from notifier.policy import Burst, Category, Policies, Policy, Rules, Window
+from notifier.policies import Policies, Rules
+from notifier.policy import Burst, Category, Policy, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from notifier.limiter import lines
 from notifier.limiter.lines import Named
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
-from notifier.policy import Policies
+from notifier.policies import Policies
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},

@@ -14,7 +14,8 @@ from world import LANES, START, Flight, S, World
 from notifier.limiter import MemoryLimiter, Permit, lines
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
-from notifier.policy import Category, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -16,7 +16,8 @@ from world import LEASE, ZONES, S, World
 
 from notifier.clock_rules import CalendarWindow, QuietHours, free_us
 from notifier.limiter.rule_table import RuleTable
-from notifier.policy import Category, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import Category, Policy, Window
 from notifier.preview.replay import Replay
 from notifier.preview.trace import Event
 

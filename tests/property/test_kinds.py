@@ -14,7 +14,8 @@ from world import LEASE, World
 
 from notifier.audit_times import Times
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
-from notifier.policy import Burst, Category, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import Burst, Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -10,7 +10,8 @@ from model import Send, Sends, violations
 
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
 from notifier.limiter.protocol import describe
-from notifier.policy import Category, Policy, Rules, Window
+from notifier.policies import Rules
+from notifier.policy import Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -15,7 +15,8 @@ from notifier.limiter.lines import DeadToken, Job, Settlement, State
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.notification import Device
-from notifier.policy import Category, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

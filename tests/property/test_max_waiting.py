@@ -14,7 +14,8 @@ from world import S, World
 from notifier.limiter import lines
 from notifier.limiter.lines import Job
 from notifier.limiter.scripts import run
-from notifier.policy import Category, Policies
+from notifier.policies import Policies
+from notifier.policy import Category
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from notifier.limiter import MemoryLimiter, MemoryLines
 from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.policy import LANES, Burst, Category, Digest, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event
 

@@ -15,7 +15,8 @@ from test_lines import moments, policies, seldom
 from world import LEASE, Flight, S, World
 
 from notifier.limiter.routes import Seen, circuit
-from notifier.policy import Burst, Category, Policies, Policy, ProviderLimits, Window
+from notifier.policies import Policies
+from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 
 if TYPE_CHECKING:
     from redis import Redis

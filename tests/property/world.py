@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from notifier.policy import Category, Policies
+    from notifier.policies import Policies
+    from notifier.policy import Category
 
 START = 1_700_000_000_000_000
 S = 1_000_000

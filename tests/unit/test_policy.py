@@ -3,7 +3,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from notifier.policy import Burst, Category, Policies, Policy, ProviderLimits, Rules, Window
+from notifier.policies import Policies, Rules
+from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from notifier.cli.__main__ import main
-from notifier.policy import Category, Policies, Policy, Window
+from notifier.policies import Policies
+from notifier.policy import Category, Policy, Window
 from notifier.preview.plot import span, svg
 from notifier.preview.report import Waits, compare, timeline
 from notifier.preview.trace import Event, TraceError, read_event, read_trace

@@ -19,11 +19,10 @@ from benchmarks.harness import await_that, await_workers, child, environment, to
 from notifier import Device, Notification, Notifier
 from notifier.connection import connect
 from notifier.embedded import EmbeddedRedis
+from notifier.job import TERMINAL
 from notifier.settings import Settings, load_settings
 from notifier.simulators.laws import ACCEPTED, Send, tightness
 from notifier.simulators.wire import Arrival, WireLog
-
-TERMINAL = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
 
 
 def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:

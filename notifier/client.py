@@ -42,10 +42,7 @@ State = Literal[
     "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
 ]
 OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
-UNDELIVERED: Final[Mapping[bytes | None, State]] = {
-    b"rejected": "rejected",
-    b"expired": "expired",
-}
+UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from notifier.providers.apns.options import push_type
 
 FUNCTION: Final = "notifier.deliver"
 
+# In one of these every notification ends; notifier:stats counts them under these words.
+TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
+
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18

@@ -283,6 +283,29 @@ def clean_environ(**more: str) -> dict[str, str]:
     return kept | more
 
 
+def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120, **environ: str) -> str:
+    """What a page's commands print when they are typed in a folder, one after the other; each has to work."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    said = folder / "said.log"
+    with (
+        said.open("wb") as log,
+        subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env=clean_environ(NOTIFIER_REDIS_URL=redis_url, PATH=path, **environ),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ) as typed,
+    ):
+        try:
+            assert typed.wait(within_s) == 0, said.read_text()
+        except BaseException:  # what it left running in the background would run on
+            os.killpg(typed.pid, signal.SIGKILL)
+            raise
+    return said.read_text(encoding="utf-8")
+
+
 @contextmanager
 def notifier(config: Path) -> Iterator[Notifier]:
     """A producer by a configuration, whatever this process's environment says."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import clean_environ
+from support import type_in
 
 from notifier.embedded import EmbeddedRedis
 from notifier.settings import parse_settings
@@ -21,7 +17,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "rates.md").read_text(encoding="utf
 STEP = re.compile(r"^```sh\n(?P<typed>.*?)^```$(?:\n\n^```\n(?P<shown>.*?)^```$)?", re.MULTILINE | re.DOTALL)
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITHIN_S = 120
 COLUMNS = 80
 MARK = "=== the next step"
 
@@ -38,25 +33,8 @@ def test_the_walk(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> 
     """Every command of the page works in the order in which it stands there, and says what is shown below it."""
     steps = list(STEP.finditer(PAGE))
     script = "".join(f"{step['typed']}echo '{MARK}'\n" for step in steps)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    said = tmp_path / "said.log"
-    with (
-        said.open("wb") as log,
-        subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=clean_environ(NOTIFIER_REDIS_URL=redis_server.url, PATH=path, COLUMNS=str(COLUMNS)),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        ) as typed,
-    ):
-        try:
-            assert typed.wait(WITHIN_S) == 0, said.read_text()
-        except BaseException:  # what it left running in the background would run on
-            os.killpg(typed.pid, signal.SIGKILL)
-            raise
-    printed = said.read_text(encoding="utf-8").replace(socket.gethostname(), "web-1").split(f"{MARK}\n")
+    said = type_in(script, tmp_path, redis_server.url, COLUMNS=str(COLUMNS))
+    printed = said.replace(socket.gethostname(), "web-1").split(f"{MARK}\n")
     for step, text in zip(steps, printed, strict=False):
         if step["shown"] is not None:
             assert lines_of(text) == lines_of(step["shown"]), step["typed"]

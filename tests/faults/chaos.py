@@ -15,8 +15,9 @@ from typing import Any, Final
 from consistency import assert_consistent, assert_empty_of_work
 from mortal_worker import STEPS
 
-from benchmarks.fleet import TERMINAL, Fleet, broken_rules, notification, sends, start_fleet
+from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, await_workers, total
+from notifier.job import TERMINAL
 from notifier.policy import LANES
 
 MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))

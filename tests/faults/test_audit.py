@@ -12,9 +12,10 @@ from typing import Any, Final
 import pytest
 from consistency import assert_consistent, assert_empty_of_work, audit
 
-from benchmarks.fleet import TERMINAL, Fleet, notification, start_fleet
+from benchmarks.fleet import Fleet, notification, start_fleet
 from benchmarks.harness import await_that, await_workers, total
 from notifier import Notifier
+from notifier.job import TERMINAL
 from notifier.limiter import lines
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run

@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from notifier.job import TERMINAL
 from notifier.units import format_duration
-from workers.demo.report import TERMINAL, Report
+from workers.demo.report import Report
 
 
 class Screen:

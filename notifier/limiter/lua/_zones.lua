@@ -3,7 +3,7 @@
 -- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names none,
 -- l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
 --   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …},
---   of three years. Written by --   whoever is told by *admit* that a zone is missing. It is there once a rule goes by the clock.
+--   of three years. Written by whoever is told by *admit* that a zone is missing. It is there once a rule goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
 local DAY, MARGIN = 86400000000, 3456000000000
 

@@ -2,8 +2,8 @@
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
---      a digest goes, or false}, or '' where
---      it is false for all; a category that is not among them is as 'default'  7 keep_failed s
+--      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default'
+--      7 keep_failed s
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.

@@ -15,6 +15,7 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
 from notifier.log import configure_logging
+from notifier.notification import Device
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.settings import parse_settings
 from workers import PushWorker
@@ -37,6 +38,14 @@ class NullProvider:
         if number := dispatch.notification.data.get("n"):
             print(number, time.time_ns() // 1000, flush=True)
         return Answer(Outcome.DELIVERED, 200)
+
+    def service(self, _device: Device) -> str:
+        """Nowhere."""
+        return "nowhere"
+
+    async def probe(self, _device: Device) -> bool:
+        """Say yes."""
+        return True
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import TextIO
 
-from notifier.notification import mask, route
+from notifier.notification import Device, mask, route
 from notifier.providers.contract import Answer, Dispatch, Outcome
 
 
@@ -38,6 +38,16 @@ class ConsoleProvider:
             flush=True,
         )
         return Answer(Outcome.DELIVERED)
+
+    def service(self, device: Device) -> str:
+        """The console."""
+        del device
+        return "console"
+
+    async def probe(self, device: Device) -> bool:
+        """Say yes: what was printed was printed at once."""
+        del device
+        return True
 
     async def close(self) -> None:
         """Print nothing more."""

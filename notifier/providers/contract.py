@@ -63,6 +63,18 @@ class Provider(Protocol):
         """Send to one device; never raises for what a network or a provider does, never sleeps to retry."""
         ...
 
+    def service(self, device: Device) -> str:
+        """The server that takes this device's messages: what a probe shows of it holds for all devices of its own."""
+        ...
+
+    async def probe(self, device: Device) -> bool:
+        """Whether that server reads and answers now, by two exchanges that send no message; see `probes`.
+
+        True means that it has read what had come to it before. Never raises; works after `close` too, for what was
+        still under way then.
+        """
+        ...
+
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN."""
         ...

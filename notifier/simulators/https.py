@@ -7,6 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from notifier.simulators.simulator import HOST, Simulator
 
@@ -35,7 +36,7 @@ class HttpsSimulator(Simulator):
 
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._hear])
         app.router.add_routes(self.routes())
         # A request that is to stay without an answer ends with its connection.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
@@ -64,6 +65,11 @@ class HttpsSimulator(Simulator):
         server = self._runner.server if self._runner is not None else None
         handlers = server.connections if server is not None else ()
         return [handler.transport for handler in handlers if handler.transport is not None]
+
+    @web.middleware
+    async def _hear(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await self._silence_if_dead(request)  # also where nothing is served
+        return await handler(request)
 
     async def _silence_if_dead(self, request: web.Request) -> None:
         if self.is_dead(request.transport):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from rigs import APNS, NETWORKED, Rig, Simulators, Stage
+from rigs import APNS, NETWORKED, RIGS, Rig, Simulators, Stage
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.simulators.faults import FAULTS
@@ -193,3 +193,26 @@ def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
         assert (await s.insist(await s.device())).outcome is DELIVERED
 
     APNS.play(simulators, law, timeout_us=SHORT_US)
+
+
+@pytest.mark.parametrize("rig", RIGS, ids=lambda rig: rig.name)
+def test_a_probe_shows_life_and_sends_nothing(rig: Rig, simulators: Simulators) -> None:
+    """A server that answers is alive, after `close` too; one that is gone or reads nothing is not."""
+
+    async def law(s: Stage) -> None:
+        device = await s.device()
+        assert s.provider.service(device) == s.provider.service(device)
+        assert await s.provider.probe(device)
+        if rig.networked:
+            await s.tell(silent=True)
+            assert not await s.provider.probe(device)
+            await s.tell(silent=False)
+            assert await s.provider.probe(device)
+            await s.stop()
+            assert not await s.provider.probe(device)
+            await s.start()
+        await s.provider.close()
+        assert await s.provider.probe(device)
+        assert await s.arrivals(device) == []
+
+    rig.play(simulators, law, timeout_us=SHORT_US)

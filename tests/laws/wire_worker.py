@@ -66,6 +66,12 @@ def wire(path: Path, far_ms: float) -> Any:
                 os._exit(9)
             return contract.Answer(contract.Outcome.DELIVERED, 200)
 
+        def service(self, _device: Any) -> str:
+            return "wire"
+
+        async def probe(self, _device: Any) -> bool:
+            return True
+
         async def close(self) -> None:
             log.close()
 

@@ -37,6 +37,12 @@ class Scripted:
             raise answer
         return answer
 
+    def service(self, _device: Any) -> str:
+        return "wire"
+
+    async def probe(self, _device: Any) -> bool:
+        return True
+
     async def close(self) -> None:
         """Nothing is open."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from notifier.errors import InvalidNotificationError, SettingsError
-from notifier.notification import mask
+from notifier.notification import Device, mask
 from notifier.providers.answers import unsendable
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.apns import options as apns_options
@@ -23,6 +23,7 @@ from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.http2.headers import literal, repeated
+from notifier.providers.probes import http2_lives
 
 if TYPE_CHECKING:
     import ssl
@@ -71,10 +72,11 @@ class ApnsProvider:
     ) -> None:
         if bool(key) == bool(cert_file):
             raise SettingsError("providers.apns: give either a provider token's key or cert_file, not both")
-        host, port, authority = apns_tls.split(endpoint)
+        self._host, self._port, authority = apns_tls.split(endpoint)
         self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
-        tls = apns_tls.context(ca_file, cert_file, cert_key_file)
-        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
+        self._tls = apns_tls.context(ca_file, cert_file, cert_key_file)
+        self._timeout_s = timeout_us / 1_000_000
+        self._channel = self._open_channel(host=self._host, port=self._port, tls=self._tls, timeout_s=self._timeout_s)
         self._log = structlog.get_logger(__name__)
         self._warned_of_environment = False
         self._same_on_all = (
@@ -115,6 +117,16 @@ class ApnsProvider:
         headers = self._headers(dispatch, options, authorization)
         result = await self._channel.request(headers, body, send_by=dispatch.send_by)
         return result if isinstance(result, Answer) else await self._read(dispatch, result, authorization)
+
+    def service(self, device: Device) -> str:
+        """Apple's server: the same for all devices."""
+        del device
+        return f"https://{self._host}:{self._port}"
+
+    async def probe(self, device: Device) -> bool:
+        """Whether Apple's server answers PINGs on a new connection; see `Provider.probe`."""
+        del device
+        return await http2_lives(self._host, self._port, self._tls, self._timeout_s)
 
     async def close(self) -> None:
         """Close the connection; sends under way answer UNKNOWN."""

@@ -10,7 +10,7 @@ import structlog
 from pyfcm import FCMNotification
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import mask
+from notifier.notification import Device, mask
 from notifier.providers.answers import unsendable
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
@@ -18,6 +18,7 @@ from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
 from notifier.providers.fcm.tokens import AccessTokens, check_https, read_account
 from notifier.providers.http1 import Pool, tls_context
+from notifier.providers.probes import http1_lives
 
 UNAUTHORIZED: Final = 401
 
@@ -46,7 +47,7 @@ class FcmProvider:
     ) -> None:
         credentials = read_account(service_account)
         check_https("endpoint", endpoint)
-        timeout_s = timeout_us / SECOND_US
+        timeout_s = self._timeout_s = timeout_us / SECOND_US
         self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
         self._origin = endpoint.rstrip("/")
         self._url: str = self._messages.fcm_end_point
@@ -84,6 +85,16 @@ class FcmProvider:
                 reason=answer.reason,
             )
         return answer
+
+    def service(self, device: Device) -> str:
+        """FCM's server: the same for all devices."""
+        del device
+        return self._origin
+
+    async def probe(self, device: Device) -> bool:
+        """Whether FCM's server answers at all; see `Provider.probe`."""
+        del device
+        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
 
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""

@@ -12,11 +12,12 @@ from typing import Final
 import structlog
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import mask
+from notifier.notification import Device, mask
 from notifier.providers.answers import unsendable
 from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.http1 import Pool, tls_context
+from notifier.providers.probes import http1_lives
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import Vapid, encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
@@ -51,10 +52,11 @@ class WebPushProvider:
     ) -> None:
         self._vapid = Vapid(key=key, subject=subject)
         self._hosts = tuple(hosts)
+        self._timeout_s = timeout_us / SECOND_US
         self._pool = Pool(
             "webpush",
             tls=tls_context(ca_file, "providers.webpush.ca_file"),
-            timeout_s=timeout_us / SECOND_US,
+            timeout_s=self._timeout_s,
             max_connections=max_connections,
         )
         self._turns = Turns()
@@ -75,6 +77,19 @@ class WebPushProvider:
         if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
             return replace(answer, outcome=Outcome.RETRY, retry_after_us=STRANGER_US)
         return answer
+
+    def service(self, device: Device) -> str:
+        """The push service of a browser; '' for what nothing was ever sent to."""
+        try:
+            subscription = read_subscription(device.token)
+        except ValueError:
+            return ""
+        return subscription.origin if subscription.is_at(self._hosts) else ""
+
+    async def probe(self, device: Device) -> bool:
+        """Whether the browser's push service answers at all; see `Provider.probe`."""
+        origin = self.service(device)
+        return not origin or await http1_lives(origin, self._pool.tls, self._timeout_s)
 
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""

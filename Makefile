@@ -6,13 +6,17 @@ STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 # Laws and acceptance measure time: their tests have the machine to themselves.
-SIDE_BY_SIDE := tests/unit tests/contract tests/property tests/integration tests/faults
+SIDE_BY_SIDE := tests/unit tests/contract tests/property tests/integration tests/faults tests/nemesis
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"
 
+# Of make nemesis. A seed repeats what is done, not at which microsecond.
+SECONDS ?= 600
+SEED ?= $(shell date +%s)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server chaos bench bench-sizes soak bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-providers lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +74,9 @@ check-independent-server: setup  ## our APNs client against the server that the 
 	@test -n "$$NOTIFIER_INDEPENDENT_APNS" || \
 	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/simulators.md says what stands in it" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
+
+nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7
+	@$(BIN)/python tests/nemesis/nemesis.py --seconds $(SECONDS) --seed $(SEED)
 
 chaos: setup  ## 20,000 notifications through workers of which 66 are killed; some minutes
 	@$(BIN)/python -m pytest -q -s tests/faults/long_chaos.py

@@ -1,0 +1,267 @@
+"""What a run consists of: Redis, a process for each provider, workers; and how each is killed, stopped and started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+from history import History, wall_us
+from provider_process import make_identity
+from rates_book import RATES, Rules, sections
+from redis import Redis
+
+from benchmarks.harness import environment
+from notifier.embedded import EmbeddedRedis
+from notifier.errors import RedisUnusableError
+from notifier.settings import Settings, load_settings
+from notifier.simulators.control import tell
+from notifier.simulators.faults import UnusableError
+
+HERE: Final = Path(__file__).parent
+LEASE_S: Final = 3.0
+START_S: Final = 30.0
+KEPT: Final = {"keep_delivered": "2h", "keep_failed": "1d"}  # so that each can be asked for in the end
+
+
+class Machine:
+    """A process that can be killed, stopped, and started again."""
+
+    def __init__(self, name: str, command: list[str], log: Path, environ: dict[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self.began_us = wall_us()
+        self.died_us: int | None = None
+        self.ended_by: str | None = None  # what the run did to it; None while nobody did
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, env=environ, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is stopped."""
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        if number in {signal.SIGKILL, signal.SIGTERM}:
+            self.ended_by = number.name
+        self.process.send_signal(number)
+
+    def reap(self, within_s: float = 0.0) -> bool:
+        """Note when it died; whether it has."""
+        if self.died_us is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(within_s) if within_s else None
+            if not self.alive:
+                self.died_us = wall_us()
+        return self.died_us is not None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it logged as JSON, each with `at_us`."""
+        found = []
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and "timestamp" in entry:
+                    entry["at_us"] = round(datetime.fromisoformat(entry["timestamp"]).timestamp() * 1e6)
+                    found.append(entry)
+        return found
+
+
+@dataclass
+class Told:
+    """Rates that workers were told of: where (the file, or Redis), and when."""
+
+    name: str
+    where: str
+    settings: Settings
+    since_us: int
+
+
+class Machines:
+    """All of one run, in a folder. lanes: which lanes each worker serves; one that dies is followed by one like it."""
+
+    def __init__(self, folder: Path, history: History, lanes: list[tuple[str, ...]], rates: str = "base") -> None:
+        self.folder, self.history, self.lanes = folder, history, lanes
+        self.workers: list[Machine] = []
+        self.providers: dict[str, Machine] = {}
+        self.ports = {"apns": _free_port(), "fcm": _free_port()}
+        self.config = folder / "notifier.yaml"
+        self.told: list[Told] = []
+        self._numbers = 0
+        self._rates = rates
+
+    def __enter__(self) -> Self:
+        self.server = EmbeddedRedis(appendonly=True)
+        self.server.__enter__()
+        try:
+            self.sections = make_identity(self.folder, self.ports["apns"], self.ports["fcm"])
+            self.write_rates(self._rates)
+            self.settings = load_settings(self.config, {})
+            for platform in self.ports:
+                self.start_provider(platform)
+            for index in range(len(self.lanes)):
+                self.start_worker(index)
+            for each in self.ports:
+                self.await_provider(each)
+            with self.client() as redis:
+                _await(lambda: redis.scard("rq:workers") >= len(self.lanes), "the workers to register")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for machine in [*self.workers, *self.providers.values()]:
+            if machine.alive:
+                machine.process.send_signal(signal.SIGCONT)
+                machine.process.kill()
+            machine.process.wait()
+        with contextlib.suppress(ProcessLookupError, RedisUnusableError):
+            os.kill(self.server.pid, signal.SIGCONT)
+        self.server.__exit__(None, None, None)
+
+    # Redis.
+
+    def client(self, **options: Any) -> Redis:
+        """A client of the run's own."""
+        return Redis.from_url(self.server.url, **options)
+
+    # Workers.
+
+    def start_worker(self, index: int) -> Machine:
+        """Start a worker that serves the lanes of this place."""
+        self._numbers += 1
+        name = f"w{self._numbers}"
+        command = [sys.executable, str(HERE / "hasty_worker.py"), "--name", name, *self.lanes[index]]
+        path = {"NOTIFIER_CONFIG": str(self.config)}
+        worker = Machine(name, command, self.folder / f"{name}.log", environment(path))
+        self.workers.append(worker)
+        self.history.add(f"start {name} for {' '.join(self.lanes[index])}")
+        return worker
+
+    @property
+    def running(self) -> list[Machine]:
+        """The workers that live, stopped ones too."""
+        return [worker for worker in self.workers if worker.alive]
+
+    # Providers.
+
+    def start_provider(self, platform: str) -> None:
+        """Start the simulator of a platform, again at the same place."""
+        command = [sys.executable, str(HERE / "provider_process.py"), platform, str(self.folder)]
+        command.append(str(self.ports[platform]))
+        self.providers[platform] = Machine(platform, command, self.folder / f"{platform}.log", environment())
+
+    def await_provider(self, platform: str) -> None:
+        """Return when it listens."""
+        _await(lambda: self.tell(platform, {}), f"the simulator of {platform} to listen")
+
+    def tell(self, platform: str, document: dict[str, Any]) -> bool:
+        """Tell a simulator what to do wrong; whether it heard it."""
+        try:
+            tell(self.folder / f"{platform}.socket", {platform: document} if document else {})
+        except UnusableError:
+            return False
+        return True
+
+    # Rates.
+
+    def write_rates(self, name: str, *, cut_at: float | None = None) -> None:
+        """Replace the configuration, as a deployment does; cut_at: write such a part of it in place, and stop there."""
+        document = {
+            "redis": {"url": self.server.url, "socket_timeout": "1s"},
+            **sections(name),
+            "providers": self.sections,
+            "worker": {"lease": f"{LEASE_S:g}s", "grace": "4s", "backoff": {"first": "50ms", "most": "400ms"}},
+            "log": {"format": "json", "level": "info"},
+            **KEPT,
+        }
+        text = yaml.safe_dump(document, sort_keys=False)
+        if cut_at is not None:
+            self.config.write_text(text[: int(len(text) * cut_at)], encoding="utf-8")
+            return
+        new = self.folder / "new.yaml"
+        new.write_text(text, encoding="utf-8")
+        settings = load_settings(new, {})
+        self.told.append(Told(name, "file", settings, wall_us()))
+        new.replace(self.config)
+
+    def apply_rates(self, name: str) -> subprocess.Popen[str]:
+        """Begin `notifier config apply`."""
+        path = self.folder / "applied.yaml"
+        path.write_text(yaml.safe_dump({**sections(name), "providers": self.sections}), encoding="utf-8")
+        self.told.append(Told(name, "redis", load_settings(path, {}), wall_us()))  # also where its answer is lost
+        return self._command("apply", str(path), "--in", "500ms")
+
+    def withdraw_rates(self) -> subprocess.Popen[str]:
+        """Begin `notifier config withdraw`."""
+        return self._command("withdraw")
+
+    def _command(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "notifier.cli", "--config", str(self.config), "config", *arguments]
+        output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=environment(), **output)
+
+    def rules(self) -> tuple[list[Rules], list[tuple[int, str]]]:
+        """Which rates were in force when, by the workers' own logs; and what they took up that nobody had written.
+
+        A worker goes by what it says that it took up until it says so of others, or is dead. By what it began is not
+        in its log: by any that it may have found then.
+        """
+        names = {told.settings.rates_version: told for told in self.told}
+        spans: dict[str, list[tuple[int, int]]] = {version: [] for version in names}
+        strange: list[tuple[int, str]] = []
+        for worker in self.workers:
+            changes = [(line["at_us"], line["version"]) for line in worker.lines() if line["event"] == TAKEN_UP]
+            ends = [*(at_us for at_us, _ in changes), worker.died_us or NEVER]
+            for version in self._at_start(worker):
+                spans[version].append((worker.began_us, ends[0]))
+            for (since_us, version), until_us in zip(changes, ends[1:], strict=True):
+                if version in spans:
+                    spans[version].append((since_us, until_us))
+                else:
+                    strange.append((since_us, f"{worker.name} took up the rates {version}, which nobody had written"))
+        rules = [Rules(told.name, told.settings.policies(), tuple(spans[version])) for version, told in names.items()]
+        return rules, strange
+
+    def _at_start(self, worker: Machine) -> set[str]:
+        known_us = worker.began_us + int(START_S * 1e6)
+        told = [one for one in self.told if one.since_us <= known_us]
+        files = [one for one in told if one.where == "file"]
+        before = [one for one in files if one.since_us <= worker.began_us][-1:]
+        found = [*before, *(one for one in files if one.since_us > worker.began_us)]
+        found += [one for one in told if one.where == "redis"]
+        return {one.settings.rates_version for one in found}
+
+
+TAKEN_UP: Final = "config_taken_up"
+NEVER: Final = 2**62
+NAMES: Final = tuple(RATES)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {START_S:g} s")
+        time.sleep(0.05)

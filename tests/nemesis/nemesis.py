@@ -1,0 +1,308 @@
+"""`make nemesis`: everything real, much goes wrong at random, and the laws are held against what came of it.
+
+python tests/nemesis/nemesis.py [--seconds 600] [--seed N] [--leave-out DEED …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parents[1])]
+
+from consistency import WORK, audit  # noqa: E402
+from deeds import POLL_S, WEIGHTS, Begun, Deeds, plan  # noqa: E402
+from history import History  # noqa: E402
+from judge import Facts, Violation, judge, number_of  # noqa: E402
+from machines import Machines  # noqa: E402
+from redis.exceptions import RedisError  # noqa: E402
+from traffic import Traffic  # noqa: E402
+
+from notifier import Notifier  # noqa: E402
+from notifier.connection import connect  # noqa: E402
+from notifier.errors import NotifierError  # noqa: E402
+from notifier.job import TERMINAL  # noqa: E402
+from notifier.policy import LANES  # noqa: E402
+from notifier.settings.published import followers  # noqa: E402
+from notifier.simulators.wire import Arrival, WireLog  # noqa: E402
+
+FLEETS: Final = (
+    [LANES, LANES, LANES],
+    [LANES, LANES, ("urgent",), ("default",), ("bulk",)],
+    [("urgent",), ("default",), ("bulk",), ("urgent", "default")],
+)
+PER_S: Final = 14.0  # notifications that the traffic accepts
+EVERY_S: Final = 0.9  # between two deeds
+FIRST_S: Final = 1.0  # before the first
+AUDIT_S: Final = 5.0
+NEVER_S: Final = float("inf")
+CALM_S: Final = 90.0  # until all must have ended, once nothing goes wrong any more
+BEFORE_US, AFTER_US = 4_000_000, 500_000  # of a violation, in its story
+LINES: Final = 120
+
+
+@dataclass
+class Verdict:
+    """What came of a run."""
+
+    seed: int
+    violations: list[Violation]
+    facts: Facts
+    history: History
+    drained_s: float
+    deeds: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> str:
+        """One paragraph for people."""
+        facts = self.facts
+        states = Counter(state or "unknown" for state in facts.states.values())
+        said = ", ".join(f"{n} {state}" for state, n in states.most_common())
+        repeats = len(facts.arrivals) - len({(number_of(a), a.token) for a in facts.arrivals})
+        deeds = ", ".join(f"{n} {name}" for name, n in self.deeds.most_common())
+        return (
+            f"seed {self.seed}: {len(facts.accepted)} accepted: {said}; {len(facts.arrivals)} arrivals, of which"
+            f" {repeats} more than once; all had ended {self.drained_s:.1f} s after the last fault\n  deeds: {deeds}"
+        )
+
+    def stories(self, most: int = 5) -> str:
+        """The first violations, each with what happened around it."""
+        told = [f"{len(self.violations)} violations with seed {self.seed}"] if self.violations else []
+        return "\n\n".join([*told, *(story(self, violation) for violation in self.violations[:most])])
+
+
+def story(verdict: Verdict, violation: Violation) -> str:
+    """What happened around a violation: to the messages and the user it names, and to everything."""
+    since_us, until_us = violation.at_us - BEFORE_US, violation.at_us + AFTER_US
+    lines = {*_done(verdict, violation, since_us, until_us), *_received(verdict.facts, violation, since_us, until_us)}
+    lines |= {*_logged(verdict.facts, violation, since_us, until_us)}
+    told = [verdict.history.line(at_us, text) for at_us, text in sorted(lines)][-LINES:]
+    head = verdict.history.line(violation.at_us, f"VIOLATION of {violation.law}: {violation.text}")
+    return "\n".join([head, *(f"    {line}" for line in told)])
+
+
+def _done(verdict: Verdict, violation: Violation, since_us: int, until_us: int) -> Iterator[tuple[int, str]]:
+    """What was done at that time, what was wrong, and what was done to the messages at any time."""
+    jobs = {f"n{number}" for number in violation.numbers}
+    for event in verdict.history.events:
+        named = not jobs.isdisjoint(event.text.replace(":", " ").split())
+        if since_us <= event.at_us <= until_us or named:
+            yield event.at_us, event.text
+    for trouble in verdict.facts.troubles:
+        if trouble.overlaps(since_us, until_us):
+            yield trouble.since_us, f"since then: {trouble.kind} ({trouble.target})"
+
+
+def _received(facts: Facts, violation: Violation, since_us: int, until_us: int) -> Iterator[tuple[int, str]]:
+    """When the messages were accepted, and what the user's devices got."""
+    for number in violation.numbers:
+        one = facts.accepted[number]
+        yield one.at_us, f"  accepted {one}; it ended as {facts.states.get(number)}"
+    for arrival in facts.arrivals:
+        one = facts.accepted[number_of(arrival)]
+        near = one.user == violation.user and since_us <= arrival.at_us <= until_us
+        if near or one.number in violation.numbers:
+            yield arrival.at_us, f"    {arrival.platform} received {one}: {arrival.status} {arrival.reason[:40]}"
+
+
+def _logged(facts: Facts, violation: Violation, since_us: int, until_us: int) -> Iterator[tuple[int, str]]:
+    """What the workers logged of the messages, of the user, and of themselves."""
+    jobs = {f"n{number}" for number in violation.numbers}
+    for line in facts.log:
+        near = since_us <= line["at_us"] <= until_us and ("job_id" not in line or line.get("user") == violation.user)
+        if near or line.get("job_id") in jobs:
+            more = {key: value for key, value in line.items() if key not in SAID_ELSEWHERE}
+            yield line["at_us"], f"      {line['worker']}: {line['event']} {more or ''}"
+
+
+SAID_ELSEWHERE: Final = {"timestamp", "at_us", "event", "worker", "level", "logger"}
+
+
+def run(seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: bool = False) -> Verdict:
+    """One run. seconds: how long things go wrong, without start and end. leave_out: deeds not done."""
+    chance = random.Random(f"nemesis {seed}")
+    history = History(echo=echo)
+    fleet = chance.choice(FLEETS)
+    with (
+        tempfile.TemporaryDirectory(prefix="push-throttle-nemesis-") as folder,
+        Machines(Path(folder), history, list(fleet)) as machines,
+    ):
+        history.add(f"seed {seed}: {len(fleet)} workers")
+        found: list[Violation] = []
+        with Traffic(machines, history, seed, PER_S) as traffic:
+            rage = Rage(machines, history, chance, plan(chance, leave_out))
+            found += rage.run(seconds)
+        history.add("nothing goes wrong any more, and nothing more is accepted")
+        drained_s = drain(machines, len(traffic.accepted), traffic)
+        if traffic.error is not None:
+            raise traffic.error
+        found += at_rest(machines, history)
+        facts, strange = gather(machines, history, traffic)
+        found += strange
+        return Verdict(
+            seed, sorted([*found, *judge(facts)], key=lambda v: v.at_us), facts, history, drained_s, rage.done
+        )
+
+
+class Rage:
+    """The time in which things go wrong. done: which deeds were done, and how often."""
+
+    def __init__(self, machines: Machines, history: History, chance: random.Random, coming: Iterator[str]) -> None:
+        self.done: Counter[str] = Counter()
+        self._machines, self._history, self._chance, self._coming = machines, history, chance, coming
+        self._deeds = Deeds(machines, history, chance)
+        self._undo: list[tuple[float, int, Callable[[], Begun | None]]] = []
+        self._numbers = itertools.count()
+
+    def run(self, seconds: float) -> list[Violation]:
+        """Let things go wrong for so long, and put all right again; returns what the audit found meanwhile."""
+        found: list[Violation] = []
+        begun = time.monotonic()
+        next_deed, next_audit = begun + FIRST_S, begun + AUDIT_S
+        while (now := time.monotonic()) < begun + seconds:
+            self._put_right(now)
+            if now >= next_deed:
+                self._do(next(self._coming))
+                next_deed = time.monotonic() + self._chance.expovariate(1 / EVERY_S)
+            if now >= next_audit:
+                found += check_audit(self._machines, self._history)
+                next_audit = time.monotonic() + AUDIT_S
+            found += unexpected_ends(self._machines)
+            time.sleep(POLL_S)
+        while self._undo:
+            self._put_right(NEVER_S)
+            time.sleep(POLL_S)
+        return found
+
+    def _do(self, name: str) -> None:
+        self.done[name] += 1
+        self._note(getattr(self._deeds, name)())
+
+    def _note(self, begun: Begun | None) -> None:
+        if begun is not None:
+            heapq.heappush(self._undo, (time.monotonic() + begun.seconds, next(self._numbers), begun.undo))
+
+    def _put_right(self, until: float) -> None:
+        due = []
+        while self._undo and self._undo[0][0] <= until:
+            due.append(heapq.heappop(self._undo)[2])
+        for undo in due:
+            self._note(undo())
+
+
+def check_audit(machines: Machines, history: History) -> list[Violation]:
+    """The audit, while all goes on; a Redis that does not answer has nothing to say."""
+    try:
+        with machines.client(socket_timeout=5) as redis:
+            findings = audit(redis)
+    except (RedisError, NotifierError):
+        return []
+    return [Violation("audit", history.add(f"the audit finds: {finding}"), finding) for finding in findings]
+
+
+def unexpected_ends(machines: Machines) -> Iterator[Violation]:
+    """Workers that ended by themselves."""
+    for worker in machines.workers:
+        if worker.died_us is None and worker.reap() and worker.ended_by is None:
+            last = worker.log.read_text(encoding="utf-8", errors="replace")[-1500:]
+            yield Violation("nothing breaks", worker.died_us or 0, f"{worker.name} ended by itself: {last}")
+        elif worker.died_us is None and worker.ended_by == "SIGTERM":
+            worker.reap()
+
+
+def drain(machines: Machines, count: int, traffic: Traffic) -> float:
+    """Wait until all has ended, or may not take longer; returns the seconds."""
+    begun = time.monotonic()
+    with machines.client() as redis:
+        while time.monotonic() < begun + CALM_S:
+            stats = _stats(redis)
+            requeued = sum(len(one.requeued) for one in traffic.accepted)
+            left = any(redis.exists(*KEYS_OF_WORK) for _ in (1,))
+            if sum(stats.get(word, 0) for word in TERMINAL) >= count + requeued or not left:
+                break
+            time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+KEYS_OF_WORK: Final = (
+    *(f"{name}:{lane}" for name in ("rq:queue", "rq:scheduled", "rq:wip") for lane in LANES),
+    "notifier:later",
+    "notifier:leases",
+)
+
+
+def _stats(redis: Any) -> dict[str, int]:
+    return {key.decode(): int(value) for key, value in redis.hgetall("notifier:stats").items()}
+
+
+def at_rest(machines: Machines, history: History) -> list[Violation]:
+    """What must be true when nothing goes wrong any more: the audit, no work left, and all follow the same rates."""
+    found = list(unexpected_ends(machines))
+    with machines.client() as redis:
+        found += check_audit(machines, history)
+        left = [key.decode(errors="replace") for pattern in WORK for key in redis.scan_iter(pattern)]
+        if left:
+            found.append(Violation("nothing is left", history.add(f"left in Redis: {left}"), f"left: {left}"))
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            _, all_of_them = followers(redis)
+            living = {worker.name for worker in machines.running}
+            versions = {one.name: one.version for one in all_of_them if one.name in living}
+            if len(set(versions.values())) == 1 and versions.keys() == living:
+                return found
+            time.sleep(0.2)
+    found.append(Violation("rates are live", history.add("the workers disagree"), f"versions at the end: {versions}"))
+    return found
+
+
+def gather(machines: Machines, history: History, traffic: Traffic) -> tuple[Facts, list[Violation]]:
+    """All that the run is judged by, and the rates that were taken up though nobody had written them."""
+    arrivals: list[Arrival] = []
+    for platform in machines.providers:
+        # What is refused for its credentials has not been read.
+        arrivals += [a for a in WireLog.read(machines.folder / f"{platform}.jsonl") if "n" in a.data]
+    log = [{**line, "worker": worker.name} for worker in machines.workers for line in worker.lines()]
+    redis = connect(machines.settings)
+    with Notifier(redis, machines.settings) as notifier:
+        states = {}
+        for one in traffic.accepted:
+            status = notifier.status(one.job_id)
+            states[one.number] = None if status is None else status.state
+        stats = _stats(redis)
+    rules, strange = machines.rules()
+    facts = Facts(traffic.accepted, arrivals, rules, history.troubles, log, states, stats)
+    return facts, [Violation("rates are live", at_us, text) for at_us, text in strange]
+
+
+def main() -> int:
+    """Run, print the history and what came of it; returns 1 where a law did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--leave-out", nargs="*", choices=list(WEIGHTS), default=[], metavar="DEED")
+    parser.add_argument("--quiet", action="store_true", help="no history")
+    parser.add_argument("--stories", type=int, default=5, help="how many violations are told")
+    options = parser.parse_args()
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    verdict = run(seed, options.seconds, leave_out=set(options.leave_out), echo=not options.quiet)
+    print(f"\n{verdict.summary()}")  # noqa: T201 - what was asked for
+    if verdict.violations:
+        print(f"\n{verdict.stories(options.stories)}")  # noqa: T201
+        print("\nThe laws did not hold.")  # noqa: T201
+        return 1
+    print("The laws held.")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -277,9 +277,10 @@ class Engine:
     async def _wait(self) -> None:
         wake = self._watch.wake
         away_s = self._circuits.away_s()
-        if away_s and self._watch.kept:
+        room = self._room()
+        if not room and self._watch.kept:  # somebody idle shall look meanwhile
             await self._watch.call()
-        if self.suspended or not self._room():
+        if self.suspended or not room:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
             wake.clear()

@@ -1,9 +1,9 @@
-"""The watch: of all idle workers one waits for what comes next; the others wait to be called.
+"""Idle workers: of those that serve the same lanes one, the leader, waits for what comes next; the others wait for it.
 
-The worker on watch listens on the lanes for a push, on the nudge for something that fell due earlier than it
-knew, and on its own timer for the next gate: Redis's timeouts are too coarse for that. So a job that arrives
-among two dozen idle workers wakes one of them, and so does a gate. Who has more to do than it can hold calls
-for relief: one more worker wakes, looks, and takes the watch. A watch whose keeper died lapses.
+The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
+timer for the next gate: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
+wakes one of them, and so does a gate. A leader that has more to do than it can hold hands over: one more worker wakes,
+looks, and leads. The lead of a worker that died lapses.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from notifier.limiter import lines
 from notifier.limiter.scripts import run_async
 
 LAPSE_MS: Final = 2_500
-LONGEST_S: Final = 1.0  # between two looks of the worker on watch: bounds what a lost nudge can cost
+LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
 LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
 
 
 class Watch:
-    """One worker's part in the watch."""
+    """One worker's part in this. kept: whether it is the leader."""
 
     def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str]) -> None:
         """blocking: an asyncio client for calls that block up to LISTEN_S; redis: the one for all else."""
         self._redis = redis
         self._blocking = blocking
         self._worker = worker
+        self._lanes = lanes
+        self._keys = lines.leader_keys(lanes)
         self._queues = [f"rq:queue:{lane}" for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
@@ -40,21 +42,21 @@ class Watch:
     async def wait(self, due_in_s: float | None) -> None:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
 
-        Returns as soon as `wake` is set, which is then cleared; and at once after taking the watch, because what
-        was known before may be old: from the next look on, whoever makes something due earlier nudges.
+        Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
+        was known before may be old: from the next look on, whoever makes something due earlier wakes it.
         """
         if not self.wake.is_set():
             kept_before = self.kept
-            self.kept = await run_async(self._redis, lines.watch(self._worker, lapse_ms=LAPSE_MS))
+            self.kept = await run_async(self._redis, lines.watch(self._worker, self._lanes, lapse_ms=LAPSE_MS))
             if self.kept and not kept_before:
                 return
             if self.kept:
                 for queue in self._queues:
                     self._listen(queue, self._pushed)
-                self._listen("notifier:nudge", self._called)
+                self._listen(self._keys.wake, self._called)
                 timeout = LONGEST_S if due_in_s is None else min(LONGEST_S, due_in_s)
             else:
-                self._listen("notifier:relief", self._called)
+                self._listen(self._keys.handover, self._called)
                 timeout = LISTEN_S
             self._waits = True
             with contextlib.suppress(TimeoutError):
@@ -63,12 +65,12 @@ class Watch:
         self.wake.clear()
 
     async def call(self) -> None:
-        """Call for relief: another idle worker looks for work and takes the watch."""
+        """Hand over: another idle worker of these lanes looks for work and leads."""
         self.kept = False
-        await run_async(self._redis, lines.relieve(self._worker))
+        await run_async(self._redis, lines.relieve(self._worker, self._lanes))
 
     async def close(self) -> None:
-        """Leave the watch to another."""
+        """Leave the lead to another."""
         for task in self._listening.values():
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)

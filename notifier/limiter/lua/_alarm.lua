@@ -1,11 +1,33 @@
--- One idle worker keeps watch for all: it sleeps until notifier:alarm (µs), the next thing that falls due.
--- Whoever makes something due earlier moves the alarm and nudges the watch through the list notifier:nudge.
--- Without a watch there is no alarm, and no nudge: busy workers look by themselves.
-local function alarm(at)
-  local set = redis.call('GET', 'notifier:alarm')
-  if set and at < tonumber(set) then
-    redis.call('SET', 'notifier:alarm', text(at), 'KEEPTTL')
-    redis.call('DEL', 'notifier:nudge')
-    redis.call('RPUSH', 'notifier:nudge', '1')
+-- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due there.
+--   notifier:leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
+--   notifier:leader:<lanes>  string: its name; notifier:wake:<lanes>: the list on which it is woken
+-- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
+-- idle leader are not in the hash: busy workers look by themselves.
+local known_leaders -- {lanes, µs, …}, read once in a call
+local function idle_leaders()
+  known_leaders = known_leaders or redis.call('HGETALL', 'notifier:leaders')
+  return known_leaders
+end
+
+local function serves(lanes, lane) return string.find(',' .. lanes .. ',', ',' .. lane .. ',', 1, true) ~= nil end
+
+-- alarm: something falls due at µs `at`; in `lane`, or where that is nil for whoever looks first.
+local function alarm(at, lane)
+  local leaders = idle_leaders()
+  for i = 1, #leaders, 2 do
+    local lanes = leaders[i]
+    if at < tonumber(leaders[i + 1]) and (not lane or serves(lanes, lane)) then
+      leaders[i + 1] = text(at)
+      redis.call('HSET', 'notifier:leaders', lanes, leaders[i + 1])
+      redis.call('DEL', 'notifier:wake:' .. lanes)
+      redis.call('RPUSH', 'notifier:wake:' .. lanes, '1')
+    end
   end
+end
+
+-- lanes_of_leader: how the lanes that a worker serves are named above.
+local function lanes_of_leader(lanes)
+  local sorted = {unpack(lanes)}
+  table.sort(sorted)
+  return table.concat(sorted, ',')
 end

@@ -29,7 +29,7 @@ end
 local function ensure_gate(user, lane, now)
   if has_gate(user, lane) then return end
   redis.call('ZADD', 'notifier:gates:' .. lane, text(now), user)
-  alarm(now)
+  alarm(now, lane)
 end
 
 -- date_permit: a permit that is in flight no longer may have been used until now, and no later.

@@ -10,7 +10,7 @@ local function leave_line(now, user, category, id, collapse_id)
   if collapse_id then forget_newcomer(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', lines_key(user), category)
-  if lane and redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now) end
+  if lane and redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now, lane) end
   return true
 end
 

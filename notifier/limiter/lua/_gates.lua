@@ -70,12 +70,56 @@ local function expect(id, at)
   return job[2] and tonumber(job[2])
 end
 
+-- sign_of: 1 where the most urgent lane goes first; every eighth send of a user who waits in several lanes goes the other
+-- way round, so that the lower lanes do not starve. turn: the user's #turn.
+local EVERY = 8
+local function sign_of(turn) return (turn or 0) % EVERY == EVERY - 1 and -1 or 1 end
+
+local YIELD = 1000000 -- µs; an idle leader looks as often by itself
+local LANE_RANK = {urgent = 1, default = 2, bulk = 3}
+
+local function goes_before(lane, other, sign)
+  local rank, of_other = LANE_RANK[lane] or 4, LANE_RANK[other] or 4
+  if rank ~= of_other then return rank * sign < of_other * sign end
+  return lane < other
+end
+
+-- leads_alone: whether an idle leader of `lane` does not serve `other`.
+local function leads_alone(lane, other)
+  local leaders = idle_leaders()
+  for i = 1, #leaders, 2 do
+    if serves(leaders[i], lane) and not serves(leaders[i], other) then return true end
+  end
+  return false
+end
+
+-- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers that
+-- serve different lanes one is to look then: the others let it go first, and look only if it does not.
+local function yield(gates, now, turn)
+  local first, sign = {}, nil
+  for lane, at in pairs(gates) do
+    if at > now then
+      sign = sign or sign_of(turn)
+      if not first[at] or goes_before(lane, first[at], sign) then first[at] = lane end
+    end
+  end
+  for lane, at in pairs(gates) do
+    local before = first[at]
+    if before and before ~= lane and leads_alone(before, lane) then gates[lane] = at + YIELD end
+  end
+end
+
+local gates_due = {} -- lane -> the earliest gate that was set here
+local function wake_for_gates()
+  for lane, at in pairs(gates_due) do alarm(at, lane) end
+end
+
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
 -- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
--- parked: what the head waits for without a gate, save that of its expiry}.
--- Returns the earliest of all, and the gates by lane.
-local function set_gates(user, lines, now)
-  local gates, earliest = {}, nil
+-- parked: what the head waits for without a gate, save that of its expiry}. turn: the user's #turn, or nil.
+-- Returns the gates by lane. The caller is to call *wake_for_gates* in the end.
+local function set_gates(user, lines, now, turn)
+  local gates = {}
   for _, line in ipairs(lines) do
     local at = math.max(line.at, now)
     if line.parked then
@@ -87,9 +131,10 @@ local function set_gates(user, lines, now)
     end
     if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end
   end
+  if next(gates, (next(gates))) then yield(gates, now, turn) end
   for lane, at in pairs(gates) do
     redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)
-    if not earliest or at < earliest then earliest = at end
+    gates_due[lane] = math.min(gates_due[lane] or math.huge, at)
   end
-  return earliest, gates
+  return gates
 end

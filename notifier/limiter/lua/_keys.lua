@@ -18,7 +18,7 @@
 --   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users
---   notifier:alarm, notifier:nudge   string µs, list           see _alarm.lua
+--   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: idle leaders, see _alarm.lua
 --   notifier:moves, notifier:away:{user}, notifier:arrived:<shard>: users on their way between shards, see _fence.lua
 --   notifier:token:<name>            hash                      a provider's token that all workers share, see token.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in

@@ -1,14 +1,15 @@
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 
 local MOST_EXPIRES = 3155760000 -- a hundred years, in s
+local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 -- open_line: makes sure that the line of `category` is known, in the more urgent of its lane and `lane`. Returns the
 -- line's lane, and whether it is new there: then its user is to be looked at now, because the line's rules may admit
 -- what the user's gate does not know of.
-local function open_line(user, category, lane, rank)
+local function open_line(user, category, lane)
   local lines = lines_key(user)
   local standing = redis.call('HGET', lines, category)
-  if standing and (rank[standing] or 99) <= (rank[lane] or 99) then return standing, false end
+  if standing and (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', lines, category, lane)
   if not standing then return lane, true end
   -- Who looks at the user sets all the gates again; one of a lane that all lines have left would wake in vain.
@@ -64,7 +65,7 @@ end
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
 -- the user, the line's lane, and whether the line, or a head of which the gate knows nothing, is new: the caller looks
 -- at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place.
-local function line_up(now, id, rank, join)
+local function line_up(now, id, join)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
     'push_outcome', 'push_arriving')
@@ -93,7 +94,7 @@ local function line_up(now, id, rank, join)
     put_aside(now, id, user, category, origin, order)
     return nil
   end
-  local lane, fresh = open_line(user, category, origin, rank)
+  local lane, fresh = open_line(user, category, origin)
   if fresh then expected = seconds(now)
   elseif not expected then
     local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
@@ -107,7 +108,9 @@ local function line_up(now, id, rank, join)
   if not fresh and (unlike or deadline) and redis.call('ZRANK', line, id) == 0 then
     if unlike then fresh = true
     else -- A head that the gate does not know of may expire before the gate opens.
-      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(math.max(now, tonumber(deadline))), user)
+      local ends = math.max(now, tonumber(deadline))
+      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(ends), user)
+      alarm(ends, lane)
     end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled')

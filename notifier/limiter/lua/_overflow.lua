@@ -2,7 +2,6 @@
 -- somewhere, not what was once added up: in all the queues and RQ's scheduled jobs; of a user the lines, and
 -- notifier:arriving before them. What is in flight does not wait.
 local LANES = {'urgent', 'default', 'bulk'}
-local RANK = {urgent = 1, default = 2, bulk = 3}
 local MOST_GONE, MOST_OLDEST = 50, 10
 local waiting_in_all, looked_through = nil, {}
 

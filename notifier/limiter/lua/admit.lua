@@ -18,11 +18,11 @@ local rules = read_rules(ARGV[6])
 local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}
-local EVERY, TRIM_EVERY, MOST_EXPECTED = 8, 8, 100
+local TRIM_EVERY, MOST_EXPECTED = 8, 100
 local MOST_UNREAD = 25
 local to_expect = 400 -- in one call: the users behind are told when they are looked at again
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
-local earliest = math.huge -- of all the gates set here
+local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local emptied = {} -- the hashes of lines to be deleted
 
 local until_text = text(now + lease)
@@ -46,10 +46,10 @@ end
 -- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
 -- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
 local function lines_of(user, user_policy, fields)
-  local lines, turn, several = {}, 0, false
+  local lines, turn, several = {}, nil, false
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
-    if category == '#turn' then turn = tonumber(lane)
+    if category == '#turn' then turn = lane
     elseif category ~= '#pace' then
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
         policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
@@ -66,13 +66,13 @@ local function lines_of(user, user_policy, fields)
   end
   if #lines > 1 then
     for _, line in ipairs(lines) do line.order = tonumber(redis.call('ZSCORE', line.key, line.head)) end
-    local sign = (several and turn % EVERY == EVERY - 1) and -1 or 1
+    local sign = several and sign_of(turn) or 1
     table.sort(lines, function(a, b)
       if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
       return a.order < b.order
     end)
   end
-  return lines, several
+  return lines, several, turn
 end
 
 -- advance: line i has lost its head. Of a user's last line the whole hash of lines goes, in `visit`.
@@ -205,7 +205,7 @@ end
 
 local function visit(user, due_lane, index)
   local sent, policy = sent_key(user), rules.u[index + 1]
-  local lines, several = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
+  local lines, several, turn = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
@@ -236,7 +236,7 @@ local function visit(user, due_lane, index)
       for _, other in ipairs(lines) do other.at = nil end
       if several then
         redis.call('HINCRBY', lines_key(user), '#turn', 1)
-        lines, several = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
+        lines, several, turn = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
       end
       i = 1
     end
@@ -255,7 +255,7 @@ local function visit(user, due_lane, index)
     end
   end
   for category, n in pairs(flying) do take_off(user, category, worker, n, lease, until_text) end
-  local at, gates = set_gates(user, lines, now)
+  local gates = set_gates(user, lines, now, turn)
   for lane in pairs(lanes) do
     if not gates[lane] then gather('ZREM', 'notifier:gates:' .. lane, user) end
   end
@@ -268,7 +268,6 @@ local function visit(user, due_lane, index)
     if to_expect > 0 and redis.call('HSET', lines_key(user), '#pace', text(slowest)) == 1 then
       expect_all(lines, slowest)
     end
-    earliest = math.min(earliest, at or math.huge)
     if sends == 0 and #reply[4] == asked then reply[2] = reply[2] + 1 end
   end
 end
@@ -284,6 +283,7 @@ write_gathered()
 if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
 write_projects(now)
 alarm(earliest)
+wake_for_gates()
 redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 4)
 redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2])
 return reply

@@ -160,11 +160,11 @@ local function wait_on(j)
   end
   remove(j, 'notifier:later')
   if j.in_line and not j.order then redis.call('HSET', j.key, 'push_order', j.in_line) end
-  local _, _, lane, fresh = line_up(now, j.id, rank)
+  local _, _, lane, fresh = line_up(now, j.id)
   if not lane then return 'left: its meta is not as it must be' end
   if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), j.user) end
   ensure_gate(j.user, lane, now)
-  alarm(now)
+  alarm(now, lane)
   return j.in_line and 'kept in its line' or 'put back in its line'
 end
 

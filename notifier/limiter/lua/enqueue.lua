@@ -41,9 +41,9 @@ end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
-  local _, user, lane, fresh = line_up(now, id, RANK, join)
+  local _, user, lane, fresh = line_up(now, id, join)
   if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
-  alarm(now)
+  alarm(now, lane)
 end
 
 -- note_arriving: by the job's own time, so that those of next week do not hide from *forget_gone* who is gone.

@@ -1,6 +1,6 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
---      4 '1' if the caller keeps watch: leaves the alarm at the next thing due
+--      4 '1' if the caller is an idle leader: notes until when it sleeps, see _alarm.lua
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default'
 --      7 keep_failed s
@@ -52,6 +52,13 @@ local function name(user, lane, among, at)
   of_lane[#of_lane + 1] = user
 end
 
+-- look_at: by the caller, if it serves the lane; else by whoever does.
+local function look_at(user, lane, among)
+  if rank[lane] then return name(user, lane, among, now) end
+  redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user)
+  alarm(now, lane)
+end
+
 local function hold(id) -- leases a job that is none of ours to the caller
   local permit = text(redis.call('INCR', 'notifier:seq'))
   redis.call('HSET', job_key(id), 'push_permit', permit)
@@ -79,11 +86,10 @@ end
 
 local function place(id)
   full = false
-  local what, user, lane, is_new = line_up(now, id, rank, join)
+  local what, user, lane, is_new = line_up(now, id, join)
   is_new = is_new or full
   if what == 'stock' then hold(id) end
-  if is_new and rank[lane] then name(user, lane, fresh, now)
-  elseif is_new then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+  if is_new then look_at(user, lane, fresh) end
 end
 
 -- Neither the dead nor what falls due keep back what arrives: each of them takes half of the room that is left.
@@ -131,11 +137,7 @@ local function let_go(member)
     return
   end
   for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
-    if standing == lane then
-      if rank[lane] then name(user, lane, due, now)
-      else redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
-      return
-    end
+    if standing == lane then return look_at(user, lane, due) end
   end
 end
 
@@ -204,6 +206,11 @@ first('notifier:later')
 first('notifier:leases')
 for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
 if on_watch then
-  redis.call('SET', 'notifier:alarm', text(next_due or now + 3600000000), 'PX', 5000)
+  local own, leaders = lanes_of_leader(lanes), idle_leaders()
+  redis.call('HSET', 'notifier:leaders', own, text(next_due or now + 3600000000))
+  for i = 1, #leaders, 2 do
+    local gone = leaders[i] ~= own and redis.call('EXISTS', 'notifier:leader:' .. leaders[i]) == 0
+    if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
+  end
 end
 return {now, next_due or -1, users, stock, taken, shut}

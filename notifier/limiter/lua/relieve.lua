@@ -1,8 +1,11 @@
--- relieve: gives the watch up, if it is the caller's, and wakes one idle worker to take it or to help.
--- KEYS 1 notifier:watch  2 notifier:relief   list, one token; idle workers wait on it
--- ARGV 1 the caller's name
+-- relieve: gives up the lead, if it is the caller's, and wakes one idle worker of the same lanes to take it or to help.
+-- KEYS 1 notifier:leader:<lanes>  2 notifier:handover:<lanes>   list, one token; idle workers wait on it
+-- ARGV 1 the caller's name  2 <lanes>
 -- returns 1
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1], 'notifier:alarm') end
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('HDEL', 'notifier:leaders', ARGV[2])
+end
 redis.call('DEL', KEYS[2])
 redis.call('RPUSH', KEYS[2], '1')
 return 1

@@ -11,5 +11,5 @@ for i = 1, #found[2], 2 do
     moved = moved + 1
   end
 end
-if moved > 0 then alarm(now) end
+if moved > 0 then alarm(now, ARGV[2]) end
 return {found[1], moved}

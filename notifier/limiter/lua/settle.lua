@@ -19,7 +19,7 @@ local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
-local earliest = math.huge -- of all that is set here to fall due
+local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local finished = {} -- the jobs to be deleted
 
 local function count(user, word)
@@ -80,9 +80,11 @@ local function back(id, key, origin, state, wait, answered)
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
   if state == 'line' then
     -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
-    local what, user, lane = line_up(now, id, {})
-    if what == 'lined' then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', now_text, user) end
-    earliest = now
+    local what, user, lane = line_up(now, id)
+    if what == 'lined' then
+      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', now_text, user)
+      alarm(now, lane)
+    end
     return
   end
   redis.call('HSET', key, 'status', 'scheduled')
@@ -137,9 +139,10 @@ if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
 for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))
-  local lines = {}
+  local lines, turn = {}, nil
   local user_next = {}
   for i = 1, #fields, 2 do
+    if fields[i] == '#turn' then turn = fields[i + 1] end
     local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
     if head then
       local line = {category = fields[i], lane = fields[i + 1], head = head, policy = policy_of(rules, fields[i]),
@@ -154,10 +157,11 @@ for _, user in ipairs(order) do
       lines[#lines + 1] = line
     end
   end
-  earliest = math.min(earliest, set_gates(user, lines, now) or math.huge)
+  set_gates(user, lines, now, turn)
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', 'notifier:stats', word, n) end
 alarm(earliest)
+wake_for_gates()
 
 if keep_delivered > 0 then
   local old = redis.call('ZRANGEBYSCORE', 'notifier:delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)

@@ -1,0 +1,242 @@
+"""Law 3 where workers serve different lanes: any split of the lanes over workers is as fast as none.
+
+What costs time is counted: who wakes up, and who looks in vain. The milliseconds are measured by `make bench`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+import redis.asyncio
+from redis import Redis
+
+from benchmarks.fleet import broken_rules, notification, sends, start_fleet
+from benchmarks.harness import await_workers, total
+from notifier.embedded import EmbeddedRedis
+from notifier.limiter import lines
+from notifier.limiter.lines import Job, Leased, Named, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies
+from notifier.policy import Category, Policy
+from workers import watch
+from workers.watch import Watch
+
+S = 1_000_000
+LEASE_US = 30 * S
+START = 1_700_000_000 * S
+LANES = ("urgent", "default", "bulk")
+SPLITS = [
+    (LANES,),
+    (("urgent",), ("default",), ("bulk",)),
+    (("urgent", "default"), ("bulk",)),
+    (("urgent",), ("bulk", "default")),
+]
+GAP_US = 30_000
+CATEGORIES = {"chat": Category("chat", "urgent"), "default": Category("default"), "news": Category("news", "bulk")}
+RULES = RuleTable(Policies(Policy(gap_us=GAP_US), categories=CATEGORIES))
+
+
+def job(job_id: str, category: Category, user: str = "ann") -> Job:
+    meta = json.dumps({"user": user, "category": category.name}).encode()
+    return Job(job_id, category.lane, b"data", meta)
+
+
+def delivered(leased: Leased) -> Settlement:
+    fields = (leased.job_id, leased.permit, leased.user, leased.category)
+    return Settlement(*fields, reached=True, state="delivered", word="delivered")
+
+
+@dataclass
+class Idle:
+    """A worker that does nothing until it is woken: by its own timer, a push to one of its queues, or a call."""
+
+    name: str
+    lanes: tuple[str, ...]
+    due_us: int | None = START
+    wake_ups: int = 0
+    leased: list[Leased] = field(default_factory=list)
+
+    @property
+    def wake_list(self) -> str:
+        return lines.leader_keys(self.lanes).wake
+
+
+@dataclass
+class Simulated:
+    """Idle workers on a clock of the test's: a message takes no time, and nobody looks who was not woken."""
+
+    redis: Redis
+    idle: list[Idle]
+    now: int = START
+    arrived: list[tuple[int, str]] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def enqueue(self, count: int) -> None:
+        categories = list(CATEGORIES.values())
+        jobs = [job(f"job{n:03}", categories[n % 3]) for n in range(count)]
+        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+
+    def look(self, worker: Idle) -> None:
+        """What an engine does when it is woken: pull and admit, and settle at once, until there is nothing more."""
+        worker.wake_ups += 1
+        moved = True
+        while moved:
+            run(self.redis, lines.watch(worker.name, worker.lanes, lapse_ms=60_000))
+            pulled = run(
+                self.redis,
+                lines.pull(
+                    most=50,
+                    lease_us=LEASE_US,
+                    on_watch=True,
+                    lanes=worker.lanes,
+                    worker=worker.name,
+                    clock=str(self.now),
+                ),
+            )
+            worker.due_us = pulled.next_us
+            moved = bool(pulled.users or pulled.taken)
+            if pulled.users:
+                self.admit(worker, pulled.users)
+
+    def admit(self, worker: Idle, users: list[Named]) -> None:
+        call = lines.admit(
+            users,
+            RULES,
+            most=50,
+            lease_us=LEASE_US,
+            worker=worker.name,
+            lanes=worker.lanes,
+            clock=str(self.now),
+        )
+        admitted = run(self.redis, call)
+        self.seen["looks"] += admitted.looks
+        self.seen["dispatches"] += len(admitted.leased)
+        self.arrived += [(self.now, leased.job_id) for leased in admitted.leased]
+        if admitted.leased:
+            self.settle(worker, [delivered(leased) for leased in admitted.leased])
+
+    def settle(self, worker: Idle, done: list[Settlement]) -> None:
+        call = lines.settle(
+            done,
+            RULES,
+            worker=worker.name,
+            keep_failed_us=S,
+            keep_delivered_us=S,
+            keep_feedback_us=S,
+            clock=str(self.now),
+        )
+        run(self.redis, call)
+
+    def step(self) -> None:
+        """Wake whoever is called or has something in the queue; nobody there: on to the next timer."""
+        woken = [worker for worker in self.idle if self.called(worker)]
+        if not woken:
+            self.now = max(self.now, min(worker.due_us for worker in self.idle if worker.due_us is not None))
+            woken = [worker for worker in self.idle if worker.due_us is not None and worker.due_us <= self.now]
+        for worker in woken:
+            self.look(worker)
+
+    def called(self, worker: Idle) -> bool:
+        called = self.redis.delete(worker.wake_list) == 1
+        return called or any(self.redis.llen(f"rq:queue:{lane}") for lane in worker.lanes)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_any_split_of_the_lanes_is_as_fast_as_none(redis: Redis, split: tuple[tuple[str, ...], ...]) -> None:
+    """60 of one user in three lanes under one gap: 60 dispatches at the ideal moments, and nobody looks in vain."""
+    fleet = Simulated(redis, [Idle(f"w{n}", lanes) for n, lanes in enumerate(split)])
+    fleet.step()
+    fleet.enqueue(60)
+    while len(fleet.arrived) < 60:
+        fleet.step()
+    assert [at - fleet.arrived[0][0] for at, _ in fleet.arrived] == [n * GAP_US for n in range(60)]
+    assert fleet.seen["dispatches"] == 60
+    assert fleet.seen["looks"] <= 3 * len(split)
+    assert sum(worker.wake_ups for worker in fleet.idle) <= 3 * 60
+
+
+def test_a_lane_goes_on_when_the_leader_of_a_more_urgent_one_does_not_look(redis: Redis) -> None:
+    """Who lets an urgent head go first waits a second for it at most: its worker may have died."""
+    fleet = Simulated(redis, [Idle("w0", ("urgent",)), Idle("w1", ("default",))])
+    fleet.step()
+    fleet.enqueue(6)
+    fleet.step()
+    fleet.idle.pop(0)
+    while not any(job_id == "job004" for _, job_id in fleet.arrived):
+        fleet.step()
+    moments = [at for at, _ in fleet.arrived]
+    assert max(after - before for before, after in pairwise(moments)) <= S + GAP_US
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle workers that look by themselves once a minute: within a test they look when they are woken, or never."""
+    monkeypatch.setattr(watch, "LONGEST_S", 60.0)
+    monkeypatch.setattr(watch, "LAPSE_MS", 60_000)
+
+
+class Waiting:
+    """A worker for each of these sets of lanes, past its first look, that waits."""
+
+    def __init__(self, server: EmbeddedRedis, split: Sequence[tuple[str, ...]]) -> None:
+        self.split = split
+        self.client = redis.asyncio.Redis.from_url(server.url)
+        blocking = [redis.asyncio.Redis.from_url(server.url) for _ in split]
+        self.all = [Watch(blocking[n], self.client, f"w{n}", lanes) for n, lanes in enumerate(split)]
+
+    async def woken_by(self, *push: str) -> list[tuple[str, ...]]:
+        """Which of them wake when this is pushed."""
+        for one in self.all:
+            await one.wait(None)  # takes the lead
+        waits = [asyncio.create_task(one.wait(None)) for one in self.all]
+        await self.client.rpush(*push)
+        await asyncio.wait(waits, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        woken = [lanes for lanes, wait in zip(self.split, waits, strict=True) if wait.done()]
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        for one in self.all:
+            await one.close()
+        await self.client.aclose()
+        return woken
+
+
+@pytest.mark.usefixtures("patient", "redis")
+@pytest.mark.parametrize("lane", LANES)
+def test_a_push_wakes_the_one_who_serves_its_lane(redis_server: EmbeddedRedis, lane: str) -> None:
+    """One idle worker for each lane: a job wakes its lane's, at once, and no other."""
+
+    async def woken() -> list[tuple[str, ...]]:
+        return await Waiting(redis_server, [("urgent",), ("default",), ("bulk",)]).woken_by(f"rq:queue:{lane}", "job")
+
+    assert asyncio.run(woken()) == [(lane,)]
+
+
+def test_a_backlog_in_three_lanes_of_three_workers_holds_every_law() -> None:
+    """Each message costs one dispatch, in order and with the gap kept at the wire, where each worker serves one lane."""
+    kinds = list(CATEGORIES)
+    rates = {"user": {"gap": "30ms"}, "categories": {name: {"lane": c.lane} for name, c in CATEGORIES.items()}}
+    of = {n: ("ann", kinds[n % 3]) for n in range(60)}
+    with start_fleet(rates, workers=0) as fleet:
+        for lane in LANES:
+            fleet.start_worker(("-m", "workers", lane))
+        await_workers(fleet.redis, 3)
+        with fleet.notifier() as notifier:
+            notifier.send_many(notification(user, n, category) for n, (user, category) in of.items())
+        fleet.await_ended(len(of))
+        arrived = sends(fleet.arrivals(), of)
+        broken = broken_rules(fleet, arrived)
+        looked = total(fleet.redis, "looked")
+    assert broken == []
+    for kind in kinds:
+        names = [int(send.name) for send in arrived if send.category == kind]
+        assert names == sorted(names)
+        assert len(names) == 20
+    assert looked <= 30

@@ -71,9 +71,9 @@ class RedisLimiter:
         return self._ask(user, rules, cost, take=False)
 
     def refund(self, permit: Permit) -> bool:
-        """See `Limiter.refund`."""
+        """See `Limiter.refund`. What waits in the user's lines is looked at again at once."""
         keys = _keys(permit.user, permit.category)
-        return bool(self._run(Call(script("refund"), keys, [permit.id, permit.cost], int)))
+        return bool(self._run(Call(script("refund"), keys, [self.clock, permit.id, permit.cost, permit.user], int)))
 
     def reset(self, user: str, *categories: str) -> int:
         """See `Limiter.reset`. What waits in the user's lines is looked at again at once."""

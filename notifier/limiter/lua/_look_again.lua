@@ -1,0 +1,11 @@
+-- look_again: what waits of a user's is looked at now, because its wait may be over. Who waits for a route goes on.
+local function look_again(now, user)
+  local lines = redis.call('HGETALL', lines_key(user))
+  for i = 1, #lines, 2 do
+    if lines[i]:sub(1, 1) ~= '#' then
+      redis.call('ZADD', 'notifier:gates:' .. lines[i + 1], 'XX', 'LT', text(now), user)
+      alarm(now, lines[i + 1])
+    end
+  end
+  return lines
+end

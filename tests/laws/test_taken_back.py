@@ -1,0 +1,77 @@
+"""Law 3: what a refund or a reset opens is used at once: who waits is looked at, and whoever serves the lane is woken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from redis import Redis
+
+from notifier.limiter import RedisLimiter, lines
+from notifier.limiter.lines import Admitted, Job
+from notifier.limiter.protocol import Permit
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies
+from notifier.policy import Category, Policy, Window
+
+S = 1_000_000
+NOW = 1_700_000_000 * S
+URGENT = ("urgent",)
+NEWS = Category("news", "urgent", Policy((Window(1, 40 * S),)))
+POLICIES = Policies(Policy((Window(1, 20 * S),)), categories={"news": NEWS})
+RULES = RuleTable(POLICIES)
+
+
+def look(redis: Redis, now: int) -> Admitted | None:
+    """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
+    run(redis, lines.watch("w", URGENT, lapse_ms=60_000))
+    pulled = run(redis, lines.pull(most=9, lease_us=30 * S, on_watch=True, lanes=URGENT, worker="w", clock=str(now)))
+    if not pulled.users:
+        return None
+    call = lines.admit(pulled.users, RULES, most=9, lease_us=30 * S, worker="w", lanes=URGENT, clock=str(now))
+    return run(redis, call)
+
+
+def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
+    """One of ann's waits, because the right to send to her was taken by another program."""
+    limiter = RedisLimiter(redis, clock=str(NOW))
+    permit = limiter.acquire("ann", POLICIES.rules("ann", "news"))
+    assert isinstance(permit, Permit)
+    job = Job("job", "urgent", b"data", json.dumps({"user": "ann", "category": "news"}).encode())
+    run(redis, lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    admitted = look(redis, NOW)
+    assert admitted is not None
+    assert admitted.leased == []
+    assert look(redis, NOW + S) is None
+    return limiter, permit
+
+
+@pytest.mark.parametrize("how", ["refund", "reset"])
+def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> None:
+    """19 s before the window would have opened the idle leader of the lane is woken, and sends."""
+    limiter, permit = wait_behind_a_permit(redis)
+    limiter.clock = str(NOW + S)
+    if how == "refund":
+        assert limiter.refund(permit)
+    else:
+        assert limiter.reset("ann") == 1
+    assert redis.lpop(lines.leader_keys(URGENT).wake) == b"1"
+    admitted = look(redis, NOW + S)
+    assert admitted is not None
+    assert [leased.job_id for leased in admitted.leased] == ["job"]
+
+
+def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
+    """A permit that was refunded before opens nothing; and who has nothing waiting is not noted."""
+    limiter, permit = wait_behind_a_permit(redis)
+    assert limiter.refund(permit)
+    look(redis, NOW + S)
+    redis.delete(lines.leader_keys(URGENT).wake)
+    assert not limiter.refund(permit)
+    assert not redis.exists(lines.leader_keys(URGENT).wake)
+    other = limiter.acquire("bob", Policy((Window(1, S),)))
+    assert isinstance(other, Permit)
+    assert limiter.refund(other)
+    assert redis.zscore("notifier:gates:urgent", "bob") is None
+    assert not redis.exists(lines.leader_keys(URGENT).wake)

@@ -220,7 +220,7 @@ def test_a_push_wakes_the_one_who_serves_its_lane(redis_server: EmbeddedRedis, l
 
 
 def test_a_backlog_in_three_lanes_of_three_workers_holds_every_law() -> None:
-    """Each message costs one dispatch, in order and with the gap kept at the wire, where each worker serves one lane."""
+    """At the wire: in order, with the gap kept, and hardly a look in vain, where each worker serves one lane."""
     kinds = list(CATEGORIES)
     rates = {"user": {"gap": "30ms"}, "categories": {name: {"lane": c.lane} for name, c in CATEGORIES.items()}}
     of = {n: ("ann", kinds[n % 3]) for n in range(60)}

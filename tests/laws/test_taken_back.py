@@ -1,4 +1,4 @@
-"""Law 3: what a refund or a reset opens is used at once: who waits is looked at, and whoever serves the lane is woken."""
+"""Law 3: what a refund or a reset opens is used at once: who waits is looked at, and the lane's leader is woken."""
 
 from __future__ import annotations
 

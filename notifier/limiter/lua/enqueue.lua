@@ -9,7 +9,7 @@
 --! include _clock _keys _alarm _newcomer _end _collapse _leaving _lineup
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), tonumber(ARGV[6])
-local reply, seen = {}, {}
+local reply, seen, MOST_OVER = {}, {}, 2
 local recording = redis.call('EXISTS', 'notifier:trace') == 1
 
 --! include _overflow
@@ -53,6 +53,17 @@ local function note_arriving(user, id, key, at)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
+-- own_time: the µs at which a job goes to its line that was accepted for `at`. Those for the same moment come one µs
+-- after the other, in the order in which they were accepted: `later` has no other order for them.
+local function own_time(at)
+  local same, moment = 'notifier:same_time', text(at)
+  local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
+  redis.call('ZADD', same, text(free + 1), moment)
+  local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MOST_OVER)
+  if #over > 0 then redis.call('ZREM', same, unpack(over)) end
+  return free
+end
+
 local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit)
   if dedupe ~= '' then
     local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
@@ -76,9 +87,10 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   if how == 'collapse' then
     take_place(id)
   elseif at then
-    redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(at), id)
-    redis.call('ZADD', 'notifier:later', at, id)
-    alarm(at)
+    local goes = own_time(at)
+    redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(goes), id)
+    redis.call('ZADD', 'notifier:later', text(goes), id)
+    alarm(goes)
   else
     redis.call('RPUSH', 'rq:queue:' .. lane, id)
   end

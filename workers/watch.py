@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.limiter import lines
+from notifier.limiter import leaders
 from notifier.limiter.scripts import run_async
 
 LAPSE_MS: Final = 2_500
@@ -32,7 +32,7 @@ class Watch:
         self._blocking = blocking
         self._worker = worker
         self._lanes = lanes
-        self._keys = lines.leader_keys(lanes)
+        self._keys = leaders.leader_keys(lanes)
         self._queues = [f"rq:queue:{lane}" for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
@@ -47,7 +47,7 @@ class Watch:
         """
         if not self.wake.is_set():
             kept_before = self.kept
-            self.kept = await run_async(self._redis, lines.watch(self._worker, self._lanes, lapse_ms=LAPSE_MS))
+            self.kept = await run_async(self._redis, leaders.watch(self._worker, self._lanes, lapse_ms=LAPSE_MS))
             if self.kept and not kept_before:
                 return
             if self.kept:
@@ -67,7 +67,7 @@ class Watch:
     async def call(self) -> None:
         """Hand over: another idle worker of these lanes looks for work and leads."""
         self.kept = False
-        await run_async(self._redis, lines.relieve(self._worker, self._lanes))
+        await run_async(self._redis, leaders.relieve(self._worker, self._lanes))
 
     async def close(self) -> None:
         """Leave the lead to another."""

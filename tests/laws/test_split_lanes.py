@@ -19,7 +19,7 @@ from redis import Redis
 from benchmarks.fleet import broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_workers, total
 from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
+from notifier.limiter import leaders, lines
 from notifier.limiter.lines import Job, Leased, Named, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
@@ -65,7 +65,7 @@ class Idle:
 
     @property
     def wake_list(self) -> str:
-        return lines.leader_keys(self.lanes).wake
+        return leaders.leader_keys(self.lanes).wake
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Simulated:
         worker.wake_ups += 1
         moved = True
         while moved:
-            run(self.redis, lines.watch(worker.name, worker.lanes, lapse_ms=60_000))
+            run(self.redis, leaders.watch(worker.name, worker.lanes, lapse_ms=60_000))
             pulled = run(
                 self.redis,
                 lines.pull(

@@ -7,7 +7,7 @@ import json
 import pytest
 from redis import Redis
 
-from notifier.limiter import RedisLimiter, lines
+from notifier.limiter import RedisLimiter, leaders, lines
 from notifier.limiter.lines import Admitted, Job
 from notifier.limiter.protocol import Permit
 from notifier.limiter.rule_table import RuleTable
@@ -25,7 +25,7 @@ RULES = RuleTable(POLICIES)
 
 def look(redis: Redis, now: int) -> Admitted | None:
     """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
-    run(redis, lines.watch("w", URGENT, lapse_ms=60_000))
+    run(redis, leaders.watch("w", URGENT, lapse_ms=60_000))
     pulled = run(redis, lines.pull(most=9, lease_us=30 * S, on_watch=True, lanes=URGENT, worker="w", clock=str(now)))
     if not pulled.users:
         return None
@@ -56,7 +56,7 @@ def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> N
         assert limiter.refund(permit)
     else:
         assert limiter.reset("ann") == 1
-    assert redis.lpop(lines.leader_keys(URGENT).wake) == b"1"
+    assert redis.lpop(leaders.leader_keys(URGENT).wake) == b"1"
     admitted = look(redis, NOW + S)
     assert admitted is not None
     assert [leased.job_id for leased in admitted.leased] == ["job"]
@@ -67,11 +67,11 @@ def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
     limiter, permit = wait_behind_a_permit(redis)
     assert limiter.refund(permit)
     look(redis, NOW + S)
-    redis.delete(lines.leader_keys(URGENT).wake)
+    redis.delete(leaders.leader_keys(URGENT).wake)
     assert not limiter.refund(permit)
-    assert not redis.exists(lines.leader_keys(URGENT).wake)
+    assert not redis.exists(leaders.leader_keys(URGENT).wake)
     other = limiter.acquire("bob", Policy((Window(1, S),)))
     assert isinstance(other, Permit)
     assert limiter.refund(other)
     assert redis.zscore("notifier:gates:urgent", "bob") is None
-    assert not redis.exists(lines.leader_keys(URGENT).wake)
+    assert not redis.exists(leaders.leader_keys(URGENT).wake)

@@ -6,7 +6,7 @@ STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 # Laws and acceptance measure time: their tests have the machine to themselves.
-SIDE_BY_SIDE := tests/unit tests/contract tests/property tests/integration tests/faults tests/nemesis
+SIDE_BY_SIDE := tests/unit tests/contract tests/property tests/integration tests/faults tests/nemesis tests/hostile
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.providers.http2.headers import HeaderEncoder, literal, repeated
-from notifier.providers.http2.lean import LeanH2
+from notifier.providers.http2.lean import MAX_HEADERS_BYTES, LeanH2
 
 UNCHECKED = {
     "header_encoding": None,
@@ -32,6 +32,8 @@ class Plain(H2Connection):
 
     def __init__(self) -> None:
         super().__init__(H2Configuration(client_side=True, **UNCHECKED))
+        self.local_settings = LeanH2().local_settings
+        self.decoder.max_header_list_size = MAX_HEADERS_BYTES
         self.encoder = HeaderEncoder()
 
     def open_request(self, stream_id, headers) -> None:

@@ -12,6 +12,7 @@ import structlog
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.http2.connection import Connection
 from notifier.providers.http2.requests import Request, Result, Waiting
+from notifier.providers.http2.wire import Said
 
 if TYPE_CHECKING:
     import ssl
@@ -38,6 +39,7 @@ class Channel:
         self._connection: Connection | None = None
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
+        self._said = Said()
         self._failures = 0
         self._not_before = 0.0  # no connection is begun earlier; on the loop's clock
         self._closed = False
@@ -81,7 +83,7 @@ class Channel:
             if late:
                 for connection in living:
                     connection.abort()
-                await asyncio.wait(late)
+                await asyncio.wait(late, timeout=GOODBYE_S)
 
     # Time.
 
@@ -101,6 +103,8 @@ class Channel:
         else:
             self._waiting.pop(request, None)
             request.lose(reason)
+            if self._connection is not None and reason == "Timeout":
+                self._connection.note_unanswered()
 
     # The connection.
 
@@ -120,7 +124,12 @@ class Channel:
         try:
             async with asyncio.timeout(self._timeout_s):
                 _, connection = await loop.create_connection(
-                    self._new_connection, self._host, self._port, ssl=self._tls, server_hostname=self._host
+                    self._new_connection,
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host,
+                    ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
                 )
         except OSError as error:  # TLS errors and timeouts are among them
             self._back_off(type(error).__name__, str(error))
@@ -144,7 +153,13 @@ class Channel:
             self._replace()
 
     def _new_connection(self) -> Connection:
-        return Connection(self._waiting, ping_timeout_s=self._timeout_s, on_retire=self._on_retire, on_end=self._on_end)
+        return Connection(
+            self._waiting,
+            ping_timeout_s=self._timeout_s,
+            on_retire=self._on_retire,
+            on_end=self._on_end,
+            said=self._said,
+        )
 
     def _on_retire(self, connection: Connection) -> None:
         if connection is not self._connection:

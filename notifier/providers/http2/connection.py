@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.http2.requests import Request, Response, Waiting
-from notifier.providers.http2.wire import Wire
+from notifier.providers.http2.requests import Request, Waiting
+from notifier.providers.http2.wire import Said, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
 RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
+MAX_UNANSWERED: Final = 3
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 
 
@@ -29,8 +30,9 @@ class Connection(Wire):
         ping_timeout_s: float,
         on_retire: Callable[[Connection], None],
         on_end: Callable[[Connection], None],
+        said: Said | None = None,
     ) -> None:
-        super().__init__(ping_timeout_s=ping_timeout_s)
+        super().__init__(ping_timeout_s=ping_timeout_s, said=said)
         self.answered = False
         self.retired = False
         self._waiting = waiting
@@ -39,6 +41,8 @@ class Connection(Wire):
         self._streams: dict[int, Request] = {}
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self._limit = 1  # until the server's SETTINGS say more
+        self._unanswered = 0  # requests, one after the other
+        self._said_goaway = False
         self._woken = False
 
     # What the channel calls.
@@ -53,15 +57,26 @@ class Connection(Wire):
 
     def give_up(self, request: Request, reason: str) -> None:
         """Reset the stream of a request that nobody waits for any longer."""
+        request.lose(reason)
         if self._streams.pop(request.stream_id, None) is None:
             return
         self._blocked.pop(request.stream_id, None)
         self.reset_stream(request.stream_id)
-        request.lose(reason)
         if self.heard_at < request.started_at:
             # Not a word for a whole timeout: what waits shall not run into the same silence.
             self._retire()
+        else:
+            self.note_unanswered()
         self.wake()
+
+    def note_unanswered(self) -> None:
+        """Take note of a request that had no answer in its time, or not even a stream; after some, retire.
+
+        A server that talks and never answers, or gives neither windows nor streams, may be well on a new connection.
+        """
+        self._unanswered += 1
+        if self._unanswered >= MAX_UNANSWERED:
+            self._retire()
 
     def close(self) -> None:
         """Say goodbye; requests under way become UNKNOWN."""
@@ -125,43 +140,57 @@ class Connection(Wire):
             request.response_headers = headers
 
     def on_data(self, stream_id: int, data: bytes) -> None:
-        """Keep a response's body, within reason."""
+        """Keep a response's body, within reason: one that goes on is taken as it is."""
         request = self._streams.get(stream_id)
-        if request and len(request.received) < RESPONSE_BYTES:
-            request.received += data
+        if request is None:
+            return
+        request.received += data[: RESPONSE_BYTES - len(request.received)]
+        if len(request.received) == RESPONSE_BYTES:
+            self._answer(request)
+            self.reset_stream(stream_id)
 
     def on_end_of_stream(self, stream_id: int) -> None:
         """Resolve a request with its response."""
-        request = self._streams.pop(stream_id, None)
-        if request is None:
-            return
-        if self._blocked.pop(stream_id, None):
-            self.reset_stream(stream_id)  # answered before all was sent: nobody wants the rest
-        self.answered = True
-        status = request.response_headers.get(b":status", b"")
-        code = int(status) if status.isdigit() else 0
-        request.resolve(Response(code, request.response_headers, request.received))
+        if request := self._streams.get(stream_id):
+            blocked = stream_id in self._blocked
+            self._answer(request)
+            if blocked:
+                self.reset_stream(stream_id)  # answered before all was sent: nobody wants the rest
 
     def on_reset(self, stream_id: int, *, refused: bool) -> None:
         """Resolve a request whose stream the server cut off."""
-        self._blocked.pop(stream_id, None)
-        request = self._streams.pop(stream_id, None)
-        if request is None:
-            return
-        if refused:
-            request.resolve(Answer(Outcome.UNSENT, reason="RefusedStream"))
-        else:
-            request.lose("StreamReset")
+        if request := self._streams.get(stream_id):
+            self._lose(request, "StreamReset", unsent="RefusedStream" if refused else "")
 
     def on_goaway(self, last_stream_id: int, code: int, reason: str) -> None:
         """Resolve what the server will not process, and let the rest finish."""
-        self.log.info("goaway", code=code, reason=reason, in_flight=len(self._streams))
+        if not self._said_goaway:
+            self._said_goaway = True
+            self.say("goaway", code=code, reason=reason, in_flight=len(self._streams))
         for stream_id in [i for i in self._streams if i > last_stream_id]:
-            self._blocked.pop(stream_id, None)
             self.reset_stream(stream_id)
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
-            self._streams.pop(stream_id).resolve(Answer(Outcome.UNSENT, reason="GoAway"))
+            self._lose(self._streams[stream_id], "GoAway", unsent="GoAway")
         self._retire()
+
+    # A request is resolved before it is forgotten: if that raises, the end of the connection resolves it.
+
+    def _answer(self, request: Request) -> None:
+        self.answered = True
+        self._unanswered = 0
+        request.respond()
+        self._forget(request)
+
+    def _lose(self, request: Request, reason: str, *, unsent: str = "") -> None:
+        if unsent and not request.response_headers:
+            request.resolve(Answer(Outcome.UNSENT, reason=unsent))
+        else:
+            request.lose(reason)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        del self._streams[request.stream_id]
+        self._blocked.pop(request.stream_id, None)
 
     # How it ends.
 

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import AllowedStreamIDs, ConnectionInputs, ConnectionState, H2Connection, _decode_headers
+from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
+from h2.settings import SettingCodes, Settings
 from h2.stream import StreamInputs, StreamState
+from hyperframe.exceptions import InvalidPaddingError
 from hyperframe.frame import HeadersFrame
 
 from notifier.providers.http2.headers import HeaderEncoder
@@ -29,6 +32,7 @@ DATA, HEADERS, CONTINUATION = 0, 1, 9
 END_STREAM, END_HEADERS = 0x1, 0x4
 FRAME_HEADER: Final = struct.Struct(">HBBBL")  # 24 bits of length, type, flags, stream
 SWEEP_EVERY: Final = 128
+MAX_HEADERS_BYTES: Final = 16_384  # of one answer, unpacked
 
 
 class BareResponse(NamedTuple):
@@ -43,11 +47,14 @@ class _Frames(FrameBuffer):
 
     def __next__(self) -> Any:
         data = self._data
-        if len(data) >= FRAME_HEADER.size and not self._headers_buffer:
+        if len(data) >= FRAME_HEADER.size:
             high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(data)
-            end = FRAME_HEADER.size + (high << 8) + low
+            size = (high << 8) + low
+            end = FRAME_HEADER.size + size
+            if len(data) < end:
+                self._validate_frame_length(size)  # h2 would first wait for all of it, and keep it
             plain = kind == HEADERS and flags == END_HEADERS | END_STREAM and 0 < stream_id < 1 << 31
-            if plain and len(data) >= end <= self.max_frame_size:
+            if plain and not self._headers_buffer and len(data) >= end and size <= self.max_frame_size:
                 block = bytes(data[FRAME_HEADER.size : end])
                 del data[:end]
                 return BareResponse(stream_id, block)
@@ -69,6 +76,17 @@ class LeanH2(H2Connection):
                 normalize_inbound_headers=False,
             )
         )
+        # Set before the connection begins, so that it holds without the server's word: nobody asked for a push. The
+        # streams are as many as h2 allows; 0 would refuse a late answer to a stream that was reset.
+        self.local_settings = Settings(
+            client=True,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.MAX_CONCURRENT_STREAMS: 100,
+                SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS_BYTES,
+            },
+        )
+        self.decoder.max_header_list_size = MAX_HEADERS_BYTES
         self.encoder = HeaderEncoder()
         self.incoming_buffer = _Frames()
         self._until_sweep = SWEEP_EVERY
@@ -104,6 +122,26 @@ class LeanH2(H2Connection):
         self.outbound_flow_control_window -= len(part)
         self._put(DATA, END_STREAM if last else 0, stream_id, part)
 
+    def feed(self, data: bytes) -> None:
+        """Take what came, for `next_frame`."""
+        self.incoming_buffer.max_frame_size = self.max_inbound_frame_size
+        self.incoming_buffer.add_data(data)
+
+    def next_frame(self) -> list[Event] | None:
+        """What the next frame means; None where no whole frame is left. Raises H2Error as `receive_data` does.
+
+        `receive_data` returns the events of all that came, or, if one frame is wrong, of nothing.
+        """
+        try:
+            frame = next(self.incoming_buffer, None)
+            return None if frame is None else self._receive_frame(frame)
+        except InvalidPaddingError as error:
+            self._terminate_connection(ErrorCodes.PROTOCOL_ERROR)
+            raise ProtocolError("Received frame with invalid padding.") from error
+        except ProtocolError as error:
+            self._terminate_connection(error.error_code)
+            raise
+
     def _put(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
         self._data_to_send += FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
@@ -127,7 +165,10 @@ class LeanH2(H2Connection):
         return [response, ended[0]]
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
-        # h2 takes every frame after a GOAWAY for an error, though the streams up to the last one go on.
+        # h2 takes every frame after a GOAWAY for an error, and throws away what it still holds to send, though the
+        # streams up to the last one go on.
+        to_send = self._data_to_send
         result = super()._receive_goaway_frame(frame)
+        self._data_to_send = to_send
         self.state_machine.state = ConnectionState.CLIENT_OPEN
         return result

@@ -1,14 +1,15 @@
 """What travels over an HTTP/2 connection: a request, and the one result it ends in.
 
-A request's result is the server's `Response`, or an `Answer` when there was none: UNSENT if the server cannot
-have acted on it (it never had a stream, its body was not complete, or the server says so), else UNKNOWN.
+A request's result is the server's `Response`, also one whose end never came, or an `Answer` when there was none:
+UNSENT if the server cannot have acted on it (it never had a stream, its body was not complete, or the server says
+so), else UNKNOWN.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from notifier.providers.contract import Answer, Outcome
 
@@ -34,6 +35,8 @@ class Response:
     headers: dict[bytes, bytes]
     body: bytes
 
+
+STATUS_DIGITS: Final = 3
 
 Result: TypeAlias = Response | Answer
 # A set in order of arrival, of which any member leaves in constant time.
@@ -79,7 +82,19 @@ class Request:
         if not self.result.done():
             self.result.set_result(result)
 
+    def respond(self) -> None:
+        """Resolve with what the server has answered."""
+        status = self.response_headers.get(b":status", b"")
+        # int() raises for thousands of digits; a status has three.
+        code = int(status) if len(status) == STATUS_DIGITS and status.isdigit() else 0
+        self.resolve(Response(code, self.response_headers, self.received))
+
     def lose(self, reason: str) -> None:
-        """Resolve without a response: UNKNOWN if the whole request left, else UNSENT."""
+        """Resolve without the end of a response: by its status if that came; else UNKNOWN if the whole request left,
+        and UNSENT if it did not.
+        """
+        if self.response_headers:
+            self.respond()
+            return
         complete = self.sent == len(self.body)
         self.resolve(Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason))

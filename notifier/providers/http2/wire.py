@@ -22,6 +22,7 @@ from h2.events import (
 from h2.exceptions import H2Error
 
 from notifier.providers.answers import parse, word
+from notifier.providers.http2.credit import Credit
 from notifier.providers.http2.lean import LeanH2
 
 if TYPE_CHECKING:
@@ -32,14 +33,30 @@ IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether
 DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
 DOUBT_PATIENCE_S: Final = 1.0
 GOAWAY_CHARACTERS: Final = 200
+SAID_FOR_S: Final = 60.0  # a line that says what the last one of its kind said is only for debugging
+
+
+class Said:
+    """What was said of a server lately: one that breaks every connection shall not fill the log."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def again(self, event: str, now: float) -> bool:
+        """Whether this was said within the last minute."""
+        again = now < self._until.get(event, 0.0)
+        if not again:
+            self._until[event] = now + SAID_FOR_S
+        return again
 
 
 class Wire(asyncio.Protocol):
     """A client's end of one connection: its user fills the methods on_… and calls the others."""
 
-    def __init__(self, *, ping_timeout_s: float) -> None:
+    def __init__(self, *, ping_timeout_s: float, said: Said | None = None) -> None:
         self.log = structlog.get_logger(__name__)
         self.loop = asyncio.get_running_loop()
+        self._said = said or Said()
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.why_lost = ""
         self.heard_at = self.loop.time()
@@ -50,6 +67,9 @@ class Wire(asyncio.Protocol):
         self._next_id = 1
         self._pinged = self._asked_in_doubt = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self._credit = Credit(self.heard_at)
+        self._behind = False  # frames that came are left for another turn
+        self._leaving = self._lost = False
 
     # For the user to fill.
 
@@ -89,7 +109,9 @@ class Wire(asyncio.Protocol):
     @property
     def open(self) -> bool:
         """Whether frames may be sent."""
-        return self._transport is not None and self._h2.state_machine.state is not ConnectionState.CLOSED
+        if self._transport is None or self._leaving:
+            return False
+        return self._h2.state_machine.state is not ConnectionState.CLOSED
 
     @property
     def window(self) -> int:
@@ -116,6 +138,7 @@ class Wire(asyncio.Protocol):
         stream_id = self._next_id
         self._next_id += 2
         self._h2.open_request(stream_id, headers)
+        self._credit.add_request()
         return stream_id
 
     def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
@@ -150,12 +173,18 @@ class Wire(asyncio.Protocol):
         if self.open:
             self._h2.close_connection()
             self.flush()
+        self._leaving = True
         self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection."""
+        self._leaving = True
         if self._transport is not None:
             self._transport.abort()
+
+    def say(self, event: str, *, level: str = "info", **fields: object) -> None:
+        """Log what the server does, once a minute; in between for debugging alone."""
+        getattr(self.log, "debug" if self._said.again(event, self.loop.time()) else level)(event, **fields)
 
     # For the event loop to call.
 
@@ -174,16 +203,51 @@ class Wire(asyncio.Protocol):
             return
         self.heard_at = self.loop.time()
         self._pinged = self._asked_in_doubt = False
-        self.flush()  # at a GOAWAY h2 throws away what it still holds
+        self._h2.feed(data)
+        if not self._behind:
+            self._read()
+
+    def _read(self) -> None:
+        """Hand on frames for one turn of the loop. While some are left, nothing more is read from the socket."""
+        assert self._transport is not None
+        behind, self._behind = self._behind, False
         try:
-            for event in self._h2.receive_data(data):
-                self._hand_on(event)
+            self._read_frames()
         except H2Error as error:
-            self.log.warning("http2_protocol_error", error=type(error).__name__)
-            self.flush()
-            self.abort()
-        else:
-            self.on_ready()
+            self._break_off("http2_protocol_error", error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever a server's bytes make h2 or us raise, it ends this connection alone
+            self._break_off("http2_broke", level="error", exc_info=error)
+        if not self.open or self._lost:
+            return
+        if self._behind:
+            self._transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+        elif behind:
+            self._transport.resume_reading()
+        self.on_ready()
+
+    def _read_on(self) -> None:
+        if self.open and self._behind:
+            self._read()
+
+    def _read_frames(self) -> None:
+        # One that does not read our acknowledgements, which wait here then, earns nothing.
+        self._credit.begin_turn(self.loop.time(), earns=self.may_write)
+        while self.open and (events := self._h2.next_frame()) is not None:
+            self._credit.charge(events)
+            for event in events:
+                self._hand_on(event)
+            if self._credit.used_up:
+                self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                self._break_off("http2_flood")
+            elif self._credit.turn_is_over:
+                self._behind = True
+                return
+
+    def _break_off(self, event: str, *, level: str = "warning", **fields: object) -> None:
+        self.say(event, level=level, **fields)
+        self.flush()
+        self.abort()
 
     def pause_writing(self) -> None:
         """Start nothing more: the socket is full."""
@@ -196,14 +260,19 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the user, then whoever waits for the end."""
-        if exc is not None:
+        if exc is not None and not self._leaving:
             self.why_lost = str(exc)
-            self.log.info("connection_lost", error=type(exc).__name__, why=self.why_lost)
+            self.say("connection_lost", error=type(exc).__name__, why=self.why_lost)
         if self._keep_alive:
             self._keep_alive.cancel()
-        self.on_lost()
-        if not self.ended.done():
-            self.ended.set_result(None)
+        self._lost = True
+        try:
+            while self._behind and self.open:  # what came whole before the end is an answer
+                self._read()
+            self.on_lost()
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(None)
 
     def _hand_on(self, event: Event) -> None:
         match event:
@@ -226,7 +295,7 @@ class Wire(asyncio.Protocol):
 
     def _check_alive(self) -> None:
         if self._pinged:
-            self.log.info("connection_dead", idle_s=round(self.loop.time() - self.heard_at))
+            self.say("connection_dead", idle_s=round(self.loop.time() - self.heard_at))
             self.abort()
             return
         wait_s = self.heard_at + IDLE_S - self.loop.time()

@@ -1,0 +1,105 @@
+"""What each row of the hostile tables goes through: sends while the server is hostile, then it heals, then the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from servers import HostileServer
+from structlog.testing import capture_logs
+
+from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+
+MESSAGES: Final = 20
+RECOVERY_S: Final = 5.0
+SLOW_MACHINE: Final = 3.0  # times, where seconds are counted: the tests share the machine
+CLOSE_S: Final = 3.0
+MAX_LINES: Final = 10
+MAX_GROWTH_BYTES: Final = 10_000_000
+FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+@dataclass
+class Story:
+    """What came of it. first: the answers while the server was hostile. last: each message's last answer."""
+
+    first: list[Answer] = field(default_factory=list)
+    last: list[Answer] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    grown_bytes: int = 0
+    recovery_s: float = 0.0
+    close_s: float = 0.0
+
+    @property
+    def outcomes(self) -> set[str]:
+        return {answer.outcome.value for answer in self.first}
+
+
+async def suffer(
+    server: HostileServer, provider: Provider, dispatch: Callable[[int], Dispatch], *, flooded: bool = False
+) -> Story:
+    """Send some at once to a hostile server, then heal it and send again what got no final answer.
+
+    flooded: before it heals its floods are left by their client.
+    """
+    story = Story()
+    loop = asyncio.get_running_loop()
+    before = resident_bytes()
+
+    async def watch() -> None:
+        while True:
+            story.grown_bytes = max(story.grown_bytes, resident_bytes() - before)
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    with capture_logs() as lines:
+        async with asyncio.timeout(20):  # each send has its answer, whatever the server does
+            story.first = list(await asyncio.gather(*(provider.send(dispatch(n)) for n in range(MESSAGES))))
+            if flooded:
+                await asyncio.to_thread(server.hung_up.wait, 20)
+        server.heal()
+        healed_at = loop.time()
+        async with asyncio.timeout(RECOVERY_S * SLOW_MACHINE):
+            story.last = list(
+                await asyncio.gather(
+                    *(_until_final(provider, dispatch, n, answer) for n, answer in enumerate(story.first))
+                )
+            )
+        story.recovery_s = loop.time() - healed_at
+        closed_at = loop.time()
+        async with asyncio.timeout(CLOSE_S * SLOW_MACHINE):
+            await provider.close()
+        story.close_s = loop.time() - closed_at
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    story.lines = [line for line in lines if line["log_level"] != "debug"]
+    return story
+
+
+async def _until_final(provider: Provider, dispatch: Callable[[int], Dispatch], n: int, answer: Answer) -> Answer:
+    """Send as a worker does that does not wait for as long as it is asked to."""
+    while answer.outcome not in FINAL:
+        await asyncio.sleep(min((answer.retry_after_us or 0) / 1e6, 0.2))
+        answer = await provider.send(dispatch(n))
+    return answer
+
+
+def judge(story: Story, server: HostileServer, id_of: Callable[[int], str]) -> None:
+    """Nothing is lost, nothing is claimed, and it costs neither the memory nor the log."""
+    for n, answer in enumerate(story.last):
+        given = server.answered[id_of(n)]
+        assert answer.status in given, f"message {n}: {answer}, and the server answered {given}"
+        assert server.arrived[id_of(n)] >= 1
+    assert len(story.lines) <= MAX_LINES, story.lines[:20]
+    assert story.grown_bytes <= MAX_GROWTH_BYTES

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.job import targets_in
 from notifier.limiter import lines
-from notifier.limiter.lines import Leased, Named, Settlement
+from notifier.limiter.lines import Leased, Named, Plain, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policies import Policies
@@ -41,6 +41,10 @@ PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 
 class Stock(Protocol):
     """RQ's own path, for the jobs that are not notifications of ours."""
+
+    def read(self, job: Plain) -> str:
+        """The meta that a job's data tells; '' where it is no notification."""
+        ...
 
     def inspect(self, foreign: Foreign) -> Settlement:
         """What to do with it: 'held' to have it run, 'line' for a notification that lacked its meta, or 'failed'."""
@@ -185,8 +189,10 @@ class Engine:
         self._circuits.use(pulled.shut)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
+        if pulled.unread:
+            await self._call(lines.steer([(job.job_id, self._stock.read(job)) for job in pulled.unread]))
         if not pulled.users:
-            return bool(pulled.taken)
+            return bool(pulled.taken or pulled.unread)
         if len(pulled.users) >= room or pulled.taken >= room:
             # More than this worker takes at once: somebody idle shall look as well.
             await asyncio.gather(self._watch.call(), self._admit(pulled.users, room))

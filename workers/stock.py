@@ -17,7 +17,7 @@ from rq.worker import Worker
 
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, STEERING, decode_data, encode_reason
-from notifier.limiter.lines import Settlement
+from notifier.limiter.lines import Plain, Settlement
 from notifier.notification import Notification
 from workers.flights import Foreign
 from workers.sender import check_crashes
@@ -36,6 +36,14 @@ class StockPath:
         self._seen: dict[str, int] = {}
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
+    def read(self, job: Plain) -> str:
+        """See `engine.Stock.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
+        try:
+            function, kwargs = decode_data(job.data)
+            return meta_of(Notification.from_kwargs(kwargs), job.meta) if function == FUNCTION else ""
+        except Exception:  # noqa: BLE001 - as said
+            return ""
+
     def inspect(self, foreign: Foreign) -> Settlement:
         """See `engine.Stock.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
         fields: Any = self._redis.hmget(f"rq:job:{foreign.job_id}", "data", "meta", "push_crashes")
@@ -46,7 +54,8 @@ class StockPath:
             check_crashes(int(crashes or 0))
             function, kwargs = decode_data(data or b"")
             if function == FUNCTION:
-                self._adopt(foreign.job_id, Notification.from_kwargs(kwargs), meta)
+                told = meta_of(Notification.from_kwargs(kwargs), meta)
+                self._redis.hset(f"rq:job:{foreign.job_id}", "meta", told)
                 return foreign.settlement("line")
             job = Job.fetch(foreign.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:
@@ -116,16 +125,17 @@ class StockPath:
                 pipe.rpush(queue.key, job_id)
             pipe.execute()
 
-    def _adopt(self, job_id: str, notification: Notification, meta: bytes | None) -> None:
-        """Write the meta that the scripts read, for a producer that left it out; what else it holds is kept."""
-        try:
-            found = json.loads(meta or b"{}")
-        except ValueError:
-            found = {}
-        for name in ("expires_in", "zone"):
-            if name in (found if isinstance(found, dict) else {}):
-                replace(notification, **{name: found[name]}).validate()
-        steering = {name: getattr(notification, name) for name in STEERING}
-        kept = found if isinstance(found, dict) else {}
-        merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}
-        self._redis.hset(f"rq:job:{job_id}", "meta", json.dumps(merged))
+
+def meta_of(notification: Notification, meta: bytes | None) -> str:
+    """The meta that the scripts read, for a producer that left it out; what else it holds is kept."""
+    try:
+        found = json.loads(meta or b"{}")
+    except ValueError:
+        found = {}
+    kept = found if isinstance(found, dict) else {}
+    for name in ("expires_in", "zone"):
+        if name in kept:
+            replace(notification, **{name: kept[name]}).validate()
+    steering = {name: getattr(notification, name) for name in STEERING}
+    merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}
+    return json.dumps(merged)

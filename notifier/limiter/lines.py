@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, script
@@ -68,12 +68,21 @@ def enqueue(
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 
+class Plain(NamedTuple):
+    """A job of a plain producer, as Redis has it: its id, data, and meta, which tells nothing."""
+
+    job_id: bytes
+    data: bytes
+    meta: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
     users: (user, lane, µs since when the gate is due) to be looked at. stock: (job id, permit) of jobs that are not
-    notifications. shut: the routes whose circuit is open.
+    notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
+    are, and who stands behind them too, until they are read and `steer` is called.
     """
 
     now_us: int
@@ -83,6 +92,7 @@ class Pulled:
     taken: int
     suspended: bool
     shut: frozenset[str] = frozenset()
+    unread: list[Plain] = field(default_factory=list)
 
 
 def pull(
@@ -102,11 +112,12 @@ def pull(
     """
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, stock, taken, shut = reply
+        now, next_us, users, stock, taken, shut, unread = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
         named = [(_text(users[i]), _text(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
-        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(_text, shut)))
+        plain = [Plain(*job) for job in unread]
+        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(_text, shut)), plain)
 
     keep_failed_s = -(-keep_failed_us // 1_000_000)
     args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s, *lanes]
@@ -276,6 +287,11 @@ def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[Cancell
 def begin(job_id: str, permit: str) -> Call[bool]:
     """Note that a suspect is being sent alone; the reply tells whether it is still this worker's to send."""
     return Call(script("begin"), [], [job_id, permit], bool)
+
+
+def steer(metas: Sequence[tuple[bytes, str]]) -> Call[bool]:
+    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification."""
+    return Call(script("steer"), [], [part for job in metas for part in job], bool)
 
 
 def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:

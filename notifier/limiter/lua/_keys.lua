@@ -27,7 +27,7 @@
 -- push_crashes, push_zone and push_since (see _zones.lua), push_answered, push_outcome, push_targets (see _limits.lua),
 -- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving),
--- push_gather (until when a digest gathers, µs).
+-- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)

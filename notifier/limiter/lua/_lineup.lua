@@ -60,6 +60,17 @@ local function first_time(now, key, meta, deadline, outcome)
   return text(meta.priority == 'high' and order - HIGH or order), deadline
 end
 
+-- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled in.
+local function steering(text_of_meta)
+  local ok, meta = pcall(cjson.decode, text_of_meta or '')
+  if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return nil end
+  if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return nil end
+  meta.category = meta.category or 'default'
+  if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
+  if type(meta.expires_in) == 'number' and not (meta.expires_in <= MOST_EXPIRES) then return nil end -- NaN is not either
+  return meta
+end
+
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
@@ -70,14 +81,9 @@ local function line_up(now, id, join)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
     'push_outcome', 'push_arriving')
   if not job[1] or job[4] or job[5] == 'canceled' then return nil end
-  local ok, meta = pcall(cjson.decode, job[2] or '')
-  if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return 'stock' end
-  if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return 'stock' end
-  local user, origin, category = meta.user, job[1], meta.category or 'default'
-  if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return 'stock' end
-  local expires_in = meta.expires_in
-  if type(expires_in) == 'number' and not (expires_in <= MOST_EXPIRES) then return 'stock' end -- NaN is not either
-
+  local meta = steering(job[2])
+  if not meta then return 'stock' end
+  local user, origin, category = meta.user, job[1], meta.category
   local order, deadline, expected = job[3], job[6], nil
   -- unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.
   local leaves, unlike = is_leaving(user), order or nil

@@ -7,15 +7,16 @@
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
--- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}}
+-- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}, {{job id, data, meta or nil}, …}}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
---   'suspended' under `rq suspend`.
+--   'suspended' under `rq suspend`. The last: jobs whose meta tells nothing. They stay at the head of their queue, and who
+--   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
 --! include _clock _keys _alarm _leaving _lineup _routes _newcomer _end _collapse _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}} end
+if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}} end
 
 local worker, lanes, rank = ARGV[5], {}, {}
 for i = 8, #ARGV do
@@ -84,12 +85,27 @@ if on_join then
   end
 end
 
-local function place(id)
+local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
+
+-- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once.
+local function tell_unread(id)
+  local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read')
+  if job[3] or not job[1] or #job[1] > MAX_READ then return false end
+  unread[#unread + 1] = {id, job[1], job[2]}
+  return true
+end
+
+-- place: puts a job at its place. Returns false, and nothing was done, where it came from a queue and is to be read first.
+local function place(id, queued)
   full = false
   local what, user, lane, is_new = line_up(now, id, join)
   is_new = is_new or full
-  if what == 'stock' then hold(id) end
+  if what == 'stock' then
+    if queued and tell_unread(id) then return false end
+    hold(id)
+  end
   if is_new then look_at(user, lane, fresh) end
+  return true
 end
 
 -- Neither the dead nor what falls due keep back what arrives: each of them takes half of the room that is left.
@@ -117,13 +133,27 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(n
   room = room - 1
 end
 
+-- stay: the jobs of a queue from the i-th on go back to its head. Which of them are to be read as well is told at once.
+local function stay(queue, ids, i)
+  for n = #ids, i, -1 do redis.call('LPUSH', queue, ids[n]) end
+  for n = i + 1, #ids do
+    local job = redis.call('HMGET', job_key(ids[n]), 'meta', 'push_order')
+    if not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
+  end
+end
+
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
 for i, n in ipairs(shares(waiting, room)) do
   if n > 0 then
-    for _, id in ipairs(redis.call('LPOP', 'rq:queue:' .. lanes[i], n)) do
+    local queue = 'rq:queue:' .. lanes[i]
+    local ids = redis.call('LPOP', queue, n)
+    for j, id in ipairs(ids) do
       -- RQ's own scheduler may have queued again what waits for a time of its own.
-      if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) then place(id) end
+      if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) and not place(id, true) then
+        stay(queue, ids, j)
+        break
+      end
       taken = taken + 1
     end
   end
@@ -213,4 +243,4 @@ if on_watch then
     if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
   end
 end
-return {now, next_due or -1, users, stock, taken, shut}
+return {now, next_due or -1, users, stock, taken, shut, unread}

@@ -1,0 +1,107 @@
+"""Laws 4 and 9 for plain producers that leave the meta out: their jobs are read in order, and nobody waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Queue
+from support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
+
+from notifier.limiter import lines
+from notifier.limiter.scripts import run
+
+COUNT = 24
+SLOW_MS = 12_000
+WORKER = {"lease": "40s", "grace": "30s"}
+
+
+@pytest.fixture
+def simulators(tmp_path: Path) -> Iterator[Simulators]:
+    with Simulators(tmp_path / "simulators") as running:
+        yield running
+
+
+def patient(simulators: Simulators) -> dict[str, Any]:
+    """The providers, with time for an answer that comes late."""
+    return {name: {**provider, "timeout": "20s"} for name, provider in simulators.providers().items()}
+
+
+def url_of(redis: Redis) -> str:
+    """Where a client's server listens."""
+    told = redis.connection_pool.connection_kwargs
+    return f"redis://{told['host']}:{told['port']}/{told.get('db') or 0}"
+
+
+def deliver(lane: Queue, user: str, title: str, meta: Mapping[str, Any] | None = None) -> str:
+    device = {"platform": "apns", "token": apns(user).token}
+    kwargs = {"user": user, "devices": [device], "title": title}
+    return str(lane.enqueue("notifier.deliver", kwargs=kwargs, meta=meta).id)
+
+
+@pytest.mark.parametrize(("workers", "first"), [(1, "jobs"), (1, "workers"), (3, "jobs"), (3, "workers")])
+def test_jobs_without_meta_go_in_order(
+    redis: Redis, tmp_path: Path, simulators: Simulators, workers: int, first: str
+) -> None:
+    """Law 4: as they were queued, whoever reads them, into idle workers and before any is there."""
+    titles = [f"plain-{n:02}" for n in range(COUNT)]
+    with ExitStack() as stack:
+        config = write_config(tmp_path, url_of(redis), simulators.providers(), user={"gap": "5ms"})
+        fleet = [worker(config, name=f"w{n}") for n in range(workers)]
+        if first == "workers":
+            for one in fleet:
+                stack.enter_context(one).ready(redis)
+        for n, title in enumerate(titles):
+            meta = {"user": "ann"} if n % 5 == 4 else None  # some give it
+            deliver(queue(redis), "ann", title, meta)
+        if first == "jobs":
+            for one in fleet:
+                stack.enter_context(one)
+        eventually(lambda: len(simulators.titles("plain-")) >= COUNT, "all of them")
+    assert simulators.titles("plain-") == titles
+
+
+def test_nothing_in_flight_is_waited_for_to_read_a_job(redis: Redis, tmp_path: Path, simulators: Simulators) -> None:
+    """Law 9: while one send gets its answer late, its worker reads a plain job, and sends it and somebody else's."""
+    slow = simulators.delay(apns("slow"), SLOW_MS)
+    config = write_config(tmp_path, url_of(redis), patient(simulators), worker=WORKER)
+    with worker(config) as running, notifier(config) as producer:
+        running.ready(redis)
+        in_flight = producer.send(note("slow", "slow", slow))
+        eventually(lambda: simulators.arrived("slow"), "the slow one on its way")
+        plain = deliver(queue(redis), "bob", "plain")
+        other = producer.send(note("bystander", "other"))
+        ends(producer, plain, "delivered")
+        ends(producer, other, "delivered")
+        assert state(producer, in_flight) == "sending"
+
+
+def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> None:
+    """It stays at the head of its queue, and who comes after it behind it, until it is read; nothing is read twice."""
+    lane = queue(redis)
+    names = [deliver(lane, "ann", f"{n}", {"user": "ann"} if n in {0, 3} else None) for n in range(5)]
+    rubbish = lane.enqueue("math.factorial", 3).id
+
+    def pull() -> lines.Pulled:
+        return run(redis, lines.pull(most=9, lease_us=10_000_000, on_watch=False, lanes=["default"], worker="w"))
+
+    def waiting() -> list[str]:
+        return [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]
+
+    pulled = pull()
+    assert pulled.taken == 1
+    assert [job.job_id.decode() for job in pulled.unread] == [names[1], names[2], names[4], rubbish]
+    assert waiting() == [*names[1:], rubbish]
+    assert pulled.stock == []
+    metas = [(job.job_id, "" if job.job_id.decode() == rubbish else '{"user": "ann"}') for job in pulled.unread]
+    run(redis, lines.steer([*metas, (b"deleted", '{"user": "ann"}')]))
+    assert not redis.exists("rq:job:deleted")
+    pulled = pull()
+    assert pulled.unread == []
+    assert waiting() == []
+    assert redis.zrange("notifier:line:{ann}:default", 0, -1) == [name.encode() for name in names]
+    assert [job_id for job_id, _ in pulled.stock] == [rubbish]

@@ -45,7 +45,7 @@ end
 
 -- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
 -- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
-local function lines_of(user, user_policy, fields)
+local function lines_of(user, fields)
   local lines, turn, several = {}, nil, false
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
@@ -54,9 +54,8 @@ local function lines_of(user, user_policy, fields)
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
         policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
         cost = cost_of(rules, category)}
-      line.races = may_race(user_policy, line.policy, line.bypass)
       if peek_line(line) then
-        line.elsewhere = line.races and flies_elsewhere(user, category, worker, now)
+        line.flying, line.elsewhere = flight_of(user, category, worker, now)
         lines[#lines + 1] = line
         several = several or lines[1].lane ~= lane
       else
@@ -108,7 +107,7 @@ local function names_of(targets)
   return #names > 0 and table.concat(names, ' ')
 end
 
--- send_head: takes the head of line i, and counts it in `flying` if it may race. needs, open, shut: of *judge*; nil for
+-- send_head: takes the head of line i, and counts it in `flying`: how many of each line are in flight. needs, open, shut: of *judge*; nil for
 -- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices;
 -- one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
@@ -118,7 +117,7 @@ local function send_head(user, sent, policy, index, lines, i, flying, job, needs
   if open then permit = permit .. 'd' end
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
     shut and names_of(shut) or false, dropped)
-  if line.races then flying[line.category] = (flying[line.category] or 0) + 1 end
+  flying[line.category] = (flying[line.category] or line.flying) + 1
   room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
   if needs then spend(user, sent, policy, index, line, permit, needs, open) end
   advance(user, lines, i)
@@ -205,7 +204,7 @@ end
 
 local function visit(user, due_lane, index)
   local sent, policy = sent_key(user), rules.u[index + 1]
-  local lines, several, turn = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
+  local lines, several, turn = lines_of(user, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
@@ -236,7 +235,7 @@ local function visit(user, due_lane, index)
       for _, other in ipairs(lines) do other.at = nil end
       if several then
         redis.call('HINCRBY', lines_key(user), '#turn', 1)
-        lines, several, turn = lines_of(user, policy, redis.call('HGETALL', lines_key(user)))
+        lines, several, turn = lines_of(user, redis.call('HGETALL', lines_key(user)))
       end
       i = 1
     end

@@ -124,10 +124,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   else back(id, key, job[2], state, tonumber(detail), answered) end
   if word ~= '' then count(user, word) end
   if gone then tell(id, user, gone) end
-  local user_policy = rules.u[index + 1]
-  if may_race(user_policy, policy_of(rules, category), bypasses(rules, category)) then land(user, category) end
+  if user ~= '' then land(user, category) end
   if not touched[user] then
-    touched[user] = user_policy
+    touched[user] = rules.u[index + 1]
     order[#order + 1] = user
   end
   return 1

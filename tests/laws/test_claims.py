@@ -1,0 +1,108 @@
+"""Law 4 while rules change: what is in flight with one worker keeps its line from all others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.limiter import lines
+from notifier.limiter.lines import Job, Leased, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies
+from notifier.policy import LANES, Category, Policy
+
+S = 1_000_000
+GAP = RuleTable(Policies(Policy(gap_us=1)))
+OF_CATEGORY = RuleTable(Policies(categories={"default": Category("default", policy=Policy(gap_us=1))}))
+NONE = RuleTable(Policies())
+BYPASS = RuleTable(Policies(Policy(gap_us=1), categories={"default": Category("default", bypass=True)}))
+RULES = {"gap": GAP, "category": OF_CATEGORY, "none": NONE, "bypass": BYPASS}
+
+
+@dataclass
+class Line:
+    """One line, two workers, and what each has in flight."""
+
+    redis: Redis
+    now: int = 1_700_000_000 * S
+    flying: dict[str, list[Leased]] = field(default_factory=lambda: {"a": [], "b": []})
+
+    def __post_init__(self) -> None:
+        self.redis.flushdb()
+        meta = json.dumps({"user": "ann"}).encode()
+        jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
+        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        call = lines.pull(most=40, lease_us=1, on_watch=False, lanes=LANES, worker="a", clock=str(self.now))
+        assert run(self.redis, call).taken == 40
+
+    def look(self, worker: str, rules: str, most: int = 1) -> int:
+        """The user is looked at; the line is never in two hands. Returns how many were taken."""
+        self.now += 10
+        call = lines.admit(
+            [("ann", "default", self.now)],
+            RULES[rules],
+            most=most,
+            lease_us=60 * S,
+            worker=worker,
+            lanes=LANES,
+            clock=str(self.now),
+        )
+        leased = run(self.redis, call).leased
+        self.flying[worker] += leased
+        assert not (self.flying["a"] and self.flying["b"])
+        return len(leased)
+
+    def settle(self, worker: str, rules: str) -> None:
+        """What that worker has had for longest has been delivered."""
+        self.now += 10
+        if not self.flying[worker]:
+            return
+        leased = self.flying[worker].pop(0)
+        done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
+        call = lines.settle(
+            [done],
+            RULES[rules],
+            worker=worker,
+            keep_failed_us=S,
+            keep_delivered_us=S,
+            keep_feedback_us=S,
+            clock=str(self.now),
+        )
+        assert run(self.redis, call) == [True]
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(RULES, RULES)))
+def test_a_line_in_flight_is_left_alone_when_rules_change(redis: Redis, before: str, after: str) -> None:
+    """Taken by one set of rules, looked at and settled by another: the other worker has to wait, and then goes on."""
+    line = Line(redis)
+    assert line.look("a", before) == 1
+    assert line.look("b", after) == 0
+    line.settle("a", after)
+    assert line.look("b", after) == 1
+    line.settle("b", before)
+    assert not redis.keys("notifier:flight:*")
+
+
+steps = st.tuples(st.sampled_from(["look", "settle"]), st.sampled_from("ab"), st.sampled_from(sorted(RULES)))
+
+
+@given(story=st.lists(st.tuples(steps, st.integers(1, 3)), max_size=30))
+def test_no_line_is_ever_in_two_hands(redis: Redis, story: list[tuple[tuple[str, str, str], int]]) -> None:
+    """Whoever looks and settles, by whichever rules: no two workers have heads of one line, and no claim stays."""
+    line = Line(redis)
+    for (verb, worker, rules), most in story:
+        if verb == "look":
+            line.look(worker, rules, most)
+        else:
+            line.settle(worker, rules)
+    for worker in "ab":
+        while line.flying[worker]:
+            line.settle(worker, "none")
+    assert not redis.keys("notifier:flight:*")

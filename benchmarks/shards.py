@@ -60,7 +60,7 @@ def cpu_of(servers: Sequence[EmbeddedRedis], count: int, *, sharded: bool) -> tu
             stack.enter_context(child(["-m", "benchmarks.null_worker", "push", server.url]))
         for client in clients:
             await_workers(client, 1)
-            await_that(lambda client=client: bool(client.exists("notifier:leaders")), "an idle leader")  # type: ignore[misc]
+            await_that(lambda client=client: any(client.scan_iter("notifier:leader:*")), "an idle leader")  # type: ignore[misc]
         before = [cpu_us(client) for client in clients]
         for client in clients:
             client.rename(STAGED, QUEUE)

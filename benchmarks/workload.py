@@ -40,7 +40,7 @@ def deliver_staged(redis: Redis, url: str, count: int, workers: int) -> Delivere
         for _ in range(workers):
             stack.enter_context(child(["-m", "benchmarks.null_worker", "push", url]))
         await_workers(redis, workers)
-        await_that(lambda: bool(redis.exists("notifier:leaders")), "an idle leader")
+        await_that(lambda: any(redis.scan_iter("notifier:leader:*")), "an idle leader")
         redis.slowlog_reset()
         before = redis_cpu(redis)
         redis.rename(STAGED, QUEUE)

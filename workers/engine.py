@@ -74,7 +74,9 @@ class Engine:
         circuits: Circuits,
         stock: Stock,
         tuning: Tuning,
+        version: str = "",
     ) -> None:
+        """version: of the policies; see `use`."""
         self._redis = redis
         self._watch = watch
         self._worker = worker
@@ -85,7 +87,7 @@ class Engine:
         self._flights = Flights(
             redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=watch.wake
         )
-        self.use(policies)
+        self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
         self._hurry = asyncio.Event()
@@ -109,9 +111,9 @@ class Engine:
         """How many ended here undelivered."""
         return self._flights.failed
 
-    def use(self, policies: Policies) -> None:
-        """Follow these rules from the next look on."""
-        self._rules = RuleTable(policies, self._lanes, lead_us=self._tuning.lease_us)
+    def use(self, policies: Policies, version: str = "") -> None:
+        """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
+        self._rules = RuleTable(policies, self._lanes, lead_us=self._tuning.lease_us, version=version)
         self._zone = policies.zone
         self._flights.use(policies, self._rules)
 

@@ -149,6 +149,7 @@ class PushWorker(Worker):
             circuits=circuits,
             stock=stock,
             tuning=build_tuning(settings),
+            version=reload.version if reload is not None else "",
         )
         if self._stop_requested:
             self._engine.stop()
@@ -175,7 +176,7 @@ class PushWorker(Worker):
                 self.connection.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
                     if (policies := await reload.changed()) is not None:
-                        engine.use(policies)
+                        engine.use(policies, reload.version)
                     await reload.retime()
                     self._tell(reload)
                 self._report(engine)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from notifier.errors import SettingsError
-from notifier.limiter import lines
+from notifier.limiter import leaders, lines
 from notifier.limiter.scripts import run_async
 from notifier.policies import Policies
 from notifier.settings import Settings, load_settings
@@ -29,7 +29,7 @@ LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 class Reload:
     """Watches one configuration file, and the rates published in Redis, for one worker.
 
-    problem: what is wrong with what it was told last; '' where it follows it.
+    version: of the rates that it follows. problem: what is wrong with what it was told last; '' where it follows it.
     """
 
     def __init__(self, path: Path, redis: Any, lanes: Sequence[str]) -> None:
@@ -40,16 +40,17 @@ class Reload:
         self._users_from: Path | None = None
         self._seen: Seen = None
         self._published = Published()
-        self._version = ""
+        self.version = ""
         self._number = 0  # of this worker among those who took up the same rates
         self._log = structlog.get_logger("notifier.worker")
 
     async def begin(self, settings: Settings) -> Settings:
         """These settings, read from the file, or where rates are published those."""
-        self._version, self._users_from = settings.rates_version, settings.users_from
+        self.version, self._users_from = settings.rates_version, settings.users_from
         self._seen = _fingerprint(self._path, self._users_from)
         self._published = await self._ask()
         loaded = await self._load() if self._published.version else None
+        await run_async(self._redis, leaders.follow(self.version))
         return loaded[0] if loaded else settings
 
     async def changed(self) -> Policies | None:
@@ -62,17 +63,18 @@ class Reload:
         loaded = await self._load()
         if loaded is None:
             return None
-        key = f"notifier:reload:{self._version}:taken"
+        await run_async(self._redis, leaders.follow(self.version))
+        key = f"notifier:reload:{self.version}:taken"
         pipe = self._redis.pipeline()
         pipe.incr(key)
         pipe.expire(key, KEPT_S)
         self._number, _ = await pipe.execute()
-        self._log.info("config_taken_up", source=self._source, version=self._version)
+        self._log.info("config_taken_up", source=self._source, version=self.version)
         return loaded[1]
 
     def told(self) -> dict[Any, str]:
         """What this worker tells of itself in Redis; see `notifier.settings.published`."""
-        return {VERSION: self._version, SOURCE: self._source, PROBLEM: self.problem}
+        return {VERSION: self.version, SOURCE: self._source, PROBLEM: self.problem}
 
     @property
     def _source(self) -> str:
@@ -91,7 +93,7 @@ class Reload:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
-        self.problem, self._version, self._users_from = "", settings.rates_version, settings.users_from
+        self.problem, self.version, self._users_from = "", settings.rates_version, settings.users_from
         return settings, policies
 
     async def _until(self, at_us: int) -> None:
@@ -108,14 +110,14 @@ class Reload:
         """
         if not self._number:
             return
-        walked = int(await self._redis.get(f"notifier:reload:{self._version}:walked") or 0)
+        walked = int(await self._redis.get(f"notifier:reload:{self.version}:walked") or 0)
         if walked < self._number:
             if not await self._redis.set("notifier:reload:turn", "1", nx=True, px=TURN_MS):
                 return  # somebody walks; it will be asked again
-            taken = await self._redis.get(f"notifier:reload:{self._version}:taken")
+            taken = await self._redis.get(f"notifier:reload:{self.version}:taken")
             for lane in self._lanes:
                 await self._walk(lane)
-            await self._redis.set(f"notifier:reload:{self._version}:walked", taken or self._number, ex=KEPT_S)
+            await self._redis.set(f"notifier:reload:{self.version}:walked", taken or self._number, ex=KEPT_S)
         self._number = 0
 
     async def _walk(self, lane: str) -> None:

@@ -1,4 +1,4 @@
-"""The calls of idle workers: those that serve the same lanes have a leader. See `_alarm.lua`."""
+"""What workers tell each other: who leads the idle ones, and which rules were taken up last. See `_alarm.lua`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def leader_keys(lanes: Sequence[str]) -> LeaderKeys:
     """The keys of those that serve these lanes, in whichever order."""
     name = ",".join(sorted(lanes))
     return LeaderKeys(name, *(f"notifier:{what}:{name}" for what in ("leader", "wake", "handover")))
+
+
+def follow(version: str, *, clock: str = "") -> Call[bool]:
+    """Note that a worker takes up rules of this version; the reply tells whether they are new to all."""
+    return Call(script("follow"), [], [clock, version], bool)
 
 
 def watch(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[bool]:

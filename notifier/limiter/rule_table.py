@@ -20,8 +20,13 @@ class RuleTable:
     on_join: what newcomers find in their lines, as *pull* takes it.
     """
 
-    def __init__(self, policies: Policies, lanes: Sequence[str] = LANES, *, lead_us: int | None = None) -> None:
-        """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says."""
+    def __init__(
+        self, policies: Policies, lanes: Sequence[str] = LANES, *, lead_us: int | None = None, version: str = ""
+    ) -> None:
+        """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
+
+        version: of the rules, where others may be taken up after them; see `leaders.follow`.
+        """
         self._policies = policies
         categories = policies.categories.values()
         arrays = {c.name: policy_array(c.policy) for c in categories}
@@ -31,6 +36,8 @@ class RuleTable:
             "b": {c.name: True for c in categories if c.bypass},
             "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
         }
+        if version:
+            rest["v"] = version
         if costs := {c.name: c.cost for c in categories if c.cost > 1}:
             rest["n"] = costs
         if apps := {c.name: c.app for c in categories if c.app}:

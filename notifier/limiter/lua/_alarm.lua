@@ -2,10 +2,21 @@
 --   notifier:leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
 --   notifier:leader:<lanes>  string: its name; notifier:wake:<lanes>: the list on which it is woken
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
--- idle leader are not in the hash: busy workers look by themselves.
-local known_leaders -- {lanes, µs, …}, read once in a call
+-- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call anyway,
+-- stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
+local known_leaders, newest_rules -- {lanes, µs, …} and {version, since}, read once in a call
 local function idle_leaders()
-  known_leaders = known_leaders or redis.call('HGETALL', 'notifier:leaders')
+  if known_leaders then return known_leaders end
+  local fields = redis.call('HGETALL', 'notifier:leaders')
+  known_leaders, newest_rules = {}, {}
+  for i = 1, #fields, 2 do
+    if fields[i] == '#rules' then newest_rules.version = fields[i + 1]
+    elseif fields[i] == '#since' then newest_rules.since = tonumber(fields[i + 1])
+    else
+      known_leaders[#known_leaders + 1] = fields[i]
+      known_leaders[#known_leaders + 1] = fields[i + 1]
+    end
+  end
   return known_leaders
 end
 

@@ -3,8 +3,11 @@
 -- e: {category: µs in which a digest gathers}, where there is such a category.
 -- n: {category: cost}, of those that count as several sends.
 -- h: {category: true if what the rules hold back is dropped}, where there is such a category.
+-- v: their version, where the caller follows rules that may change.
+local rules_version
 local function read_rules(json)
   local rules, counting = cjson.decode(json), is_counting()
+  rules_version = rules.v
   if rules.x or counting then
     for _, policy in ipairs(rules.u) do unfold(policy, counting) end
     for _, policy in pairs(rules.c) do unfold(policy, counting) end
@@ -109,6 +112,16 @@ local function yield(gates, now, turn)
   end
 end
 
+local RELOOK = 1000000 -- µs
+-- latest_gate: rules other than those that were taken up last may be out of date: a call may have been late. What they say
+-- holds for a second at the most, then for as long again as the newer ones have been there. So a user waits too long once at
+-- the most; and where hosts follow different rules for days, their users are looked at a few times more.
+local function latest_gate(now)
+  idle_leaders()
+  if not rules_version or not newest_rules.version or newest_rules.version == rules_version then return math.huge end
+  return now + math.max(RELOOK, now - newest_rules.since)
+end
+
 local gates_due = {} -- lane -> the earliest gate that was set here
 local function wake_for_gates()
   for lane, at in pairs(gates_due) do alarm(at, lane) end
@@ -131,6 +144,8 @@ local function set_gates(user, lines, now, turn)
     end
     if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end
   end
+  local latest = latest_gate(now)
+  for lane, at in pairs(gates) do gates[lane] = math.min(at, latest) end
   if next(gates, (next(gates))) then yield(gates, now, turn) end
   for lane, at in pairs(gates) do
     redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)

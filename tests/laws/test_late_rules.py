@@ -1,0 +1,111 @@
+"""Law 7: a call by older rules that comes late, after newer ones were taken up, holds nobody back by them for long."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from redis import Redis
+
+from notifier.limiter import leaders, lines
+from notifier.limiter.lines import Job, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import Call, run
+from notifier.policies import Policies
+from notifier.policy import LANES, Policy, Window
+
+S = 1_000_000
+HOUR = 3_600 * S
+NOW = 1_700_000_000 * S
+OLD = RuleTable(Policies(Policy((Window(1, HOUR),))), version="old")
+NEW = RuleTable(Policies(Policy((Window(1, S),))), version="new")
+
+
+def follow(redis: Redis, version: str, at: int) -> bool:
+    return run(redis, leaders.follow(version, clock=str(at)))
+
+
+def walk(redis: Redis, at: int) -> None:
+    """Every gate is looked at again, as a worker has it done that has taken up new rules."""
+    for lane in LANES:
+        assert run(redis, lines.retime(lane, "0", most=100, clock=str(at)))[0] == "0"
+
+
+def gate(redis: Redis) -> int:
+    at = redis.zscore("notifier:gates:default", "ann")
+    assert at is not None
+    return int(at)
+
+
+def admit(rules: RuleTable, at: int) -> Call[lines.Admitted]:
+    users = [("ann", "default", at)]
+    return lines.admit(users, rules, most=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
+
+
+def settle(leased: lines.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
+    done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
+    return lines.settle(
+        [done], rules, worker="w", keep_failed_us=S, keep_delivered_us=S, keep_feedback_us=S, clock=str(at)
+    )
+
+
+def backlog(redis: Redis) -> lines.Leased:
+    """Some of ann's wait by the old rules behind one in flight."""
+    follow(redis, "old", NOW)
+    jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
+    run(redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    run(redis, lines.pull(most=9, lease_us=30 * S, on_watch=False, lanes=LANES, clock=str(NOW)))
+    (leased,) = run(redis, admit(OLD, NOW)).leased
+    return leased
+
+
+@pytest.mark.parametrize("late_us", [10, 2_500_000, 60 * S])
+def test_a_late_admit_is_looked_at_again_soon(redis: Redis, late_us: int) -> None:
+    """An *admit* by 1/1h that Redis runs after all have gone over to 1/1s holds the user a second, not an hour."""
+    run(redis, settle(backlog(redis), OLD, NOW))
+    assert gate(redis) == NOW + HOUR
+    changed = NOW + 100
+    assert follow(redis, "new", changed)
+    walk(redis, changed)
+    assert gate(redis) == changed
+    run(redis, admit(OLD, changed + late_us))
+    assert gate(redis) <= changed + late_us + max(S, late_us)
+    assert len(run(redis, admit(NEW, gate(redis))).leased) == 1
+
+
+def test_a_late_settle_is_looked_at_again_soon(redis: Redis) -> None:
+    """The same where what comes late is the end of a send."""
+    leased = backlog(redis)
+    changed = NOW + 100
+    follow(redis, "new", changed)
+    walk(redis, changed)
+    assert run(redis, settle(leased, OLD, changed + S)) == [True]
+    assert gate(redis) <= changed + 2 * S
+    assert len(run(redis, admit(NEW, gate(redis))).leased) == 1
+
+
+def test_the_newest_rules_set_exact_gates(redis: Redis) -> None:
+    """Those who follow what was taken up last wait as long as it says, and so do calls that name no version."""
+    leased = backlog(redis)
+    run(redis, settle(leased, OLD, NOW))
+    assert gate(redis) == NOW + HOUR
+    follow(redis, "new", NOW)
+    assert not follow(redis, "new", NOW + S)
+    run(redis, admit(RuleTable(Policies(Policy((Window(1, HOUR),)))), NOW))
+    assert gate(redis) == NOW + HOUR
+
+
+def test_hosts_that_follow_different_files_for_long_cost_a_few_looks(redis: Redis) -> None:
+    """Where one host's worker stays with its own rules, its looks thin out: a score for a wait of a whole hour."""
+    leased = backlog(redis)
+    follow(redis, "new", NOW)
+    run(redis, settle(leased, OLD, NOW))
+    looks, now = 0, NOW
+    while now < NOW + HOUR:
+        now = gate(redis)
+        assert now > NOW
+        looks += 1
+        if run(redis, admit(OLD, now)).leased:
+            break
+    assert now == NOW + HOUR
+    assert looks <= 20

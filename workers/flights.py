@@ -19,7 +19,8 @@ from notifier.policies import Policies
 from workers.circuits import Circuits
 from workers.sender import NotOursError, Sender, broken_off, failed
 
-CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed
+CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed, and again once they were cancelled
+SWEEP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class Flights:
         self._circuits = circuits
         self._tuning = tuning
         self._wake = wake
-        self._sending: dict[asyncio.Task[Settlement], Leased] = {}
+        self._sending: dict[asyncio.Task[Settlement], tuple[Leased, float]] = {}
+        self._sweeping = False
         self._settlements: list[Settlement] = []
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
         self.foreign: list[Foreign] = []
@@ -89,12 +91,34 @@ class Flights:
     def begin(self, leased: Leased, send_by: float) -> None:
         """Begin to send; see `Dispatch` for `send_by`."""
         category = self._policies.category(leased.category)
-        task = asyncio.get_running_loop().create_task(self._sender.send(leased, category, send_by))
-        self._sending[task] = leased
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._sender.send(leased, category, send_by))
+        self._sending[task] = leased, send_by
         task.add_done_callback(self._ended)
+        if not self._sweeping:
+            self._sweeping = True
+            loop.call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Leave what is past its lease: the sender has cancelled it, and it did not even hear that."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() - self._tuning.timeout_us / 1e6 - CLOSING_S
+        self._leave([task for task, (_, send_by) in self._sending.items() if send_by < latest])
+        self._sweeping = bool(self._sending)
+        if self._sweeping:
+            loop.call_later(SWEEP_S, self._sweep)
+
+    def _leave(self, tasks: Sequence[asyncio.Task[Settlement]]) -> None:
+        for task in tasks:
+            leased, _ = self._sending.pop(task)
+            self._log.error("provider_broke", job_id=leased.job_id, reason="it cannot be cancelled")
+            self._settlements.append(broken_off(leased))
+            self._wake.set()
 
     def _ended(self, task: asyncio.Task[Settlement]) -> None:
-        leased = self._sending.pop(task)
+        if task not in self._sending:
+            return  # it was left
+        leased, _ = self._sending.pop(task)
         if task.cancelled():
             self._settlements.append(broken_off(leased))
         elif (error := task.exception()) is None:
@@ -149,7 +173,7 @@ class Flights:
             if self._settlements:
                 await self._settle()
             else:
-                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(self._sending, timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self, unbegun: Sequence[Settlement], hurry: asyncio.Event) -> None:
         """Finish what is in flight within the grace time or until `hurry`, break off the rest, and settle it all."""
@@ -161,7 +185,8 @@ class Flights:
         for task in list(self._sending):
             task.cancel()
         if self._sending:
-            await asyncio.wait(self._sending)
+            await asyncio.wait(self._sending, timeout=CLOSING_S)
+            self._leave(list(self._sending))
         try:
             while self._settlements:
                 await self._settle()

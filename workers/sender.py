@@ -19,7 +19,9 @@ from notifier.limiter.lines import DeadToken, Leased, Settlement, State
 from notifier.notification import Notification, mask, route
 from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from workers.deadlines import Deadlines
 
+CLOSING_S: Final = 3.0
 MOST_CRASHES: Final = 3
 SUSPECT: Final = MOST_CRASHES - 1  # one with which so many workers died is sent alone
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
@@ -58,10 +60,21 @@ class Sender:
     """Hands notifications to their providers, which stand under their routes.
 
     saw: is told of every answer by a route with a circuit, and says whether what was not sent waits for the route.
+    answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
+        does not keep them.
     """
 
-    def __init__(self, providers: Mapping[str, Provider], backoff: Backoff, saw: Callable[[str, Answer], bool]) -> None:
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        backoff: Backoff,
+        saw: Callable[[str, Answer], bool],
+        *,
+        answer_s: float = 10.0,
+    ) -> None:
         self._providers = providers
+        self._answer_s = answer_s
+        self._deadlines = Deadlines()
         self._backoff = backoff
         self._saw = saw
         self._log = structlog.get_logger("notifier.worker")
@@ -107,8 +120,17 @@ class Sender:
         return replace(settlement, gone=gone) if gone else settlement
 
     async def close(self) -> None:
-        """Close the providers: what is under way answers now, UNKNOWN or UNSENT."""
-        await asyncio.gather(*(provider.close() for provider in self._providers.values()))
+        """Close the providers: what is under way answers now, UNKNOWN or UNSENT. One that does not end is left."""
+        closing = {asyncio.create_task(provider.close()): by for by, provider in self._providers.items()}
+        if not closing:
+            return
+        done, late = await asyncio.wait(closing, timeout=CLOSING_S)
+        for task in late:
+            task.cancel()
+            self._log.error("provider_broke", route=closing[task], reason="it does not close")
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._log.error("provider_broke", route=closing[task], exc_info=error)
 
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
@@ -126,8 +148,8 @@ class Sender:
         if provider is None:
             return Answer(Outcome.FAULT, reason=f"no provider is configured for {by}")
         try:
-            return await provider.send(dispatch)
-        except Exception:  # noqa: BLE001 - whatever a driver raises
+            return await self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
+        except Exception:  # noqa: BLE001 - whatever a driver raises, and that it never answers
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
             self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
             return Answer(Outcome.UNKNOWN, reason="the provider's client broke")

@@ -23,6 +23,8 @@ from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettin
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
+LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
+
 Shared = dict[tuple[Any, ...], Any]  # what serves several apps, by all that these have in common
 
 
@@ -131,7 +133,8 @@ def dry_runs(settings: Settings) -> list[str]:
 def build_sender(settings: Settings, providers: Mapping[str, Provider], saw: Callable[[str, Answer], bool]) -> Sender:
     """The sender with these providers; see `Sender` for `saw`."""
     backoff = settings.worker.backoff
-    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw)
+    answer_s = build_tuning(settings).timeout_us / 1e6 + LATE_S
+    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw, answer_s=answer_s)
 
 
 def build_tuning(settings: Settings) -> Tuning:

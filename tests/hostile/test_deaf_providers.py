@@ -1,0 +1,146 @@
+"""Providers that never answer, never end or cannot be cancelled: the worker has deadlines of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from notifier.job import encode_data
+from notifier.limiter.lines import Leased, Settlement
+from notifier.notification import Device, Notification
+from notifier.policy import Category
+from notifier.providers.contract import Answer, Outcome
+from workers.flights import Flights, Tuning
+from workers.sender import Backoff, Sender
+
+CATEGORY = Category("default", attempts=3)
+DEVICES = [Device("apns", f"{n:02x}" * 32) for n in range(2)]
+
+
+class Deaf:
+    """Never answers the devices that it is deaf to. stubborn: it does not hear that it is cancelled either."""
+
+    platform = "apns"
+
+    def __init__(self, *deaf_to: Device, stubborn: bool = False) -> None:
+        self.deaf_to = {device.token for device in deaf_to}
+        self.stubborn = stubborn
+        self.released = asyncio.Event()
+
+    async def send(self, dispatch: Any) -> Answer:
+        if dispatch.device.token not in self.deaf_to:
+            return Answer(Outcome.DELIVERED)
+        await self.never()
+        return Answer(Outcome.DELIVERED)
+
+    async def never(self) -> None:
+        while not self.released.is_set():
+            try:
+                await self.released.wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+
+    async def close(self) -> None:
+        await self.never()
+
+
+class Recorded(Flights):
+    """Flights whose settlements go nowhere."""
+
+    def __init__(self, sender: Sender) -> None:
+        tuning = Tuning(batch=10, in_flight=10, lease_us=10**6, timeout_us=0, grace_us=0, keep_failed_us=0,
+                        keep_delivered_us=0, keep_feedback_us=0)  # fmt: skip
+
+        async def tell() -> None:
+            """Nothing."""
+
+        circuits: Any = SimpleNamespace(tell=tell)
+        super().__init__(redis=None, worker="w", sender=sender, circuits=circuits, tuning=tuning, wake=asyncio.Event())
+        self._policies = SimpleNamespace(category=lambda _: CATEGORY)  # type: ignore[assignment]
+        self.settled: list[Settlement] = []
+
+    async def settle(self, batch: Sequence[Settlement]) -> list[bool]:
+        self.settled += batch
+        return [True] * len(batch)
+
+
+def leased(devices: Sequence[Device]) -> Leased:
+    return Leased("job", "7", "anna", "default", encode_data(Notification("anna", devices, "Hi")), None, 0, 0, None)
+
+
+def sender(provider: Deaf) -> Sender:
+    return Sender({"apns": provider}, Backoff(1, 1), lambda *_: True, answer_s=0.05)
+
+
+@pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])
+def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> None:
+    """Past the worker's own deadline no answer is UNKNOWN and said; what another device answered is kept."""
+
+    async def run() -> Settlement:
+        with capture_logs() as lines:
+            now = asyncio.get_running_loop().time()
+            async with asyncio.timeout(20):
+                settled = await sender(Deaf(DEVICES[0])).send(leased(devices), CATEGORY, now)
+        assert [line["event"] for line in lines if line["log_level"] == "error"] == ["provider_broke"]
+        return settled
+
+    settled = asyncio.run(run())
+    assert (settled.state, settled.reached) == ("later", True)
+    assert settled.answered == ('{"1": "delivered"}' if len(devices) > 1 else "")
+
+
+def test_the_workers_end_is_no_missed_deadline() -> None:
+    """A send that the worker itself breaks off is cancelled, and not taken for one without an answer."""
+
+    async def run() -> None:
+        now = asyncio.get_running_loop().time()
+        sending = asyncio.create_task(sender(Deaf(DEVICES[0])).send(leased(DEVICES[:1]), CATEGORY, now + 100))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_drain_has_an_end(stubborn: bool) -> None:
+    """Whatever a provider does, a drain ends and what was in flight is settled, its permit spent."""
+
+    async def run() -> None:
+        provider = Deaf(DEVICES[0], stubborn=stubborn)
+        flights = Recorded(sender(provider))
+        flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time())
+        async with asyncio.timeout(20):
+            await flights.drain()
+        assert [(one.state, one.reached) for one in flights.settled] == [("line" if stubborn else "later", True)]
+        provider.released.set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_workers_end_has_an_end(stubborn: bool) -> None:
+    """Neither a send that does not end nor a provider that does not close holds up the worker's end."""
+
+    async def run() -> None:
+        provider = Deaf(DEVICES[0], stubborn=stubborn)
+        flights = Recorded(sender(provider))
+        flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time() + 100)
+        await asyncio.sleep(0)
+        with capture_logs():
+            async with asyncio.timeout(20):
+                await flights.end([], asyncio.Event())
+        assert [(one.state, one.reached) for one in flights.settled] == [("line", True)]
+        provider.released.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())

@@ -1,0 +1,52 @@
+"""Deadlines: the worker's own, for whatever it waits for; one timer serves all, as one for each would cost as much as a
+look into Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+SWEEP_S: Final = 0.2  # how late a deadline may be noticed
+
+
+class Deadlines:
+    """Cancels what outlasts its deadline."""
+
+    def __init__(self) -> None:
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._sweeping = False
+
+    async def wait(self, answer: Awaitable[T], until: float) -> T:
+        """What is awaited; raises TimeoutError if it has not come by then, on the loop's clock."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._until[task] = until
+        if not self._sweeping:
+            self._sweep()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if task in self._late and task.cancelling() == 1:  # not the worker's end as well
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._until[task]
+            if task in self._late:
+                self._late.discard(task)
+                task.uncancel()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for task, until in self._until.items():
+            if now >= until and task not in self._late:
+                self._late.add(task)
+                task.cancel()
+        self._sweeping = bool(self._until)
+        if self._sweeping:
+            loop.call_later(SWEEP_S, self._sweep)

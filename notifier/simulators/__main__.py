@@ -62,6 +62,7 @@ a line back, and a line for each message that arrives
   {"apns": {...}, "fcm": {...}, "webpush": {...}} with any of
       fail: {FAULT: SHARE}  that share of the messages (0 to 1) meets that fault; {} ends it
       latency_ms            wait before each answer
+      rate                  serve so many messages a second, the others stand in a queue; 0 ends it
       listening, refuse_s   false: refuse connections, until true; or for so many seconds
       cut: true             cut all connections now
       silent                true: nobody gets another byte, but no connection is closed

@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         self.announce_limit()
         if reply.go_away:
             self.go_away(reply.go_away, stream_id)
-        delay_s = (self._simulator.latency_ms + reply.delay_ms) / 1000
+        delay_s = self._simulator.serve(reply.delay_ms)
         if reply.silent:
             return
         if delay_s:

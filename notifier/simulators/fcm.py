@@ -102,7 +102,7 @@ class FcmSimulator(HttpsSimulator):
         form = await request.post()
         self.token_fetches += 1
         reply = self.playback.next(TOKEN_ENDPOINT) or Reply()
-        if not await self._may_answer(request, reply, reply.delay_ms):
+        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
             return cut(request)
         if reply.status != HTTPStatus.OK or reply.reason:
             return _oauth_error(reply)
@@ -156,7 +156,7 @@ class FcmSimulator(HttpsSimulator):
         project = request.match_info["project"]
         name = f"projects/{project}/messages/{name}"
         self._log.record(_arrival(at_us, message, reply, project, name, dry_run=validate_only))
-        may_answer = await self._may_answer(request, reply, self.latency_ms + reply.delay_ms)
+        may_answer = await self._may_answer(request, reply, self.serve(reply.delay_ms))
         return _response(reply, name) if may_answer else cut(request)
 
     def _refusal(self, authorization: str, project: str) -> Reply | None:

@@ -83,10 +83,10 @@ class HttpsSimulator(Simulator):
             self.connections.add(request.transport.get_extra_info("peername"))
         return body
 
-    async def _may_answer(self, request: web.Request, reply: Reply, delay_ms: float) -> bool:
+    async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
         """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""
-        if delay_ms:
-            await asyncio.sleep(delay_ms / 1000)
+        if delay_s:
+            await asyncio.sleep(delay_s)
         if reply.silent or self.is_silenced(request.transport):
             await asyncio.get_running_loop().create_future()
         return not reply.drop

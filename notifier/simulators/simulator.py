@@ -23,7 +23,9 @@ HOST: Final = "127.0.0.1"
 class Simulator(ABC):
     """One server. Its attributes named in `settings` may be changed at any time, also from another process.
 
-    latency_ms: waited before each answer, in milliseconds. fail: by a fault's name, the share of the requests
+    latency_ms: waited before each answer, in milliseconds. rate: how many messages a second it serves, one after the
+        other, each at once if it is idle; the others stand in a queue, in the order of their arrival. 0 is without
+        limit. fail: by a fault's name, the share of the requests
         (0 to 1) that meets it; what is scripted for a device token goes before it. seed: of the chances.
     silent: whoever is connected, or connects from now on, never gets another byte; no connection is closed.
     idle_s: a connection on which nothing came for so long is silent from then on, as after a NAT forgot it;
@@ -31,12 +33,14 @@ class Simulator(ABC):
     """
 
     platform: ClassVar[str]
-    settings: ClassVar[tuple[str, ...]] = ("latency_ms", "fail", "silent", "idle_s", "wrong_name")
+    settings: ClassVar[tuple[str, ...]] = ("latency_ms", "rate", "fail", "silent", "idle_s", "wrong_name")
 
     def __init__(
         self, *, certificates: Certificates, scripts: Scripts | None, latency_ms: float, port: int, seed: int
     ) -> None:
         self.latency_ms = latency_ms
+        self.rate: float = 0
+        self._free_at = 0.0  # when all that stands in its queue is served, on the monotonic clock
         self.fail: Mapping[str, float] = {}
         self.idle_s: float = 0
         self.playback = Playback({} if scripts is None else scripts)
@@ -113,6 +117,15 @@ class Simulator(ABC):
     def is_silenced(self, connection: Any) -> bool:
         """Whether this connection is never to get another byte, as far as `is_dead` has noticed."""
         return connection in self._dead
+
+    def serve(self, delay_ms: float = 0) -> float:
+        """Put one more message into the queue; how long its answer takes in all, in seconds, with the latency."""
+        wait_s = (self.latency_ms + delay_ms) / 1000
+        if self.rate <= 0:
+            return wait_s
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now) + 1 / self.rate
+        return wait_s + self._free_at - now
 
     def scripted(self, token: str) -> Reply | None:
         """Return what to answer to a request that could be accepted; None to accept it."""

@@ -82,7 +82,7 @@ class WebPushSimulator(HttpsSimulator):
             reply = self.scripted(name) or reply
         message_id = secrets.token_urlsafe(16)
         self._log.record(_arrival(at_us, name, sender, reply, verdict, request.headers, message_id))
-        if not await self._may_answer(request, reply, self.latency_ms + reply.delay_ms):
+        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
         return page(reply) or self._response(reply, message_id)
 

@@ -129,6 +129,21 @@ def test_a_new_script_begins_anew() -> None:
     assert playback.next("u") == Reply(410)
 
 
+def test_a_service_rate_is_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100 a second three at once are answered after 10, 20 and 30 ms; one that comes to an idle server after 10."""
+    now = 1000.0
+    monkeypatch.setattr("notifier.simulators.simulator.time.monotonic", lambda: now)
+    simulator = Recorded(make_certificates(tmp_path))
+    simulator.latency_ms = 5
+    assert simulator.serve(2) == pytest.approx(0.007)
+    simulator.rate = 100
+    assert [simulator.serve() for _ in range(3)] == pytest.approx([0.015, 0.025, 0.035])
+    now += 0.02
+    assert simulator.serve() == pytest.approx(0.025), "the third is being served"
+    now += 60
+    assert simulator.serve() == pytest.approx(0.015)
+
+
 def test_a_socket_that_cannot_be_made_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A control socket that cannot be made ends the command with status 1 and names the option and the path."""
     where = tmp_path / "missing" / "control"

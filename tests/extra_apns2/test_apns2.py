@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RIG = ApnsApns2()
 SILENT = Reply(200, delay_ms=60_000)
-AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "wrong_name": False, "idle_s": 0}
+AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "rate": 0, "wrong_name": False, "idle_s": 0}
 
 
 @pytest.fixture(scope="module")

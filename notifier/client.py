@@ -268,6 +268,7 @@ class Notifier:
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
             overflow=None if most is None and self._most.in_all is None else category.overflow,
             max_waiting=most,
+            category=category.name,
         )
 
     def _check_routes(self, notification: Notification, category: Category) -> None:

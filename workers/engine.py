@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -42,8 +42,8 @@ PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 class Stock(Protocol):
     """RQ's own path, for the jobs that are not notifications of ours."""
 
-    def read(self, job: Plain) -> str:
-        """The meta that a job's data tells; '' where it is no notification."""
+    def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
+        """The meta that a job's data tells; '' where it is no notification. knows: whether a category is configured."""
         ...
 
     def inspect(self, foreign: Foreign) -> Settlement:
@@ -115,6 +115,7 @@ class Engine:
         """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
         self._rules = RuleTable(policies, self._lanes, lead_us=self._tuning.lease_us, version=version)
         self._zone = policies.zone
+        self._knows = policies.knows
         self._flights.use(policies, self._rules)
 
     def stop(self) -> None:
@@ -183,7 +184,7 @@ class Engine:
                 on_watch=self._watch.kept,
                 lanes=self._lanes,
                 worker=self._worker,
-                on_join=self._rules.on_join,
+                on_join=self._rules.known,
                 keep_failed_us=self._tuning.keep_failed_us,
             )
         )
@@ -192,7 +193,7 @@ class Engine:
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if pulled.unread:
-            await self._call(lines.steer([(job.job_id, self._stock.read(job)) for job in pulled.unread]))
+            await self._call(lines.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
         if not pulled.users:
             return bool(pulled.taken or pulled.unread)
         if len(pulled.users) >= room or pulled.taken >= room:

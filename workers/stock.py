@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, STEERING, decode_data, encode_reason
 from notifier.limiter.lines import Plain, Settlement
 from notifier.notification import Notification
+from notifier.policy import DEFAULT_CATEGORY
 from workers.flights import Foreign
 from workers.sender import check_crashes
 
@@ -36,11 +38,11 @@ class StockPath:
         self._seen: dict[str, int] = {}
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
-    def read(self, job: Plain) -> str:
+    def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
         """See `engine.Stock.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
         try:
             function, kwargs = decode_data(job.data)
-            return meta_of(Notification.from_kwargs(kwargs), job.meta) if function == FUNCTION else ""
+            return meta_of(Notification.from_kwargs(kwargs), job.meta, knows) if function == FUNCTION else ""
         except Exception:  # noqa: BLE001 - as said
             return ""
 
@@ -126,8 +128,11 @@ class StockPath:
             pipe.execute()
 
 
-def meta_of(notification: Notification, meta: bytes | None) -> str:
-    """The meta that the scripts read, for a producer that left it out; what else it holds is kept."""
+def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str], bool] | None = None) -> str:
+    """The meta that the scripts read, for a producer that left it out; what else it holds is kept.
+
+    knows: whether a category is configured; one that is not is `default`.
+    """
     try:
         found = json.loads(meta or b"{}")
     except ValueError:
@@ -138,4 +143,6 @@ def meta_of(notification: Notification, meta: bytes | None) -> str:
             replace(notification, **{name: kept[name]}).validate()
     steering = {name: getattr(notification, name) for name in STEERING}
     merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}
+    if knows is not None and not knows(merged["category"]):
+        merged["category"] = DEFAULT_CATEGORY
     return json.dumps(merged)

@@ -29,6 +29,7 @@ class Job:
 
     targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
     overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
+    category: as in its meta; '' where it has no say in which queue the job stands, see `_behind.lua`.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Job:
     targets: str = ""
     overflow: Overflow | None = None
     max_waiting: int | None = None
+    category: str = ""
 
 
 def enqueue(
@@ -64,7 +66,7 @@ def enqueue(
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
         limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
-        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit)
+        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit, job.category)
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 

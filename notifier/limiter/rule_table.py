@@ -17,7 +17,8 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 class RuleTable:
     """The rules for *admit* and *settle*; see `_gates.lua` and `_limits.lua` for what stands where.
 
-    on_join: what newcomers find in their lines, as *pull* takes it.
+    on_join: what newcomers find in their lines, as *pull* takes it. known: the same, and that all other categories are
+    to be taken for `default`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RuleTable:
         self._device = policies.limits.fcm_device
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
+        self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[Policy, str] = {}
 

@@ -71,18 +71,25 @@ local function steering(text_of_meta)
   return meta
 end
 
+-- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a line was known before.
+local function is_unknown(meta, known)
+  return known[meta.category] == nil and meta.category ~= 'default'
+    and redis.call('HEXISTS', lines_key(meta.user), meta.category) == 0
+end
+
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
 -- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
 -- the user, the line's lane, and whether the line, or a head of which the gate knows nothing, is new: the caller looks
--- at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place.
-local function line_up(now, id, join)
+-- at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place. known: the
+-- configured categories, where they are known: one of another category is 'stock' until its meta says 'default'.
+local function line_up(now, id, join, known)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
     'push_outcome', 'push_arriving')
   if not job[1] or job[4] or job[5] == 'canceled' then return nil end
   local meta = steering(job[2])
-  if not meta then return 'stock' end
+  if not meta or known and not job[3] and is_unknown(meta, known) then return 'stock' end
   local user, origin, category = meta.user, job[1], meta.category
   local order, deadline, expected = job[3], job[6], nil
   -- unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.

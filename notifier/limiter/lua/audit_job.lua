@@ -60,6 +60,7 @@ function by_status.queued(j)
   -- A job whose meta was read only when a worker had leased it stays queued meanwhile.
   if j.failed or j.canceled or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
+    if redis.call('LPOS', 'notifier:behind:' .. j.category, j.id) then return end -- see _behind.lua
     if j.unlisted and not redis.call('LPOS', 'rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then
       return 'in its line'
     end

@@ -3,10 +3,11 @@
 --      5 how many may wait in all, or ''  6 keep_failed s
 --      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
 --          dedupe key (with its user) or '', targets (see _limits.lua) or '', and where a limit holds: how many of the
---          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or ''
+--          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
+--          category, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include _clock _keys _alarm _newcomer _end _collapse _leaving _lineup
+--! include _clock _keys _alarm _newcomer _end _collapse _leaving _lineup _behind
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), tonumber(ARGV[6])
 local reply, seen, MOST_OVER = {}, {}, 2
@@ -53,6 +54,20 @@ local function note_arriving(user, id, key, at)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
+local lanes_now = {}
+-- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`; see _behind.lua.
+local function lane_of(category, lane)
+  local before = lanes_now[category] or redis.call('HGET', 'notifier:lanes', category)
+  if before ~= lane then
+    if before and redis.call('HEXISTS', 'notifier:behind', category) == 1 then return before end
+    local left = before and redis.call('LLEN', 'rq:queue:' .. before) or 0
+    if left > 0 then note_behind(category, before, left, redis.call('LINDEX', 'rq:queue:' .. before, -1)) end
+    redis.call('HSET', 'notifier:lanes', category, lane)
+  end
+  lanes_now[category] = lane
+  return lane
+end
+
 -- own_time: the µs at which a job goes to its line that was accepted for `at`. Those for the same moment come one µs
 -- after the other, in the order in which they were accepted: `later` has no other order for them.
 local function own_time(at)
@@ -64,7 +79,7 @@ local function own_time(at)
   return free
 end
 
-local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit)
+local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
   if dedupe ~= '' then
     local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
     if earlier then return earlier end -- this very id, where it is the same call again
@@ -80,6 +95,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   end
   if dedupe ~= '' then redis.call('SET', 'notifier:dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
+  if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
   redis.call('HSET', key, 'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
     'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued')
   if targets ~= '' then redis.call('HSET', key, 'push_targets', targets) end
@@ -107,5 +123,5 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   return id
 end
 
-for i = 7, #ARGV, 9 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 8)) end
+for i = 7, #ARGV, 10 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 9)) end
 return reply

@@ -2,7 +2,8 @@
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller is an idle leader: notes until when it sleeps, see _alarm.lua
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
---      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default'
+--      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default', and
+--      where '' is among them, *steer* is to say so in the job's meta before it comes to a line
 --      7 keep_failed s
 --      8.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
@@ -13,7 +14,7 @@
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`. The last: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include _clock _keys _alarm _leaving _lineup _routes _newcomer _end _collapse _full
+--! include _clock _keys _alarm _leaving _lineup _routes _newcomer _end _collapse _behind _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}} end
@@ -69,8 +70,9 @@ local function hold(id) -- leases a job that is none of ours to the caller
 end
 
 local full -- whether the digest that a newcomer has joined is to go
-local on_join, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil
+local on_join, known, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil, nil
 if on_join then
+  known = on_join[''] and on_join
   function join(id, user, category, collapse_id, order)
     local how, expected, unlike = on_join[category], nil, nil
     if how == nil then how = on_join.default end
@@ -95,10 +97,24 @@ local function tell_unread(id)
   return true
 end
 
+local behind = read_behind()
+local some_behind = next(behind) ~= nil
+
+-- stands_behind: whether a job of a queue has to let those go first that stand in the queue of the lane before.
+local function stands_behind(id)
+  local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_order')
+  local meta = job[1] and not job[3] and steering(job[2])
+  local before = meta and behind[meta.category]
+  if not before or before.lane == job[1] then return false end
+  redis.call('RPUSH', behind_key(meta.category), id)
+  return true
+end
+
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from a queue and is to be read first.
 local function place(id, queued)
+  if queued and some_behind and stands_behind(id) then return true end
   full = false
-  local what, user, lane, is_new = line_up(now, id, join)
+  local what, user, lane, is_new = line_up(now, id, join, known)
   is_new = is_new or full
   if what == 'stock' then
     if queued and tell_unread(id) then return false end
@@ -144,20 +160,59 @@ end
 
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
-for i, n in ipairs(shares(waiting, room)) do
-  if n > 0 then
-    local queue = 'rq:queue:' .. lanes[i]
-    local ids = redis.call('LPOP', queue, n)
-    for j, id in ipairs(ids) do
-      -- RQ's own scheduler may have queued again what waits for a time of its own.
-      if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) and not place(id, true) then
-        stay(queue, ids, j)
-        break
+
+-- take_from: as many of a lane's queue.
+local function take_from(lane, n)
+  local queue = 'rq:queue:' .. lane
+  local ids = redis.call('LPOP', queue, n) or {}
+  for j, id in ipairs(ids) do
+    -- RQ's own scheduler may have queued again what waits for a time of its own.
+    if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) and not place(id, true) then
+      return stay(queue, ids, j)
+    end
+    taken = taken + 1
+    for _, before in pairs(behind) do
+      if before.lane == lane then
+        before.left = before.left - 1
+        if before.tail == id then before.left, before.tail = 0, '' end
       end
-      taken = taken + 1
     end
   end
 end
+
+-- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane changed.
+local function is_over(before)
+  if redis.call('LLEN', 'rq:queue:' .. before.lane) == 0 then return true end
+  if before.left > 0 or before.tail == '' then return before.left <= 0 end
+  local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order') -- it may have been deleted, or cancelled
+  return tail[1] ~= 'queued' or tail[2] ~= false
+end
+
+-- let_follow: those that had to wait come to their lines, as far as there is room.
+local function let_follow(category, before)
+  if not is_over(before) then return note_behind(category, before.lane, before.left, before.tail) end
+  behind[category] = nil
+  local key = behind_key(category)
+  for _, id in ipairs(redis.call('LPOP', key, most) or {}) do place(id) end
+  if redis.call('EXISTS', key) == 1 then note_behind(category, before.lane, 0, '')
+  else redis.call('HDEL', 'notifier:behind', category) end
+end
+
+local others = {} -- the lanes that the caller does not serve, of which it takes all the same
+for _, before in pairs(behind) do
+  if not rank[before.lane] then others[before.lane] = true end
+end
+for lane in pairs(others) do
+  local had = taken
+  take_from(lane, share_of_room())
+  room = room - (taken - had)
+end
+for i, n in ipairs(shares(waiting, room)) do
+  if n > 0 then take_from(lanes[i], n) end
+end
+local changed = {}
+for category in pairs(behind) do changed[#changed + 1] = category end
+for _, category in ipairs(changed) do let_follow(category, behind[category]) end
 
 -- let_go: what was parked is looked at now; the rest of a notification goes back to its place.
 local function let_go(member)
@@ -235,6 +290,7 @@ end
 first('notifier:later')
 first('notifier:leases')
 for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
+if some_behind and redis.call('EXISTS', 'notifier:behind') == 1 then next_due = now end
 if on_watch then
   local own, leaders = lanes_of_leader(lanes), idle_leaders()
   redis.call('HSET', 'notifier:leaders', own, text(next_due or now + 3600000000))

@@ -1,0 +1,155 @@
+"""Law 4 when a category's lane changes while its notifications stand in the queue of the lane before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.limiter import lines
+from notifier.limiter.lines import Job, Leased, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies
+from notifier.policy import LANES
+
+S = 1_000_000
+RULES = RuleTable(Policies())
+ALL = [LANES]
+SPLIT = [(lane,) for lane in LANES]
+SPLITS = [ALL, SPLIT, [("urgent",)], [("urgent", "default"), ("bulk",)]]
+
+
+@dataclass
+class Queues:
+    """Producers that follow different files, and workers that serve different lanes."""
+
+    redis: Redis
+    workers: Sequence[tuple[str, ...]]
+    now: int = 1_700_000_000 * S
+    accepted: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.redis.flushdb()
+
+    def send(self, lane: str, count: int = 1, category: str = "news", user: str = "ann") -> None:
+        """By a producer whose file has the category in that lane."""
+        names = [f"{category}-{user}-{len(self.accepted) + n:04}" for n in range(count)]
+        meta = json.dumps({"user": user, "category": category}).encode()
+        jobs = [Job(name, lane, b"data", meta, category=category) for name in names]
+        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        self.accepted += names
+
+    def look(self, n: int, most: int = 6) -> bool:
+        """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
+        self.now += 10
+        name, lanes = f"w{n}", self.workers[n]
+        call = lines.pull(most=most, lease_us=30 * S, on_watch=False, lanes=lanes, worker=name, clock=str(self.now))
+        pulled = run(self.redis, call)
+        if pulled.users:
+            admit = lines.admit(
+                pulled.users, RULES, most=most, lease_us=30 * S, worker=name, lanes=lanes, clock=str(self.now)
+            )
+            self.deliver(name, run(self.redis, admit).leased)
+        return bool(pulled.users or pulled.taken or pulled.next_us == self.now)
+
+    def deliver(self, name: str, leased: Sequence[Leased]) -> None:
+        self.sent += [one.job_id for one in leased]
+        done = [
+            Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
+            for one in leased
+        ]
+        keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
+        if done:
+            run(self.redis, lines.settle(done, RULES, worker=name, clock=str(self.now), **keep))
+
+    def drain(self) -> None:
+        """All look in turns until none finds anything."""
+        for _ in range(2_000):
+            found = [self.look(n) for n in range(len(self.workers))]
+            if not any(found):
+                return
+        raise AssertionError("it comes to no end")
+
+    def of(self, category: str, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name.startswith(category)]
+
+
+@pytest.mark.parametrize("workers", SPLITS)
+@pytest.mark.parametrize("stands", [5, 40])
+def test_the_earlier_go_first_when_a_lane_becomes_more_urgent(
+    redis: Redis, workers: list[tuple[str, ...]], stands: int
+) -> None:
+    """Also where the workers of the new lane do not serve the one before, and whose queue is long."""
+    queues = Queues(redis, workers)
+    queues.send("bulk", stands, category="other", user="bob")
+    queues.send("bulk", 5)
+    queues.send("urgent", 5)
+    queues.drain()
+    served = [name for name in queues.accepted if name.startswith("news") or "bulk" in str(workers)]
+    assert sorted(name for name in queues.sent if name in served) == sorted(served)
+    assert queues.of("news", queues.sent) == queues.of("news", queues.accepted)
+    assert not redis.keys("notifier:behind*")
+
+
+@pytest.mark.parametrize("workers", [ALL, SPLIT])
+def test_the_earlier_go_first_when_a_lane_becomes_less_urgent(redis: Redis, workers: list[tuple[str, ...]]) -> None:
+    """The worker of the lower lane looks first and finds nothing that may go yet."""
+    queues = Queues(redis, list(reversed(workers)))
+    queues.send("urgent", 5)
+    queues.send("bulk", 5)
+    queues.drain()
+    assert queues.sent == queues.accepted
+
+
+def test_others_do_not_wait_for_a_change(redis: Redis) -> None:
+    """Law 9: who is of another category goes past those that have to let the earlier go first."""
+    queues = Queues(redis, [("urgent",)])
+    queues.send("bulk", 200, user="bob")
+    queues.send("urgent", 2)
+    queues.send("urgent", 2, category="chat", user="eve")
+    queues.look(0, most=20)
+    assert queues.of("chat", queues.sent) == queues.of("chat", queues.accepted)
+    assert queues.of("news-ann", queues.sent) == []
+    queues.drain()
+    assert queues.of("news-ann", queues.sent) == queues.of("news-ann", queues.accepted)
+
+
+def test_a_change_ends_when_the_last_of_the_lane_before_was_deleted(redis: Redis) -> None:
+    """Nobody waits for what is no more in the queue, in whichever way it left."""
+    queues = Queues(redis, [("urgent",)])
+    queues.send("bulk", 3)
+    queues.send("urgent", 2)
+    last = queues.accepted[2]
+    redis.lrem("rq:queue:bulk", 0, last)
+    redis.delete(f"rq:job:{last}")
+    queues.send("bulk", 40, category="other", user="bob")
+    queues.drain()
+    assert queues.of("news", queues.sent)[-2:] == queues.accepted[3:5]
+    assert not redis.keys("notifier:behind*")
+
+
+steps = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(LANES), st.integers(1, 9)),
+    st.tuples(st.just("look"), st.just(""), st.integers(0, 2)),
+)
+
+
+@given(story=st.lists(steps, max_size=25), split=st.booleans())
+def test_order_holds_however_lanes_change(redis: Redis, story: list[tuple[str, str, int]], split: bool) -> None:
+    """Producers with different files, a change in the middle of a change: the order of acceptance, and none is lost."""
+    queues = Queues(redis, SPLIT if split else ALL * 3)
+    for verb, lane, number in story:
+        if verb == "send":
+            queues.send(lane, number)
+        else:
+            queues.look(number, most=4)
+    queues.drain()
+    assert queues.sent == queues.accepted
+    assert not redis.keys("notifier:behind*")

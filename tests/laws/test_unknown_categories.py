@@ -1,0 +1,49 @@
+"""Law 9: plain producers may invent categories. What the configuration does not know is `default`, in its line too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import Simulators, apns, client_of, eventually, queue, worker, write_config
+
+from notifier.embedded import EmbeddedRedis
+
+COUNT = 60
+CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}
+
+
+@pytest.fixture
+def simulators(tmp_path: Path) -> Iterator[Simulators]:
+    with Simulators(tmp_path / "simulators") as running:
+        yield running
+
+
+def deliver(redis: Redis, title: str, category: str, *, in_data: bool) -> Any:
+    device = {"platform": "apns", "token": apns("ann").token}
+    kwargs = {"user": "ann", "devices": [device], "title": title} | ({"category": category} if in_data else {})
+    return queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "ann", "category": category, "x": [1]})
+
+
+def test_invented_categories_share_the_line_and_the_rules_of_default(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, simulators: Simulators
+) -> None:
+    """Sixty in one line: in order, by the windows of `default` for all together; a category that is known is apart."""
+    config = write_config(tmp_path, redis_server.url, simulators.providers(), categories=CATEGORIES)
+    with worker(config) as running, client_of(config) as client:
+        running.ready(redis)
+        jobs = [deliver(redis, f"made-up-{n:02}", f"made-up-{n % 31}", in_data=n % 2 == 0) for n in range(COUNT)]
+        known = deliver(redis, "known", "chat", in_data=True)
+        eventually(lambda: len(simulators.titles("made-up-")) == 20, "what the windows of default admit")
+        eventually(lambda: simulators.titles("known"), "the one of a category that is known")
+        eventually(lambda: client.zcard("notifier:line:{ann}:default") == COUNT - 20, "the rest in one line")
+        assert simulators.titles("made-up-") == [f"made-up-{n:02}" for n in range(20)]
+        assert client.keys("notifier:line:*") == [b"notifier:line:{ann}:default"]
+        assert client.zcard("notifier:sent:{ann}:default") == 20
+        waits = jobs[-1]
+        waits.refresh()
+        assert waits.meta == {"user": "ann", "category": "default", "x": [1]}
+        assert known.id

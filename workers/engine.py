@@ -25,6 +25,7 @@ from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policies import Policies
 from notifier.zones import check_zone, zone_or
+from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.flights import Flights, Foreign, Tuning
 from workers.sender import SUSPECT, Sender, returned
@@ -72,6 +73,7 @@ class Engine:
         policies: Policies,
         sender: Sender,
         circuits: Circuits,
+        capacity: Capacity,
         stock: Stock,
         tuning: Tuning,
         version: str = "",
@@ -84,6 +86,7 @@ class Engine:
         self._stock = stock
         self._tuning = tuning
         self._circuits = circuits
+        self._capacity = capacity
         self._flights = Flights(
             redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=watch.wake
         )
@@ -173,9 +176,11 @@ class Engine:
         return moved
 
     async def _take(self) -> bool:
+        await asyncio.sleep(0)  # so that what was taken last has begun, and is counted
         room = self._room()
         if not room:
             return False
+        rooms = self._capacity.rooms(room)
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             lines.pull(
@@ -186,6 +191,7 @@ class Engine:
                 worker=self._worker,
                 on_join=self._rules.known,
                 keep_failed_us=self._tuning.keep_failed_us,
+                rooms=rooms,
             )
         )
         self._note_suspended(pulled.suspended)
@@ -196,11 +202,11 @@ class Engine:
             await self._call(lines.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
         if not pulled.users:
             return bool(pulled.taken or pulled.unread)
-        if len(pulled.users) >= room or pulled.taken >= room:
-            # More than this worker takes at once: somebody idle shall look as well.
-            await asyncio.gather(self._watch.call(), self._admit(pulled.users, room))
+        if len(pulled.users) >= room or pulled.taken >= room or not all(rooms.values()):
+            # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
+            await asyncio.gather(self._watch.call(), self._admit(pulled.users, room, rooms))
         else:
-            await self._admit(pulled.users, room)
+            await self._admit(pulled.users, room, rooms)
         return True
 
     def _room(self) -> int:
@@ -209,9 +215,15 @@ class Engine:
             return 0
         batch, in_flight = self._tuning.batch, self._tuning.in_flight
         room = min(in_flight - len(self._flights), batch)
-        return 0 if len(self._flights) and room < min(in_flight, batch) // 4 else room
+        if len(self._flights) and room < min(in_flight, batch) // 4:
+            return 0
+        by_routes = self._capacity.room
+        return room if by_routes is None else min(room, by_routes)
 
-    async def _admit(self, users: Sequence[Named], room: int, targets: Mapping[str, str] | None = None) -> None:
+    async def _admit(
+        self, users: Sequence[Named], room: int, rooms: Mapping[str, int], targets: Mapping[str, str] | None = None
+    ) -> None:
+        # rooms: those of *pull*, so that what has come free since is theirs who are parked, and not who has just come.
         loop = asyncio.get_running_loop()
         # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
         send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S
@@ -224,6 +236,7 @@ class Engine:
                 worker=self._worker,
                 lanes=self._lanes,
                 targets=targets,
+                rooms=rooms,
             )
         )
         for leased in admitted.leased:
@@ -245,7 +258,9 @@ class Engine:
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            await self._admit([who for who in users if who[0] in asked], room - len(admitted.leased), read)
+            await asyncio.sleep(0)  # as in `_take`
+            left = room - len(admitted.leased)
+            await self._admit([who for who in users if who[0] in asked], left, self._capacity.rooms(left), read)
 
     async def _tell_zones(self, names: Iterable[str], now_us: int) -> None:
         """Write down what the clocks of these zones read, for the scripts."""

@@ -20,16 +20,18 @@ from rq.worker import Worker, WorkerStatus
 
 from notifier.connection import check, unusable
 from notifier.errors import NotifierError
+from notifier.limiter.routes import LIMITS
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
 from notifier.settings import Settings, load_settings, settings_path
+from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
 from workers.reload import Reload
 from workers.stock import StockPath
 from workers.watch import LISTEN_S, Watch
-from workers.wiring import asyncio_client, build_providers, build_sender, build_tuning, dry_runs
+from workers.wiring import asyncio_client, build_capacity, build_providers, build_sender, build_tuning, dry_runs
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
@@ -135,7 +137,8 @@ class PushWorker(Worker):
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         circuits = Circuits(redis, self.name, providers)
-        sender = build_sender(settings, providers, circuits.saw)
+        capacity = build_capacity(settings, providers)
+        sender = build_sender(settings, providers, circuits.saw, capacity)
         reload = Reload(self._config, redis, lanes) if self._config is not None else None
         if reload is not None:
             settings = await reload.begin(settings)
@@ -147,13 +150,14 @@ class PushWorker(Worker):
             policies=settings.policies(),
             sender=sender,
             circuits=circuits,
+            capacity=capacity,
             stock=stock,
             tuning=build_tuning(settings),
             version=reload.version if reload is not None else "",
         )
         if self._stop_requested:
             self._engine.stop()
-        beat = asyncio.create_task(self._beat(self._engine, stock, reload))
+        beat = asyncio.create_task(self._beat(self._engine, stock, reload, capacity))
         try:
             await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
         finally:
@@ -165,7 +169,7 @@ class PushWorker(Worker):
             await watch.close()
             await redis.aclose()
 
-    async def _beat(self, engine: Engine, stock: StockPath, reload: Reload | None) -> None:
+    async def _beat(self, engine: Engine, stock: StockPath, reload: Reload | None, capacity: Capacity) -> None:
         """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -178,7 +182,7 @@ class PushWorker(Worker):
                     if (policies := await reload.changed()) is not None:
                         engine.use(policies, reload.version)
                     await reload.retime()
-                    self._tell(reload)
+                self._tell({**({} if reload is None else reload.told()), LIMITS: capacity.describe()})
                 self._report(engine)
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()
@@ -192,8 +196,8 @@ class PushWorker(Worker):
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
             await asyncio.sleep(BEAT_S)
 
-    def _tell(self, reload: Reload) -> None:
-        if (told := reload.told()) != self._told:
+    def _tell(self, told: dict[Any, str]) -> None:
+        if told != self._told:
             self.connection.hset(self.key, mapping=told)
             self._told = told
 

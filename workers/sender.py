@@ -19,6 +19,7 @@ from notifier.limiter.lines import DeadToken, Leased, Settlement, State
 from notifier.notification import Notification, mask, route
 from notifier.policy import Category
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from workers.capacity import Capacity
 from workers.deadlines import Deadlines
 
 CLOSING_S: Final = 3.0
@@ -62,6 +63,7 @@ class Sender:
     saw: is told of every answer by a route with a circuit, and says whether what was not sent waits for the route.
     answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
         does not keep them.
+    capacity: learns from how long the answers take.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Sender:
         saw: Callable[[str, Answer], bool],
         *,
         answer_s: float = 10.0,
+        capacity: Capacity | None = None,
     ) -> None:
         self._providers = providers
         self._answer_s = answer_s
         self._deadlines = Deadlines()
         self._backoff = backoff
         self._saw = saw
+        self._capacity = capacity or Capacity({})
         self._log = structlog.get_logger("notifier.worker")
 
     async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
@@ -148,7 +152,8 @@ class Sender:
         if provider is None:
             return Answer(Outcome.FAULT, reason=f"no provider is configured for {by}")
         try:
-            return await self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
+            answer = self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
+            return await self._capacity.measure(by, answer)
         except Exception:  # noqa: BLE001 - whatever a driver raises, and that it never answers
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
             self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import redis
@@ -20,6 +20,7 @@ from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Provider
 from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
+from workers.capacity import Capacity, RouteLimit
 from workers.flights import Tuning
 from workers.sender import Backoff, Sender
 
@@ -130,11 +131,22 @@ def dry_runs(settings: Settings) -> list[str]:
     return [route("fcm", app) for app in fcm.app_names if fcm.app(app).dry_run]
 
 
-def build_sender(settings: Settings, providers: Mapping[str, Provider], saw: Callable[[str, Answer], bool]) -> Sender:
-    """The sender with these providers; see `Sender` for `saw`."""
+def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
+    """A limit for each of these routes, by the timeout of its platform."""
+    platforms, most = settings.providers.platforms(), settings.worker.in_flight
+    found = {by: platforms.get(by.partition("/")[0]) for by in routes}
+    return Capacity(
+        {by: RouteLimit(most=most, timeout_s=of.timeout_us / 1e6) for by, of in found.items() if of is not None}
+    )
+
+
+def build_sender(
+    settings: Settings, providers: Mapping[str, Provider], saw: Callable[[str, Answer], bool], capacity: Capacity
+) -> Sender:
+    """The sender with these providers; see `Sender` for `saw` and `capacity`."""
     backoff = settings.worker.backoff
     answer_s = build_tuning(settings).timeout_us / 1e6 + LATE_S
-    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw, answer_s=answer_s)
+    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw, answer_s=answer_s, capacity=capacity)
 
 
 def build_tuning(settings: Settings) -> Tuning:

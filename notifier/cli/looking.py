@@ -12,6 +12,7 @@ from notifier.cli.output import JsonOption, Status, complain, moment, print_json
 from notifier.client import Notifier
 from notifier.connection import ask
 from notifier.inspection import Explanation, Inspection, Scope, Use
+from notifier.limiter.routes import Held
 from notifier.settings import load_settings, read_source, settings_path
 from notifier.settings.provenance import Places, Provenance
 from notifier.settings.published import published_rates
@@ -139,18 +140,24 @@ def explain(
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show the routes to providers by which nothing goes now, and why. Status 1 where there is one."""
+    """Show the routes to providers by which not all goes now, and why. Status 1 where nothing goes by one."""
     with Notifier.from_config(context.obj) as notifier:
         held = notifier.routes()
     if json:
         print_json([_with_shard(each) for each in held])
     else:
-        rows = [(h.route, h.state, h.reason or h.kind, h.since, h.next_at, h.waiting, h.shard) for h in held]
+        rows = [(h.route, h.state, _why(h), h.since, h.next_at, h.waiting, h.shard) for h in held]
         columns = ("route", "state", "why", "since", "next try", "waiting", "shard")
         shown = len(columns) - (not any(h.shard for h in held))
         print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
-    if held:
+    if any(each.state != "busy" for each in held):
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _why(held: Held) -> str | None:
+    if held.state != "busy":
+        return held.reason or held.kind
+    return "at its provider's limit" if held.at_once is None else f"its provider bears {held.at_once} at once"
 
 
 def _with_shard(found: Any) -> dict[str, Any]:

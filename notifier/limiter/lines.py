@@ -106,11 +106,13 @@ def pull(
     worker: str = "",
     on_join: str = "",
     keep_failed_us: int = 0,
+    rooms: Mapping[str, int] | None = None,
     clock: str = "",
 ) -> Call[Pulled]:
     """Line up what has arrived or fallen due, and name the users to look at.
 
-    on_join: of a RuleTable. keep_failed_us: how long what was superseded is kept.
+    on_join: of a RuleTable. keep_failed_us: how long what was superseded is kept. rooms: by route, how many more this
+    worker may send; a route that is not among them takes any number.
     """
 
     def decode(reply: list[Any]) -> Pulled:
@@ -122,7 +124,8 @@ def pull(
         return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(_text, shut)), plain)
 
     keep_failed_s = -(-keep_failed_us // 1_000_000)
-    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s, *lanes]
+    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s]
+    args += (json.dumps(rooms) if rooms else "", *lanes)
     return Call(script("pull"), [], args, decode)
 
 
@@ -193,18 +196,19 @@ def admit(
     worker: str,
     lanes: Sequence[str],
     targets: Mapping[str, str] | None = None,
+    rooms: Mapping[str, int] | None = None,
     clock: str = "",
 ) -> Call[Admitted]:
     """Take the heads that the rules admit of the lines of these users.
 
-    targets: of jobs that came without, by job id.
+    targets: of jobs that came without, by job id. rooms: as in `pull`.
     """
     table, indexes = rules.encode(user for user, _, _ in users)
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
-    args.append(json.dumps(targets) if targets else "")
+    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "")
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread = reply[:4]

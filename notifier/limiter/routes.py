@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, cast
@@ -13,7 +15,9 @@ from notifier.limiter.scripts import Call, script
 Seen = Literal["down", "up", "retry"]
 Kind = Literal["unreachable", "fault", "failing"]
 Change = Literal["opened", "closed", "alone", ""]
-FULL = "|full"
+FULL, BUSY = "|full", "|busy|"
+# What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
+LIMITS = "push_limits"
 
 
 def circuit(
@@ -43,18 +47,21 @@ class Held:
     """A route by which nothing goes now.
 
     state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
-    has no room for more. kind and reason: of a circuit, why; 'fault' is ours to mend. since: when it opened. next_at:
-    when the next is let go, a probe or what there is room for. waiting: how many users and rests of notifications are
-    parked; who comes behind them in a line is not counted. shard: which it is held on, where there are several.
+    has no room for more; 'busy', as much goes by it as its provider bears, and more waits. kind and reason: of a
+    circuit, why; 'fault' is ours to mend. since: when it began. next_at: when the next is let go, a probe or what there
+    is room for. waiting: how many users and rests of notifications are parked; who comes behind them in a line is not
+    counted. at_once: where it is busy, how many sends all workers together may have under way, as they have found out.
+    shard: which it is held on, where there are several.
     """
 
     route: str
-    state: Literal["open", "closing", "full"]
+    state: Literal["open", "closing", "full", "busy"]
     next_at: datetime
     waiting: int
     kind: Kind | None = None
     reason: str = ""
     since: datetime | None = None
+    at_once: int | None = None
     shard: str | None = None
 
     def seen_on(self, shard: str) -> Self:
@@ -64,6 +71,34 @@ class Held:
 
 def read_routes(redis: Redis) -> list[Held]:
     """All that is held now, in the order of the routes; empty when all is well."""
+    found = _read_holds(redis)
+    lanes = [held for held in found if held.state == "busy"]
+    if not lanes:
+        return found
+    limits = _read_limits(redis)
+    by_route: dict[str, Held] = {}
+    for held in lanes:
+        other = by_route.get(held.route, replace(held, waiting=0))
+        since, waiting = min(other.next_at, held.next_at), other.waiting + held.waiting
+        by_route[held.route] = replace(
+            held, waiting=waiting, since=since, next_at=since, at_once=limits.get(held.route)
+        )
+    rest = [held for held in found if held.state != "busy"]
+    return sorted([*rest, *by_route.values()], key=lambda held: held.route)
+
+
+def _read_limits(redis: Redis) -> dict[str, int]:
+    """How many sends all workers together may have under way, by route."""
+    with redis.pipeline(transaction=False) as pipe:
+        for key in cast("Any", redis.smembers("rq:workers")):
+            pipe.hget(str(key, "utf-8"), LIMITS)
+        limits: Counter[str] = Counter()
+        for told in pipe.execute():
+            limits.update(json.loads(told) if told else {})
+    return limits
+
+
+def _read_holds(redis: Redis) -> list[Held]:
     names: Any = redis.smembers("notifier:routes")
     ordered = sorted(str(name, "utf-8") for name in names)
     with redis.pipeline(transaction=False) as pipe:
@@ -78,7 +113,7 @@ def _held(name: str, fields: dict[bytes, bytes], waiting: int) -> Held:
     held: dict[str, Any] = {str(key, "utf-8"): str(value, "utf-8") for key, value in fields.items()}
     since = _moment(held["since"]) if "since" in held else None
     next_at = _moment(held["until"])
-    route = name.removesuffix(FULL)
+    route = name.partition(BUSY)[0].removesuffix(FULL)
     return Held(route, held["state"], next_at, waiting, held.get("kind"), held.get("reason", ""), since)
 
 

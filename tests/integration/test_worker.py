@@ -297,7 +297,8 @@ def test_who_is_due_goes_before_who_has_just_come(tmp_path: Path, world: World) 
             assert running.process.wait(20) == 0
     late = [place - int(title.rpartition("-")[2]) for place, title in enumerate(world.simulators.titles("turn-"))]
     assert len(late) == 2_000
-    assert max(late) <= 200
+    # Half of each look is for who is due: behind those who waited while the limit of the route grew, all are as late.
+    assert max(late) <= 400
 
 
 @pytest.mark.parametrize("platform", ["apns", "fcm"])

@@ -1,4 +1,5 @@
--- What the providers have to say of a head. A part of *admit*, whose rules, holds, now, worker and earliest it uses.
+-- What the providers have to say of a head. A part of *admit*, whose rules, holds, rooms, now, worker and earliest it
+-- uses.
 
 -- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
 -- routes take stands behind them.
@@ -20,9 +21,24 @@ local function fill(route, project, cost)
   return name
 end
 
+-- busy: this worker may send no more by `route` now; what waits for it in `lane` is held.
+local function busy(route, lane)
+  local name = route .. '|busy|' .. lane
+  holds = holds or {}
+  if not holds[name] then
+    holds[name] = {}
+    redis.call('SADD', 'notifier:routes', name)
+    change_hold(name, holds[name], 'state', 'busy', 'route', route, 'lane', lane, 'since', text(now), 'until', text(now))
+  end
+  alarm(now, lane) -- another worker may have room
+  return name
+end
+
 -- lacks_room: the projects that have none are held. Returns what to wait for, or nil.
-local function lacks_room(needs)
+local function lacks_room(needs, lane)
   for _, need in ipairs(needs) do
+    -- A notification with more devices than there is room goes as well, or it never would.
+    if rooms and (rooms[need.route] or 1) <= 0 then return {busy(need.route, lane)} end
     local project = project_of(rules, need.route, need.platform, now)
     local cost = project and math.min(need.n, project.limit)
     if project and project.sum + cost > project.limit then return {fill(need.route, project, cost)} end
@@ -46,12 +62,12 @@ end
 -- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait' and until when; or
 -- 'unread'.
 local function judge(line, job, index)
-  if not (rules.w or holds) then return 'go', {} end
+  if not (rules.w or holds or rooms) then return 'go', {} end
   if not job.targets then return 'unread' end
   local app = rules.a and rules.a[line.category]
   local plan = plan_of(job.targets, app)
   if not (holds or job.answered or plan.limited or rules.d and rules.d[index + 1]) then
-    local full = lacks_room(plan.needs)
+    local full = lacks_room(plan.needs, line.lane)
     if full then return 'parked', full end
     return 'go', plan.needs
   end
@@ -69,7 +85,7 @@ local function judge(line, job, index)
   for _, target in ipairs(open) do at = math.max(at, device_next(rules, index, target, line.bypass)) end
   if at > now then return 'wait', at end
   local needs = needs_of(open)
-  local full = lacks_room(needs)
+  local full = lacks_room(needs, line.lane)
   if full then return 'parked', full end
   return 'go', needs, open, shut
 end

@@ -4,6 +4,7 @@
 --      6 rules, JSON (see _gates.lua)
 --      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
+--      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
 --          for if several, 1 if it is to be dropped}, …}
@@ -28,6 +29,7 @@ local emptied = {} -- the hashes of lines to be deleted
 local until_text = text(now + lease)
 local users = cjson.decode(ARGV[7])
 local holds = read_holds()
+local rooms = ARGV[9] ~= '' and cjson.decode(ARGV[9])
 if ARGV[8] ~= '' then
   for id, targets in pairs(cjson.decode(ARGV[8])) do
     if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
@@ -94,6 +96,7 @@ local function spend(user, sent, policy, index, line, permit, needs, open)
   for _, need in ipairs(needs) do
     local project = project_of(rules, need.route, need.platform, now)
     if project then count_project(project, need.n) end
+    if rooms and rooms[need.route] then rooms[need.route] = rooms[need.route] - need.n end
     note_probe(need.route)
   end
   for _, target in ipairs(open or {}) do
@@ -143,8 +146,9 @@ local function ask(user, line)
   end
 end
 
--- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else.
-local function park(user, lanes, lines)
+-- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else; behind those
+-- who were due before `since`.
+local function park(user, lanes, lines, since)
   for name in pairs(holds) do
     local waits = {}
     for _, line in ipairs(lines) do
@@ -152,7 +156,7 @@ local function park(user, lanes, lines)
     end
     for lane in pairs(lanes) do
       local member = 'u' .. lane .. ' ' .. user
-      if waits[lane] then redis.call('ZADD', parked_key(name), 'NX', text(now), member)
+      if waits[lane] then redis.call('ZADD', parked_key(name), 'NX', text(math.min(since, now)), member)
       else redis.call('ZREM', parked_key(name), member) end
     end
   end
@@ -202,7 +206,7 @@ local function try(user, sent, policy, index, lines, i, flying)
   return false
 end
 
-local function visit(user, due_lane, index)
+local function visit(user, due_lane, since, index)
   local sent, policy = sent_key(user), rules.u[index + 1]
   local lines, several, turn = lines_of(user, redis.call('HGETALL', lines_key(user)))
   local lanes = {[due_lane] = true}
@@ -258,7 +262,7 @@ local function visit(user, due_lane, index)
   for lane in pairs(lanes) do
     if not gates[lane] then gather('ZREM', 'notifier:gates:' .. lane, user) end
   end
-  if holds then park(user, lanes, lines) end
+  if holds then park(user, lanes, lines, since) end
   if #lines == 0 then
     emptied[#emptied + 1] = lines_key(user)
   else
@@ -273,7 +277,7 @@ end
 
 for i = 1, #users, 4 do
   if room > 0 then
-    visit(users[i], users[i + 1], users[i + 3])
+    visit(users[i], users[i + 1], users[i + 2], users[i + 3])
   else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
     gather('ZADD', 'notifier:gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end

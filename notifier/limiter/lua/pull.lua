@@ -4,8 +4,8 @@
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default', and
 --      where '' is among them, *steer* is to say so in the job's meta before it comes to a line
---      7 keep_failed s
---      8.. the caller's lanes, most urgent first
+--      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
+--      9.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}, {{job id, data, meta or nil}, …}}
@@ -20,7 +20,7 @@ local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}} end
 
 local worker, lanes, rank = ARGV[5], {}, {}
-for i = 8, #ARGV do
+for i = 9, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
 end
@@ -54,9 +54,9 @@ local function name(user, lane, among, at)
   of_lane[#of_lane + 1] = user
 end
 
--- look_at: by the caller, if it serves the lane; else by whoever does.
-local function look_at(user, lane, among)
-  if rank[lane] then return name(user, lane, among, now) end
+-- look_at: by the caller, if it serves the lane; else by whoever does. at: since when the user is due, if not since now.
+local function look_at(user, lane, among, at)
+  if rank[lane] then return name(user, lane, among, at or now) end
   redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user)
   alarm(now, lane)
 end
@@ -215,25 +215,47 @@ for category in pairs(behind) do changed[#changed + 1] = category end
 for _, category in ipairs(changed) do let_follow(category, behind[category]) end
 
 -- let_go: what was parked is looked at now; the rest of a notification goes back to its place.
-local function let_go(member)
+local function let_go(member, at)
   local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
   if id then
     if redis.call('ZREM', 'notifier:later', id) == 1 then place(id) end
     return
   end
   for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
-    if standing == lane then return look_at(user, lane, due) end
+    if standing == lane then return look_at(user, lane, due, at) end
   end
 end
 
 -- how_many: of what is parked may go now.
 local function how_many(hold)
   if hold.state == 'closing' then return most end
+  if hold.state == 'busy' then return hold.free or 0 end
   if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
   return probe_at(hold, worker) <= now and 1 or 0
 end
 
 local holds, names = read_holds()
+
+-- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
+local function share_rooms()
+  local rooms, waits = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}, {}
+  for _, of in ipairs(names) do
+    local hold = holds[of]
+    if hold.state == 'busy' and rank[hold.lane] then
+      waits[hold.route] = waits[hold.route] or {}
+      waits[hold.route][rank[hold.lane]] = of
+    end
+  end
+  for route, of_lane in pairs(waits) do
+    local parked, room = {}, math.min(most, rooms[route] or most)
+    for i = 1, #lanes do parked[i] = of_lane[i] and redis.call('ZCARD', parked_key(of_lane[i])) or 0 end
+    for i, n in ipairs(room > 0 and shares(parked, room) or {}) do
+      if of_lane[i] then holds[of_lane[i]].free = n end
+    end
+  end
+end
+
+if holds then share_rooms() end
 local shut, next_due = {}, nil
 for _, of in ipairs(names) do
   local hold = holds[of]
@@ -243,28 +265,31 @@ for _, of in ipairs(names) do
       local again = text(now + CLAIM)
       change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
     end
-    local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1)
-    if #parked > 0 then redis.call('ZREM', parked_key(of), unpack(parked)) end
-    for _, member in ipairs(parked) do let_go(member) end
+    local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1, 'WITHSCORES')
+    if #parked > 0 then redis.call('ZREMRANGEBYRANK', parked_key(of), 0, n - 1) end
+    for i = 1, #parked, 2 do let_go(parked[i], hold.state == 'busy' and tonumber(parked[i + 1]) or now) end
   end
   local left = redis.call('ZCARD', parked_key(of))
   if hold.state == 'open' then shut[#shut + 1] = of
-  elseif left == 0 and n > 0 then drop_hold(of) end
-  if left > 0 or hold.state == 'open' and hold.probe ~= '1' then
+  elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
+  -- What is busy is looked at by whoever gets room, when a send has ended.
+  if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
     local at = hold.state == 'closing' and now or probe_at(hold, worker)
     next_due = math.min(next_due or math.huge, at)
   end
 end
 
--- Then those whose gate is due, as far as there is room for them beside those who have just come.
-local come, gates = 0, {}
+-- Then those whose gate is due, as far as there is room for them beside those who have just come. Of those who were
+-- parked and those whose gate is due, who has waited longest is the first.
+local come, let_gone, gates = 0, 0, {}
 for i, lane in ipairs(lanes) do
-  come = come + #fresh[i] + #due[i]
+  come, let_gone = come + #fresh[i] + #due[i], let_gone + #due[i]
   gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
   waiting[i] = #gates[i] / 2
 end
-for i, n in ipairs(shares(waiting, math.max(most - come, math.ceil(most / 2)))) do
+for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do name(gates[i][2 * j - 1], lanes[i], due, tonumber(gates[i][2 * j])) end
+  if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
 -- In each lane those who wait before those who come. A tenth of each lane stands in front: *admit* may find room for

@@ -1,0 +1,81 @@
+"""A slow provider is not an outage: what it serves a second, it gets, and nothing runs into a timeout of our making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
+
+from notifier import Notification, Notifier
+from notifier.embedded import EmbeddedRedis
+
+TIMEOUT_S = 2
+WITHIN_S = 120.0
+SETTINGS = {"lease": f"{TIMEOUT_S + 3}s", "grace": "4s"}
+
+
+class Service:
+    """Simulators, a Redis, a producer and workers."""
+
+    def __init__(self, simulators: Simulators, redis: Redis, producer: Notifier) -> None:
+        self.simulators, self.redis, self.producer = simulators, redis, producer
+
+    def stats(self, name: str) -> int:
+        """What has been counted in all."""
+        return int(self.redis.hget("notifier:stats", name) or 0)  # type: ignore[arg-type]
+
+    def send(self, notifications: list[Notification]) -> None:
+        """Accept these."""
+        self.producer.send_many(notifications)
+
+    def ended(self, messages: int) -> None:
+        """Wait until so many are delivered."""
+        eventually(lambda: self.stats("delivered") >= messages, f"{messages} delivered", within_s=WITHIN_S)
+
+
+@contextmanager
+def service(tmp_path: Path, workers: int = 1, **settings: Any) -> Iterator[Service]:
+    with ExitStack() as stack:
+        simulators = stack.enter_context(Simulators(tmp_path / "simulators"))
+        server = stack.enter_context(EmbeddedRedis())
+        providers = simulators.providers()
+        for provider in providers.values():
+            provider["timeout"] = f"{TIMEOUT_S}s"
+        providers["fcm"]["limits"] = {"device": [], "collapsible": None, "project": None}
+        config = write_config(tmp_path, server.url, providers, worker=SETTINGS | settings)
+        producer = stack.enter_context(notifier(config))
+        redis = stack.enter_context(client_of(config))
+        for n in range(workers):
+            stack.enter_context(worker(config, name=f"w{n}")).ready(redis)
+        yield Service(simulators, redis, producer)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("platform", ["apns", "fcm"])
+def test_nothing_is_unknown_at_a_slow_provider(tmp_path: Path, platform: str, workers: int) -> None:
+    """At 50 a second 500 at once would take ten seconds, five timeouts; each of 300 messages is sent once all the same.
+
+    What goes by the other route does not wait for them.
+    """
+    slow, quick = (apns, fcm) if platform == "apns" else (fcm, apns)
+    with service(tmp_path, workers) as up:
+        getattr(up.simulators, platform).rate = 50
+        up.send([note(f"s{n}", "slow", slow(f"s{n}")) for n in range(300)])
+        up.send([note(f"q{n}", "quick", quick(f"q{n}")) for n in range(100)])
+        eventually(up.producer.routes, "the route to be busy")
+        (held,) = up.producer.routes()
+        assert (held.route, held.state) == (platform, "busy")
+        up.ended(400)
+        arrived = [a for a in up.simulators.all() if a.status == 200]
+        assert len(arrived) == 400
+        assert up.stats("retried") == 0
+        last_quick = max(a.at_us for a in arrived if a.title == "quick")
+        served = sorted(a.at_us for a in arrived if a.title == "slow")
+        assert last_quick < served[200], "the other route waits for nobody"
+        assert up.producer.routes() == []
+        assert up.redis.smembers("notifier:routes") == set()

@@ -1,0 +1,170 @@
+"""A route by which a worker has as much under way as its provider bears: what is over it waits in Redis, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from support import apns, client_of, eventually, fcm, note, notifier, write_config
+
+from notifier import Notifier
+from notifier.embedded import EmbeddedRedis
+from notifier.limiter import lines
+from notifier.limiter.lines import Leased, Settlement
+from notifier.limiter.routes import LIMITS, read_routes
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies
+from notifier.policy import Category
+
+LEASE_US = 60_000_000
+LANES = ("urgent", "default", "bulk")
+CATEGORIES = (Category("default"), Category("chat", lane="urgent"), Category("marketing", lane="bulk"))
+RULES = RuleTable(Policies(categories={category.name: category for category in CATEGORIES}), LANES)
+
+
+class World:
+    """A Redis, a producer, and workers that are called by hand."""
+
+    def __init__(self, redis: Redis, producer: Notifier) -> None:
+        self.redis, self.producer = redis, producer
+
+    def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
+        """What a worker is given that has this room by each route, and 50 in all."""
+        call = lines.pull(most=50, lease_us=LEASE_US, on_watch=False, lanes=lanes, worker=worker, rooms=rooms)
+        users = run(self.redis, call).users
+        admit = lines.admit(users, RULES, most=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
+        return run(self.redis, admit).leased
+
+    def settle(self, leased: Sequence[Leased], worker: str = "w") -> None:
+        """All of these are delivered."""
+        done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
+        call = lines.settle(
+            done, RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=0, keep_feedback_us=10**9
+        )
+        assert all(run(self.redis, call))
+
+    def drain(self, **rooms: int) -> list[str]:
+        """The users of all that goes, take after take."""
+        gone: list[str] = []
+        while leased := self.take(**rooms):
+            gone += [each.user for each in leased]
+            self.settle(leased)
+        return gone
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with EmbeddedRedis() as server:
+        config = write_config(tmp_path, server.url)
+        with notifier(config) as producer, client_of(config) as redis:
+            yield World(redis, producer)
+
+
+def users(leased: Sequence[Leased]) -> list[str]:
+    return [each.user for each in leased]
+
+
+def test_no_more_is_leased_than_may_be_sent(world: World) -> None:
+    """Of 30 three go; the others wait in the order in which they came, and cost nothing until there is room."""
+    for n in range(30):  # one by one: each is due at a moment of its own
+        world.producer.send(note(f"u{n}"))
+    ordered = [f"u{n}" for n in range(30)]
+    first = world.take(apns=3)
+    assert users(first) == ordered[:3]
+    for _ in range(3):
+        assert world.take(apns=0) == []
+    assert int(world.redis.hget("notifier:stats", "looked") or 0) <= 30  # type: ignore[arg-type]
+    world.settle(first)
+    assert sorted(world.drain(apns=4)) == sorted(ordered[3:])
+    assert world.redis.smembers("notifier:routes") == set()
+
+
+def test_what_was_parked_goes_before_what_has_just_come(world: World) -> None:
+    """First come, first served, though others of the same lane keep arriving."""
+    for n in range(5):
+        world.producer.send(note(f"old{n}"))
+        assert world.take(apns=0) == []
+    gone = []
+    for n in range(5):
+        world.producer.send(note(f"new{n}"))
+        leased = world.take(apns=1)
+        gone += users(leased)
+        world.settle(leased)
+    assert gone == [f"old{n}" for n in range(5)]
+    assert sorted(world.drain(apns=9)) == [f"new{n}" for n in range(5)]
+
+
+def test_the_other_routes_wait_for_nobody(world: World) -> None:
+    """Behind 100 that wait for one route, what goes by the other is given out at once."""
+    world.producer.send_many(note(f"a{n}") for n in range(100))
+    world.producer.send_many(note(f"f{n}", "Hello", fcm(f"f{n}")) for n in range(5))
+    gone: list[str] = []
+    for _ in range(4):
+        gone += users(world.take(apns=0, fcm=50))
+    assert gone == [f"f{n}" for n in range(5)]
+
+
+def test_the_urgent_lane_goes_first_and_no_lane_starves(world: World) -> None:
+    """Of what waits for room the urgent goes before 200 of bulk, and bulk keeps a share."""
+    world.producer.send_many(note(f"b{n}", category="marketing") for n in range(200))
+    while world.take(apns=0) or world.redis.llen("rq:queue:bulk"):
+        pass
+    world.producer.send_many(note(f"c{n}", category="chat") for n in range(60))
+    while world.take(apns=0) or world.redis.llen("rq:queue:urgent"):
+        pass
+    leased = users(world.take(apns=20))
+    assert len(leased) == 20
+    assert 16 <= sum(user.startswith("c") for user in leased) <= 18
+
+
+def test_another_worker_takes_what_this_one_has_no_room_for(world: World) -> None:
+    """What waits is everybody's: also of a worker that was never limited, or that the first never comes back to."""
+    world.producer.send_many(note(f"u{n}") for n in range(10))
+    assert len(world.take("one", apns=2)) == 2
+    assert len(world.take("two", apns=3)) == 3
+    assert len(world.take("three")) == 5
+    assert world.take("three") == []
+    assert world.redis.smembers("notifier:routes") == set()
+
+
+def test_order_holds(world: World) -> None:
+    """A user's notifications of a category go in their order, however little room there is."""
+    sent = [world.producer.send(note("ann", f"n{n}")) for n in range(6)]
+    ids = []
+    for room in (1, 0, 2, 1, 0, 9):
+        leased = world.take(apns=room)
+        ids += [each.job_id for each in leased]
+        world.settle(leased)
+    ids += [each.job_id for each in world.take()]
+    assert ids == sent
+
+
+def test_one_with_many_devices_goes_where_there_is_room_for_any(world: World) -> None:
+    """Three devices and room for one: it goes, or it never would; then there is none."""
+    world.producer.send(note("ann", "Hello", apns("a"), apns("b"), apns("c")))
+    world.producer.send(note("bob"))
+    assert users(world.take(apns=1)) == ["ann"]
+    assert users(world.take(apns=1)) == ["bob"]
+
+
+def test_what_expires_meanwhile_is_given_out_as_expired(world: World) -> None:
+    """No notification waits for room beyond its expiry."""
+    world.producer.send(note("ann", expires_in=0.5))
+    assert world.take(apns=0) == []
+    (leased,) = eventually(lambda: world.take(apns=0), "its expiry")
+    assert leased.left_us is not None
+    assert leased.left_us <= 0
+
+
+def test_it_is_shown_once_for_a_route(world: World) -> None:
+    """How many wait in all lanes, and how many all workers may have under way."""
+    world.producer.send_many(note(f"c{n}", category=("chat", "marketing")[n % 2]) for n in range(10))
+    world.take(apns=1)
+    world.redis.sadd("rq:workers", "rq:worker:one", "rq:worker:two", "rq:worker:old")
+    world.redis.hset("rq:worker:one", LIMITS, '{"apns": 7, "fcm": 20}')
+    world.redis.hset("rq:worker:two", LIMITS, '{"apns": 5}')
+    (shown,) = read_routes(world.redis)
+    assert (shown.route, shown.state, shown.waiting, shown.at_once) == ("apns", "busy", 9, 12)

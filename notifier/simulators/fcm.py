@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from notifier.simulators.certificates import Certificates
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
+# FCM wants one of these; what else is asked for, as firebase-admin does, is granted and not needed.
+SCOPES: Final = frozenset({SCOPE, "https://www.googleapis.com/auth/cloud-platform"})
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 # What Google's libraries put into an assertion whatever the endpoint's address.
 AUDIENCE: Final = "https://oauth2.googleapis.com/token"
@@ -141,7 +143,7 @@ class FcmSimulator(HttpsSimulator):
             return "invalid_grant"
         if claims["exp"] - claims["iat"] > ASSERTION_LIFE_S:
             return "invalid_grant"
-        return "" if SCOPE in str(claims["scope"]).split() else "invalid_scope"
+        return "" if SCOPES.intersection(str(claims["scope"]).split()) else "invalid_scope"
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)

@@ -46,7 +46,7 @@ ANDROID_NOTIFICATION: Final[Mapping[str, Any]] = {
 }
 ANDROID: Final[Mapping[str, Any]] = {
     "collapse_key": str,
-    "priority": frozenset({"NORMAL", "HIGH"}),
+    "priority": frozenset({"NORMAL", "HIGH", "normal", "high"}),  # firebase-admin writes them in lower case
     "ttl": DURATION,
     "restricted_package_name": str,
     **dict.fromkeys(("direct_boot_ok", "bandwidth_constrained_ok", "restricted_satellite_ok"), bool),

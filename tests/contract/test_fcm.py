@@ -753,6 +753,12 @@ def test_the_simulator_refuses_what_fcm_refuses(wrong: dict[str, Any]) -> None:
     assert not is_valid(GOOD | wrong)
 
 
+@pytest.mark.parametrize("priority", ["HIGH", "high", "NORMAL", "normal"])
+def test_the_simulator_takes_a_priority_as_google_does(priority: str) -> None:
+    """In capitals, as the reference has it, and in lower case, as firebase-admin sends it."""
+    assert is_valid(GOOD | {"android": {"priority": priority}})
+
+
 def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
     """Without a live access token, the right project, content type and form a message is refused."""
 

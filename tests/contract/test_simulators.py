@@ -207,9 +207,9 @@ class Session:
         self._client, self._url, self._account = client, url, account
         self.bearer = ""
 
-    async def authorize(self) -> tuple[int, Any]:
+    async def authorize(self, scope: str = SCOPE) -> tuple[int, Any]:
         now = int(time.time())
-        claims = {"iss": self._account["client_email"], "aud": AUDIENCE, "iat": now, "exp": now + 3600, "scope": SCOPE}
+        claims = {"iss": self._account["client_email"], "aud": AUDIENCE, "iat": now, "exp": now + 3600, "scope": scope}
         assertion = jwt.encode(claims, self._account["private_key"], algorithm="RS256")
         data = {"grant_type": GRANT, "assertion": assertion}
         async with self._client.post(f"{self._url}/token", data=data) as response:
@@ -647,6 +647,20 @@ def test_fcm_half_dead_and_idle(play):
                     await session.send()
             assert (await session.send())[0] == 200
             assert len(world.log.arrivals) == 3  # what was sent into the silence never arrived
+
+    play(law)
+
+
+def test_a_sign_in_needs_one_of_two_scopes(play):
+    """What FCM asks for is messaging or the whole cloud; what a client asks for besides does not matter."""
+
+    async def law(world: World) -> None:
+        auth = "https://www.googleapis.com/auth"
+        async with world.session() as session:
+            for scope in (f"{auth}/firebase.messaging", f"{auth}/cloud-platform {auth}/datastore {auth}/firebase"):
+                assert (await session.authorize(scope))[0] == 200
+                assert (await session.send())[0] == 200
+            assert await session.authorize(f"{auth}/datastore {auth}/firebase") == (400, {"error": "invalid_scope"})
 
     play(law)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from notifier.providers.webpush.crypto import encrypt
+from notifier.providers.webpush.payload import PAYLOAD_BYTES
 from notifier.simulators.webpush_browser import browser, encode, subscription
 from notifier.simulators.wire import WireLog
 from notifier.subscription import read_subscription
@@ -25,6 +26,7 @@ HERE: Final = Path(__file__).parent
 PEERS: Final = Path(os.environ["NOTIFIER_PEERS"])  # a venv with aioapns and node, and what npm has beside it
 WITHIN_S: Final = 60
 AT_ONCE: Final = 200
+FCM_DEVICE: Final = "fcm-registration-of-somebody"
 GOOD, GONE, BAD, BUSY = "ab" * 32, "cd" * 32, "ef" * 32, "12" * 32
 ASKED: Final = json.dumps({"devices": [GOOD, GONE, BAD, "short"], "at_once": AT_ONCE})
 
@@ -112,6 +114,38 @@ def test_npm_web_push(simulators: Path) -> None:
     first, second = [each for each in WireLog.read(simulators / "wire.jsonl") if each.status == 200]
     assert (first.token, first.title, first.data, first.ttl_us) == ("node", "one", {"n": 1}, 60_000_000)
     assert (second.title, second.platform) == ("two", "webpush")
+
+
+def test_firebase_admin(simulators: Path) -> None:
+    """firebase-admin signs in with all its scopes, and is told of good, dead and wrong messages."""
+    asked = json.dumps({"device": FCM_DEVICE, "gone": GONE, "bad": BAD, "at_once": AT_ONCE})
+    answers = run(PEERS / "bin" / "python", HERE / "firebase_client.py", folder=simulators, asked=asked)
+    project = "projects/simulated-project/messages/"
+    assert [answer.startswith(project) for answer in answers["taken"]] == [True] * 4
+    assert answers["dry_run"] == f"{project}fake_message_id"
+    assert answers["refused"] == ["UnregisteredError", "InvalidArgumentError", "InvalidArgumentError"]
+    assert answers["many"] == AT_ONCE
+    arrivals = [a for a in WireLog.read(simulators / "wire.jsonl") if a.status == 200]
+    assert Counter(a.title for a in arrivals) == {"one": 1, "urgent": 1, "calm": 1, None: 1, "many": AT_ONCE}
+    (urgent,) = [a for a in arrivals if a.title == "urgent"]
+    assert (urgent.collapse_id, urgent.ttl_us, urgent.data) == ("c", 60_000_000, {"n": "1"})
+
+
+def test_python_http_ece(tmp_path: Path) -> None:
+    """The library http_ece reads a hundred messages of all sizes that are encrypted here, each by keys of its own."""
+    reader = browser("reader")
+    key = reader.key.private_numbers().private_value.to_bytes(32, "big")
+    to = read_subscription(subscription("https://push.example.com", "reader"))
+    sizes = [1, 2, 15, 16, 17, PAYLOAD_BYTES - 1, PAYLOAD_BYTES, *range(3, 3993, 43)]
+    texts = [(chr(97 + n % 26) * size) for n, size in enumerate(sizes)]
+    bodies = [encrypt(to, text.encode()) for text in texts]
+    assert len({body[:16] for body in bodies}) == len({body[21:86] for body in bodies}) == len(bodies)
+    asked = json.dumps({"key": encode(key), "auth": encode(reader.auth), "bodies": [encode(body) for body in bodies]})
+    (tmp_path / "asked.json").write_text(asked)
+    command = [PEERS / "bin" / "python", HERE / "webpush_reader.py", tmp_path / "asked.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == texts
 
 
 def test_aioapns(simulators: Path) -> None:

@@ -30,6 +30,7 @@ from notifier.notification import Notification
 from notifier.overload import Refused, accepted, all_accepted
 from notifier.policy import Category
 from notifier.providers import check_payload
+from notifier.providers.apns.options import check_by_certificate
 from notifier.settings import Settings, load_settings
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
@@ -284,6 +285,8 @@ class Notifier:
                 raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
             if why_not := platform.why_not_to(device.token, app):
                 raise InvalidNotificationError(f"devices[{index}].token", why_not)
+            if notification.apns and platform.by_certificate(app):
+                check_by_certificate(notification)
 
     def _sending(self) -> AbstractContextManager[Callable[[Sequence[lines.Job]], list[str]]]:
         """By what `send_many` accepts each hundred, for one call of it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
-from notifier.notification import Notification
+from notifier.notification import Notification, at_service
 from notifier.providers.apns.options import push_type
 
 FUNCTION: Final = "notifier.deliver"
@@ -59,6 +59,8 @@ def encode_meta(notification: Notification) -> bytes:
 def encode_targets(notification: Notification) -> str:
     """What the scripts are told of the devices: the notification's own app, and each one's platform, kind and digest.
 
+    A browser's has its push service besides, because each of these is a route of its own.
+
     See `_limits.lua`. The digest stands for the token in the names of keys.
     """
     kinds, devices = [notification.app or "-"], []
@@ -68,7 +70,7 @@ def encode_targets(notification: Notification) -> str:
             kind = "c"
         elif device.platform == "apns" and push_type(notification) == "background":
             kind = "b"
-        kinds.append(f"{device.platform}:{kind}")
+        kinds.append(at_service(f"{device.platform}:{kind}", device.host))
         digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
         devices.append(urlsafe_b64encode(digest).decode())
     return f"{' '.join(kinds)}|{' '.join(devices)}"

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError
 from notifier.policy import Priority
-from notifier.subscription import read_subscription
+from notifier.subscription import host_of, read_subscription
 from notifier.zones import check_zone
 
 PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
@@ -49,6 +49,14 @@ def route(platform: str, app: str | None) -> str:
     return platform if app is None else f"{platform}/{app}"
 
 
+def at_service(by: str, host: str) -> str:
+    """A route to one of several services behind it, in text: ``webpush@updates.push.services.mozilla.com``.
+
+    Each has a circuit of its own. '' for the host is the route itself.
+    """
+    return f"{by}@{host}" if host else by
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One installation of an app: a platform (``apns``, ``fcm`` or ``webpush``) and the token the provider gave it.
@@ -61,6 +69,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"Device({self.platform!r}, {mask(self.token)!r})"
+
+    @property
+    def host(self) -> str:
+        """The push service of a browser, by its host; '' for a platform that is one service."""
+        return host_of(self.token) if self.platform == "webpush" else ""
 
 
 @dataclass(frozen=True, slots=True)

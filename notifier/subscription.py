@@ -99,6 +99,22 @@ def read_subscription(token: str) -> Subscription:
     return Subscription(endpoint, url[1], url[2], keys["p256dh"], keys["auth"])
 
 
+def host_of(token: str) -> str:
+    """Return the host of a subscription's push service, with its port if it names one; '' where there is none.
+
+    It reads as much as a route needs: whether the rest is well formed, `read_subscription` says.
+    """
+    try:
+        given = json.loads(token)
+    except (ValueError, RecursionError):
+        return ""
+    endpoint = given.get("endpoint") if isinstance(given, dict) else None
+    if not isinstance(endpoint, str) or len(endpoint) > ENDPOINT_CHARACTERS:
+        return ""
+    url = _ENDPOINT.fullmatch(endpoint)
+    return url[2] if url is not None and len(url[2]) <= HOST_CHARACTERS else ""
+
+
 def _bytes(name: str, value: object) -> bytes:
     if isinstance(value, str) and _BASE64URL.fullmatch(value):
         with contextlib.suppress(binascii.Error):  # of a length that nothing encodes to

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from notifier.limiter.routes import circuit
 from notifier.limiter.scripts import run_async
+from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
 
 if TYPE_CHECKING:
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
 
     from notifier.limiter.routes import Kind
 
-# The provider itself spoke, and not of our credentials.
-ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY})
+# The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer
+# was made here, and nothing was sent.
+ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY, Outcome.BUSY})
 # Not sent for reasons of this worker's own, or by a server that is well and moves house.
 NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway"})
 SERVER_ERROR: Final = 500
-APART_S: Final = 10.0  # so soon after the route worked a fault is taken for one message's own
+APART_S: Final = 10.0  # so soon after the route worked a message's second fault is taken for its own
+ITS_OWN: Final = "only this message is refused so, others get through: look at its app, its device and its options"
 # A stream is refused now and then by a server whose limit has just fallen; by one that is at its end, each of them.
 REFUSED: Final = "RefusedStream"
 FAILURES: Final = 10  # without an answer, one after the other: then the provider is failing
@@ -37,22 +41,30 @@ PROBE_US: Final[dict[Kind, tuple[int, int]]] = {
     "unreachable": (1_000_000, 10_000_000),
     "failing": (1_000_000, 10_000_000),
     "fault": (10_000_000, 60_000_000),
+    "full": (MINUTE_US, 10 * MINUTE_US),
 }
 JITTER: Final = (0.8, 1.0)
+LATER: Final = (1.0, 1.25)  # the same, where the provider said how long: never less than that
 TELL_S: Final = 2.0  # how often a worker tells that it gets through
 STEP_BACK_S: Final = (1.0, 60.0)
+MOST_KNOWN: Final = 1000
 
 
 class Circuits:
-    """One worker's part: `saw` notes what it sees, `tell` tells it."""
+    """One worker's part: `saw` notes what it sees, `tell` tells it.
+
+    routes: that are configured. Others are push services under a `*.`, which strangers name: one has a circuit once it
+    has delivered something here, so that nobody can invent circuits.
+    """
 
     def __init__(self, redis: Any, worker: str, routes: Iterable[str]) -> None:
         self._redis = redis
-        self._routes = tuple(routes)
+        self._routes = frozenset(routes)
         self._worker = worker
         self._shut: frozenset[str] = frozenset()
-        self._down: dict[str, tuple[Kind, str]] = {}
+        self._down: dict[str, tuple[Kind, str, int]] = {}  # why, and how long to wait at least, in microseconds
         self._up: set[str] = set()
+        self._next: set[str] = set()
         self._worked: dict[str, float] = {}
         self._told_up: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
@@ -64,28 +76,59 @@ class Circuits:
         """Know the routes whose circuit is open, as of the last look."""
         self._shut = shut
 
-    def saw(self, route: str, answer: Answer) -> bool:
-        """Note a provider's answer. Returns whether what was not sent waits for the route; else it waits for itself."""
+    def saw(self, route: str, answer: Answer, refusals: int = 0) -> tuple[Answer, bool]:
+        """Note a provider's answer to a message that was refused so often before without spending an attempt.
+
+        Returns what the answer means in the light of the others, and whether what was not sent waits for the route;
+        else it waits for itself.
+        """
         now = asyncio.get_running_loop().time()
-        if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR:
-            self._failures[route] = 0
-            self._down.pop(route, None)
-            self._worked[route] = now
-            if route in self._shut or now >= self._told_up.get(route, -TELL_S) + TELL_S:
-                self._up.add(route)
-        elif answer.outcome is Outcome.FAULT and now < self._worked.get(route, -APART_S) + APART_S:
-            # The route works for others: the fault lies in this message, a topic of its own perhaps.
-            self._log.error("fault", route=route, status=answer.status, reason=answer.reason)
-            return False
+        if answer.outcome is Outcome.FAULT and refusals and now < self._worked.get(route, -APART_S) + APART_S:
+            # The route works for others, so the fault is this message's own. A first fault proves nothing: the key may
+            # have been revoked just now.
+            answer = replace(answer, outcome=Outcome.REFUSED, help=ITS_OWN)
+        if not self._has_circuit(route, answer):
+            return answer, False
+        if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR and _was_sent(answer):
+            self._worked_again(route, now)
+        elif answer.outcome is Outcome.REFUSED or not _was_sent(answer):
+            # Its own fault says little of the route, and what was never sent says nothing: another is to probe it.
+            if route in self._shut:
+                self._next.add(route)
         elif (kind := self._trouble(route, answer)) is not None:
             self._up.discard(route)
             status = "" if answer.status is None else f"{answer.status} "
-            self._down.setdefault(route, (kind, f"{status}{answer.reason}"))
-        return True
+            told = (kind, f"{status}{answer.reason}", answer.retry_after_us or 0)
+            if kind == "full":
+                self._down[route] = max(self._down.get(route, told), told, key=lambda seen: (seen[0] == kind, seen[2]))
+            else:
+                self._down.setdefault(route, told)
+        return answer, answer.outcome is not Outcome.BUSY
+
+    def not_sent(self) -> None:
+        """Note that a leased message could not be sent to anybody: where it was a probe, another one is to go."""
+        self._next |= self._shut
+
+    def _has_circuit(self, route: str, answer: Answer) -> bool:
+        known = "@" not in route or route in self._routes or route in self._worked or route in self._shut
+        return known or answer.outcome is Outcome.DELIVERED
+
+    def _worked_again(self, route: str, now: float) -> None:
+        if len(self._worked) > MOST_KNOWN:
+            self._worked.clear()
+        self._failures[route] = 0
+        self._worked[route] = now
+        if self._down.get(route, ("",))[0] == "full":
+            return  # what was under way when the provider said that it is full may still be taken
+        self._down.pop(route, None)
+        if route in self._shut or now >= self._told_up.get(route, -TELL_S) + TELL_S:
+            self._up.add(route)
 
     def _trouble(self, route: str, answer: Answer) -> Kind | None:
         if answer.outcome is Outcome.FAULT:
             return "fault"
+        if answer.outcome is Outcome.FULL:
+            return "full"
         if answer.outcome is Outcome.UNSENT and answer.reason != REFUSED:
             # One with a status comes from a server that was reached, and wants a newer token, which there is by now.
             return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
@@ -101,13 +144,18 @@ class Circuits:
             self._steps_back = 0
             if change == "closed":
                 self._log.info("circuit_closed", route=route)
+        for route in list(self._next):
+            self._next.discard(route)
+            await run_async(self._redis, circuit(self._worker, route, "next"))
         for route, seen in list(self._down.items()):
             await self._tell_down(route, *seen)
             if self._down.get(route) is seen:  # `saw` may have noted otherwise meanwhile: that is for the next time
                 del self._down[route]
 
-    async def _tell_down(self, route: str, kind: Kind, reason: str) -> None:
+    async def _tell_down(self, route: str, kind: Kind, reason: str, asked_us: int) -> None:
         first_us, most_us = PROBE_US[kind]
+        if kind == "full":
+            first_us = max(first_us, asked_us)
         call = circuit(
             self._worker,
             route,
@@ -116,7 +164,7 @@ class Circuits:
             reason=reason,
             first_us=first_us,
             most_us=most_us,
-            share=random.uniform(*JITTER),  # noqa: S311 - jitter
+            share=random.uniform(*(LATER if kind == "full" else JITTER)),  # noqa: S311 - jitter
         )
         change = await run_async(self._redis, call)
         self._failures[route] = 0
@@ -146,3 +194,8 @@ class Circuits:
         """Have the routes that are held probed at once: this worker may have been started to mend one."""
         for route in self._routes:
             await run_async(self._redis, circuit(self._worker, route, "retry"))
+
+
+def _was_sent(answer: Answer) -> bool:
+    """Whether a refusal comes from the provider; one without a status was made here."""
+    return answer.status is not None or answer.outcome not in {Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.REFUSED}

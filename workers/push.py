@@ -31,7 +31,15 @@ from workers.engine import Engine
 from workers.reload import Reload
 from workers.stock import StockPath
 from workers.watch import LISTEN_S, Watch
-from workers.wiring import asyncio_client, build_capacity, build_providers, build_sender, build_tuning, dry_runs
+from workers.wiring import (
+    asyncio_client,
+    build_capacity,
+    build_providers,
+    build_sender,
+    build_tuning,
+    circuit_names,
+    dry_runs,
+)
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
@@ -136,9 +144,9 @@ class PushWorker(Worker):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none of them")
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
-        circuits = Circuits(redis, self.name, providers)
+        circuits = Circuits(redis, self.name, circuit_names(settings, providers))
         capacity = build_capacity(settings, providers)
-        sender = build_sender(settings, providers, circuits.saw, capacity)
+        sender = build_sender(settings, providers, circuits, capacity)
         reload = Reload(self._config, redis, lanes) if self._config is not None else None
         if reload is not None:
             settings = await reload.begin(settings)

@@ -9,15 +9,16 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, decode_data, encode_reason
 from notifier.limiter.lines import DeadToken, Leased, Settlement, State
-from notifier.notification import Notification, mask, route
+from notifier.notification import Notification, at_service, mask, route
 from notifier.policy import Category
+from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from workers.capacity import Capacity
 from workers.deadlines import Deadlines
@@ -28,11 +29,9 @@ SUSPECT: Final = MOST_CRASHES - 1  # one with which so many workers died is sent
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
-FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT})
-# One service each, so that its routes have circuits. What goes to browsers goes to many services, of which one may be
-# away: its messages wait one by one.
-WITH_CIRCUIT: Final = frozenset({"apns", "fcm"})
-REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value})
+FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})
+REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
+NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
 SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
 
 
@@ -57,10 +56,22 @@ class Backoff:
         return asked_us + random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
 
 
+class Observer(Protocol):
+    """Who is told how the routes do; see `Circuits`."""
+
+    def saw(self, route: str, answer: Answer, refusals: int) -> tuple[Answer, bool]:
+        """Judge an answer: what it means, and whether what was not sent waits for the route."""
+        ...
+
+    def not_sent(self) -> None:
+        """Note that a leased message could not be sent to anybody."""
+        ...
+
+
 class Sender:
     """Hands notifications to their providers, which stand under their routes.
 
-    saw: is told of every answer by a route with a circuit, and says whether what was not sent waits for the route.
+    observer: is told of every answer by a route with a circuit.
     answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
         does not keep them.
     capacity: learns from how long the answers take.
@@ -70,7 +81,7 @@ class Sender:
         self,
         providers: Mapping[str, Provider],
         backoff: Backoff,
-        saw: Callable[[str, Answer], bool],
+        observer: Observer,
         *,
         answer_s: float = 10.0,
         capacity: Capacity | None = None,
@@ -79,8 +90,9 @@ class Sender:
         self._answer_s = answer_s
         self._deadlines = Deadlines()
         self._backoff = backoff
-        self._saw = saw
+        self._observer = observer
         self._capacity = capacity or Capacity({})
+        self._helped: set[tuple[str, int | None, str]] = set()
         self._log = structlog.get_logger("notifier.worker")
 
     async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
@@ -91,6 +103,7 @@ class Sender:
             notification = counted(decode(leased), category, leased.count)
         except InvalidNotificationError as error:
             log().warning("malformed", reason=str(error))
+            self._observer.not_sent()
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
         if leased.dropped:
@@ -108,9 +121,9 @@ class Sender:
         ]
         app = notification.app or category.app
         if len(dispatches) == 1:  # nearly always; a gather would cost a task more
-            found = [await self._one(dispatches[0], app, leased.shut)]
+            found = [await self._one(dispatches[0], app, leased)]
         else:
-            found = await asyncio.gather(*(self._one(dispatch, app, leased.shut) for dispatch in dispatches))
+            found = await asyncio.gather(*(self._one(dispatch, app, leased) for dispatch in dispatches))
         if self._log.is_enabled_for(logging.DEBUG):
             log().debug("sent", outcomes=[answer.outcome.value for answer, _ in found])
         by_device = {index: answer for index, (answer, _) in zip(waiting, found, strict=True)}
@@ -139,18 +152,39 @@ class Sender:
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
 
-    async def _one(self, dispatch: Dispatch, app: str | None, shut: frozenset[str]) -> tuple[Answer, bool]:
+    async def _one(self, dispatch: Dispatch, app: str | None, leased: Leased) -> tuple[Answer, bool]:
         """The answer, and whether what was not sent waits for its route."""
         by = route(dispatch.device.platform, app)
-        if by in shut:
+        circuit = at_service(by, dispatch.device.host)
+        if circuit in leased.shut:
             return SHUT, True
-        answer = await self._ask(by, dispatch)
-        return answer, dispatch.device.platform in WITH_CIRCUIT and self._saw(by, answer)
+        answer, waits = self._observer.saw(circuit, await self._ask(by, dispatch), leased.refusals)
+        if answer.help:
+            self._tell_help(by, dispatch, answer)
+        return answer, waits
+
+    def _tell_help(self, by: str, dispatch: Dispatch, answer: Answer) -> None:
+        """Say what to repair: once, whatever follows. A route that nobody configured is told under its platform."""
+        what = (by if by in self._providers else dispatch.device.platform, answer.status, answer.help)
+        if what not in self._helped:
+            self._helped.add(what)
+            self._log.error(
+                "message_fault",
+                route=by,
+                status=answer.status,
+                reason=answer.reason,
+                user=dispatch.notification.user,
+                job_id=dispatch.job_id,
+                help=f"{answer.help}; said once, whatever follows",
+            )
 
     async def _ask(self, by: str, dispatch: Dispatch) -> Answer:
         provider = self._providers.get(by)
         if provider is None:
-            return Answer(Outcome.FAULT, reason=f"no provider is configured for {by}")
+            reason = f"no provider is configured for {by}"
+            if dispatch.notification.app:  # anybody may invent one
+                return Answer(Outcome.REFUSED, reason=reason, retry_after_us=MINUTE_US, help=NOT_CONFIGURED)
+            return Answer(Outcome.FAULT, reason=reason)
         try:
             answer = self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
             return await self._capacity.measure(by, answer)
@@ -197,10 +231,11 @@ class Sender:
         free = all(answer.outcome in FREE for answer in again)
         if free and not alone:  # to its place: *admit* knows when its route is up
             log().debug("returned")
-            return _settled(leased, "line", "returned", "", so_far, reached=reached)
+            fault = any(answer.outcome is Outcome.FAULT for answer in again)
+            return _settled(leased, "line", "returned", "fault" if fault else "", so_far, reached=reached)
         asked = max(answer.retry_after_us or 0 for answer in again)
         if free:
-            wait_us = asked or self._backoff.wait_us(attempt, 0)
+            wait_us = self._backoff.wait_us(leased.refusals + 1, asked)
             log().info("returned", time_left_ms=wait_us // 1000, attempt=attempt)
             return _settled(leased, "wait", "returned", wait_us, so_far, reached=reached)
         wait_us = self._backoff.wait_us(attempt, asked)

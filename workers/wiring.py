@@ -14,15 +14,15 @@ from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
 from notifier.errors import SettingsError
-from notifier.notification import route
+from notifier.notification import at_service, route
 from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.contract import Answer, Provider
+from notifier.providers.contract import Provider
 from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
 from workers.capacity import Capacity, RouteLimit
 from workers.flights import Tuning
-from workers.sender import Backoff, Sender
+from workers.sender import Backoff, Observer, Sender
 
 LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
 
@@ -123,6 +123,14 @@ def _webpush(settings: WebPushSettings, app: str | None, environ: Mapping[str, s
     )
 
 
+def circuit_names(settings: Settings, providers: Iterable[str]) -> list[str]:
+    """The routes of these providers, and the push services that the configuration names in full."""
+    webpush = settings.providers.webpush
+    apps = [] if webpush is None else webpush.app_names
+    hosts = [(app, host) for app in apps if webpush for host in webpush.app(app).hosts if not host.startswith("*.")]
+    return [*providers, *(at_service(route("webpush", app), host) for app, host in hosts)]
+
+
 def dry_runs(settings: Settings) -> list[str]:
     """The routes by which nothing reaches a device, because their provider is only asked to check it."""
     fcm = settings.providers.fcm
@@ -141,12 +149,12 @@ def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
 
 
 def build_sender(
-    settings: Settings, providers: Mapping[str, Provider], saw: Callable[[str, Answer], bool], capacity: Capacity
+    settings: Settings, providers: Mapping[str, Provider], observer: Observer, capacity: Capacity
 ) -> Sender:
-    """The sender with these providers; see `Sender` for `saw` and `capacity`."""
+    """The sender with these providers; see `Sender` for `observer` and `capacity`."""
     backoff = settings.worker.backoff
     answer_s = build_tuning(settings).timeout_us / 1e6 + LATE_S
-    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), saw, answer_s=answer_s, capacity=capacity)
+    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), observer, answer_s=answer_s, capacity=capacity)
 
 
 def build_tuning(settings: Settings) -> Tuning:

@@ -134,7 +134,8 @@ class Leased:
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
     shut: the routes that it is not to go by now; the others take it meanwhile. count: how many it stands for, itself
-    and those that it superseded. dropped: the rules hold it back, and its category lets nothing wait.
+    and those that it superseded. dropped: the rules hold it back, and its category lets nothing wait. refusals: how
+    often it was refused so far without an attempt being spent.
     """
 
     job_id: str
@@ -149,6 +150,7 @@ class Leased:
     shut: frozenset[str] = frozenset()
     count: int = 1
     dropped: bool = False
+    refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,8 @@ def _leased(entry: list[Any]) -> Leased:
         answered,
         frozenset(_text(shut).split()) if shut else frozenset(),
         count=more[0] if more else 1,
-        dropped=len(more) > 1,
+        dropped=bool(more[1:2] and more[1]),
+        refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
     )
 
 

@@ -12,8 +12,8 @@ from redis import Redis
 
 from notifier.limiter.scripts import Call, script
 
-Seen = Literal["down", "up", "retry"]
-Kind = Literal["unreachable", "fault", "failing"]
+Seen = Literal["down", "up", "next", "retry"]
+Kind = Literal["unreachable", "fault", "failing", "full"]
 Change = Literal["opened", "closed", "alone", ""]
 FULL, BUSY = "|full", "|busy|"
 # What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
@@ -47,11 +47,12 @@ class Held:
     """A route by which nothing goes now.
 
     state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
-    has no room for more; 'busy', as much goes by it as its provider bears, and more waits. kind and reason: of a
-    circuit, why; 'fault' is ours to mend. since: when it began. next_at: when the next is let go, a probe or what there
-    is room for. waiting: how many users and rests of notifications are parked; who comes behind them in a line is not
-    counted. at_once: where it is busy, how many sends all workers together may have under way, as they have found out.
-    shard: which it is held on, where there are several.
+    has no room for more, by our own count, or because the provider said so, and then there is a reason; 'busy', as much
+    goes by it as its provider bears, and more waits. kind and reason: of a circuit, why; 'fault' is ours to mend.
+    since: when it began. next_at: when the next is let go, a probe or what there is room for. waiting: how many users
+    and rests of notifications are parked; who comes behind them in a line is not counted. at_once: where it is busy,
+    how many sends all workers together may have under way, as they have found out. shard: which it is held on, where
+    there are several.
     """
 
     route: str
@@ -114,6 +115,8 @@ def _held(name: str, fields: dict[bytes, bytes], waiting: int) -> Held:
     since = _moment(held["since"]) if "since" in held else None
     next_at = _moment(held["until"])
     route = name.partition(BUSY)[0].removesuffix(FULL)
+    if held["state"] == "open" and held.get("kind") == "full":
+        held["state"] = "full"
     return Held(route, held["state"], next_at, waiting, held.get("kind"), held.get("reason", ""), since)
 
 

@@ -16,9 +16,12 @@ class Outcome(StrEnum):
     REJECTED = "rejected"  # final: this message will never be taken
     DEAD_TOKEN = "dead_token"  # noqa: S105 - final, and the token is gone for every message
     RETRY = "retry"  # the provider refused it for now and nothing reached the user; spends an attempt
+    REFUSED = "refused"  # by this message's own fault, which a person may repair; nobody got it; spends an attempt
+    BUSY = "busy"  # this device takes no more for now; nobody got it; no attempt
+    FULL = "full"  # the whole route takes no more for now; nobody got it; no attempt
     UNSENT = "unsent"  # not a byte of the request left, or the provider said it was not processed; no attempt
     UNKNOWN = "unknown"  # the request left and no answer came: it may have reached the user
-    FAULT = "fault"  # our credentials, topic or project are wrong: shout, wait, do not burn the message
+    FAULT = "fault"  # our credentials, topic or project are wrong, for every message: shout, wait; no attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,9 @@ class Answer:
     """A provider's answer for one device.
 
     status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
-    retry_after_us: for RETRY, UNSENT, FAULT and UNKNOWN the least time to wait, in microseconds, if one is known.
+    retry_after_us: the least time to wait before it is tried again, in microseconds, if one is known.
     gone_at_us: for DEAD_TOKEN the moment since which the provider knows it, in microseconds since 1970, if it tells.
+    help: what a person should repair, where the fault is the message's own; it is logged once.
     """
 
     outcome: Outcome
@@ -35,6 +39,7 @@ class Answer:
     reason: str = ""
     retry_after_us: int | None = None
     gone_at_us: int | None = None
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,10 @@ class PlatformSettings(Section, Generic[App]):
         """Say why a device with a well-formed token cannot be sent to by this app, or None if it can."""
         return None
 
+    def by_certificate(self, app: str | None) -> bool:  # noqa: ARG002 - Apple's alone
+        """Say whether this app signs in by a certificate."""
+        return False
+
     def _read_secret(
         self, environ: Mapping[str, str], variable: str, key: str, app: str | None, with_it: Sequence[str] = ()
     ) -> tuple[str, str]:
@@ -175,6 +179,10 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         if given.model_fields_set.intersection(BY_TOKEN):
             return mine.model_copy(update={"cert_file": None, "cert_key_file": None})
         return mine
+
+    def by_certificate(self, app: str | None) -> bool:
+        """See `PlatformSettings.by_certificate`."""
+        return self.app(app).cert_file is not None
 
     def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
         """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.

@@ -129,6 +129,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
         webpush=(404, ""),
     ),
     # The server.
+    "project_full": _refusal(
+        "too many messages of the whole project, come back later", fcm=(429, "RESOURCE_EXHAUSTED")
+    ),
     "throttled": _THROTTLED,
     "throttled_seconds": _later(f"the same, with Retry-After: {SOON_S}", _THROTTLED, headers=AFTER),
     "throttled_date": _later(f"the same, Retry-After as a date in {SOON_S} s", _THROTTLED, retry_at_s=SOON_S),

@@ -49,6 +49,12 @@ ERROR_CODES: Final = {
     "THIRD_PARTY_AUTH_ERROR": "UNAUTHENTICATED",
 }
 
+# What Google says besides where FCM itself was not asked: of the access token, and of the project's quota.
+OF_THE_FRONT_END: Final = {
+    (401, "UNAUTHENTICATED"): "ACCESS_TOKEN_EXPIRED",
+    (429, "RESOURCE_EXHAUSTED"): "RATE_LIMIT_EXCEEDED",
+}
+
 
 class FcmSimulator(HttpsSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
@@ -227,9 +233,9 @@ def _response(reply: Reply, name: str) -> web.Response:
     if reply.reason in ERROR_CODES:
         kind = "type.googleapis.com/google.firebase.fcm.v1.FcmError"
         error["details"] = [{"@type": kind, "errorCode": reply.reason}]
-    elif reply.status == HTTPStatus.UNAUTHORIZED:
+    elif reason := OF_THE_FRONT_END.get((reply.status, reply.reason)):
         kind = "type.googleapis.com/google.rpc.ErrorInfo"
-        error["details"] = [{"@type": kind, "reason": "ACCESS_TOKEN_EXPIRED", "domain": "googleapis.com"}]
+        error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
     return web.json_response({"error": error}, status=reply.status, headers=headers)
 
 

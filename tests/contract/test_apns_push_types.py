@@ -158,7 +158,11 @@ def test_topic_of_ones_own(identity):
             apns = {"push_type": "voip", "topic": f"{TOPIC}.voip"}
             assert (await r.send(data={"call": 1}, apns=apns)).outcome is Outcome.DELIVERED
             apns = {"push_type": "voip", "topic": "com.example.other.voip"}
-            assert (await r.send(data={"call": 1}, apns=apns)).outcome is Outcome.FAULT
+            answer = await r.send(data={"call": 1}, apns=apns)
+            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "TopicDisallowed")
+            assert "apns.topic" in answer.help
+            # What the configuration gives is the route's fault, though the message says the same.
+            assert (await r.send(apns={"topic": TOPIC})).outcome is Outcome.DELIVERED
 
     asyncio.run(run())
 

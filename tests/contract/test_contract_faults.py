@@ -12,6 +12,7 @@ from notifier.providers.contract import Answer, Outcome
 from notifier.simulators.faults import FAULTS
 
 DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
+BUSY = Outcome.BUSY
 UNSENT, UNKNOWN, FAULT = Outcome.UNSENT, Outcome.UNKNOWN, Outcome.FAULT
 SHORT_US = 1_000_000
 
@@ -27,11 +28,12 @@ MEANS = {
     "expired_credentials": FAULT,
     "too_many_token_updates": FAULT,
     "forbidden": FAULT,
-    "third_party_auth": FAULT,
+    "third_party_auth": Outcome.REFUSED,
     "not_found": FAULT,
-    "throttled": RETRY,
-    "throttled_seconds": RETRY,
-    "throttled_date": RETRY,
+    "project_full": Outcome.FULL,
+    "throttled": BUSY,
+    "throttled_seconds": BUSY,
+    "throttled_date": BUSY,
     "internal": UNKNOWN,
     "internal_seconds": UNKNOWN,
     "unavailable": UNKNOWN,

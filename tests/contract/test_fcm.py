@@ -37,6 +37,7 @@ from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 TOKEN = "device-token:0123456789abcdef"
 PROJECT = "demo-project"
 SECOND = 1_000_000
@@ -122,8 +123,8 @@ ROWS = [
     (400, "INVALID_ARGUMENT", Outcome.REJECTED),
     (403, "SENDER_ID_MISMATCH", Outcome.REJECTED),
     (403, "PERMISSION_DENIED", Outcome.FAULT),
-    (401, "THIRD_PARTY_AUTH_ERROR", Outcome.FAULT),
-    (429, "QUOTA_EXCEEDED", Outcome.RETRY),
+    (401, "THIRD_PARTY_AUTH_ERROR", Outcome.REFUSED),
+    (429, "QUOTA_EXCEEDED", Outcome.BUSY),
     (500, "INTERNAL", Outcome.UNKNOWN),
     (503, "UNAVAILABLE", Outcome.UNKNOWN),
     (502, "<html>Bad gateway</html>", Outcome.UNKNOWN),
@@ -143,7 +144,7 @@ def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: 
             assert (answer.outcome, answer.status) == (outcome, status)
             if not reason.startswith("<"):
                 assert answer.reason == reason
-            assert (answer.retry_after_us is not None) == (outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT})
+            assert (answer.retry_after_us is not None) == (outcome in AGAIN)
             assert len(r.log.arrivals) == 1
 
     asyncio.run(run())
@@ -201,6 +202,29 @@ def test_odd_bodies_are_borne(body: bytes) -> None:
     """No body makes the reading of an answer raise; the status still decides."""
     assert fcm_answers.read(404, {}, body) == Answer(Outcome.FAULT, 404, "", 60 * SECOND)
     assert fcm_answers.read(200, {}, body).outcome is Outcome.UNKNOWN
+
+
+QUOTA = {"@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": "QUOTA_EXCEEDED"}
+FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
+
+
+@pytest.mark.parametrize(
+    ("details", "outcome"),
+    [
+        ([QUOTA], Outcome.BUSY),
+        ([QUOTA, {"@type": FAILURE, "violations": [{"subject": "device", "description": "rate"}]}], Outcome.BUSY),
+        ([QUOTA, {"@type": FAILURE, "violations": [{"subject": "project:7", "description": "rate"}]}], Outcome.FULL),
+        ([{"reason": "RATE_LIMIT_EXCEEDED", "metadata": {"quota_limit": "SendsPerMinutePerProject"}}], Outcome.FULL),
+        ([], Outcome.FULL),
+        (None, Outcome.FULL),
+        ([{"violations": 7}, {"violations": [None]}, QUOTA], Outcome.BUSY),
+    ],
+)
+def test_whose_quota_it_is(details: Any, outcome: Outcome) -> None:
+    """A 429 is about the message's device where FCM itself says so, about the project where Google's front end does."""
+    error = {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": details}
+    answer = fcm_answers.read(429, {"retry-after": "90"}, json.dumps({"error": error}).encode())
+    assert (answer.outcome, answer.retry_after_us) == (outcome, 90 * SECOND)
 
 
 def test_a_device_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:

@@ -40,6 +40,7 @@ from notifier.subscription import KNOWN_HOSTS, read_subscription
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 SECOND = 1_000_000
 SUBJECT = "mailto:push@example.com"
 
@@ -304,11 +305,11 @@ ROWS = [
     (400, "", Outcome.REJECTED),
     (404, "", Outcome.DEAD_TOKEN),
     (405, "", Outcome.FAULT),
-    (406, "", Outcome.RETRY),
+    (406, "", Outcome.BUSY),
     (408, "", Outcome.RETRY),
     (410, "Unregistered", Outcome.DEAD_TOKEN),
     (413, "PayloadTooLarge", Outcome.REJECTED),
-    (429, "TooManyRequests", Outcome.RETRY),
+    (429, "TooManyRequests", Outcome.BUSY),
     (500, "InternalServerError", Outcome.UNKNOWN),
     (502, "<html>Bad gateway</html>", Outcome.UNKNOWN),
     (503, "", Outcome.UNKNOWN),
@@ -327,7 +328,7 @@ def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: 
             assert answer.outcome is outcome
             assert answer.status == (201 if status == 200 else status)
             assert answer.reason == ("" if reason.startswith("<") or outcome is Outcome.DELIVERED else reason)
-            assert bool(answer.retry_after_us) == (outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT})
+            assert bool(answer.retry_after_us) == (outcome in AGAIN)
             assert len(r.log.arrivals) == 1
 
     asyncio.run(run())
@@ -371,7 +372,7 @@ OF_FAULTS = {
     Outcome.REJECTED: {
         "wrong_app", "payload_too_large", "unknown_reason", "bad_credentials", "expired_credentials", "forbidden",
     },
-    Outcome.RETRY: {"throttled", "throttled_seconds", "throttled_date"},
+    Outcome.BUSY: {"throttled", "throttled_seconds", "throttled_date"},
     Outcome.UNKNOWN: {
         "internal", "internal_seconds", "unavailable", "unavailable_seconds", "unavailable_date", "bad_gateway",
         "slow", "silent", "cut",

@@ -76,7 +76,8 @@ def leased(devices: Sequence[Device]) -> Leased:
 
 
 def sender(provider: Deaf) -> Sender:
-    return Sender({"apns": provider}, Backoff(1, 1), lambda *_: True, answer_s=0.05)
+    watching: Any = SimpleNamespace(saw=lambda _route, answer, _refusals: (answer, True), not_sent=lambda: None)
+    return Sender({"apns": provider}, Backoff(1, 1), watching, answer_s=0.05)
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])

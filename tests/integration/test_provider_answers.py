@@ -106,12 +106,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis)
     ids=["fcm", "fcm soon", "fcm late", "apns"],
 )
 def test_too_many_requests_wait_without_a_permit(world: World, device: Device, reply: Reply, least_s: int) -> None:
-    """A 429 reached nobody: the permit is given back, an attempt is spent, and the job itself holds the wait."""
+    """A 429 reached nobody: the permit is given back, no attempt is spent, and the job itself holds the wait."""
     user = device.token[-12:]
     job_id = world.send(user, world.simulators.answer(device, reply, OK))
-    status = world.after(job_id, user, "retried")
+    status = world.after(job_id, user, "returned")
     assert least_s - 5 < world.wait_s(status) < least_s + 80
-    assert (status.attempts, world.permits(user)) == (1, 0)
+    assert (status.attempts, world.permits(user)) == (0, 0)
     world.now(job_id)
     ends(world.producer, job_id, "delivered")
     assert [a.status for a in world.wire(user, device)] == [429, 200]

@@ -14,6 +14,7 @@ from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 
+AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 TABLES = {"apns": apns_answers.TABLE, "fcm": fcm_answers.TABLE}
 TOY = Table(
     by_reason={(400, "Gone"): Outcome.DEAD_TOKEN},
@@ -110,7 +111,7 @@ def test_every_answer_has_a_meaning(table: Table) -> None:
         for reason in ("", "NeverHeardOf"):
             answer = table.read(status, reason, lambda _: "")
             assert answer.outcome is not Outcome.DEAD_TOKEN
-            again = answer.outcome in {Outcome.RETRY, Outcome.UNKNOWN, Outcome.FAULT}
+            again = answer.outcome in AGAIN
             assert (answer.retry_after_us is not None) == again
             assert (answer.outcome is Outcome.DELIVERED) == (status == 200)
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from notifier.providers.contract import Answer, Outcome
-from workers.circuits import FAILURES, Circuits
+from workers.circuits import FAILURES, MOST_KNOWN, Circuits
 
 UP = Answer(Outcome.DELIVERED, 200)
 AWAY = Answer(Outcome.UNSENT, reason="Unreachable")
@@ -17,6 +17,10 @@ WRONG = Answer(Outcome.FAULT, 403, "InvalidProviderToken")
 SILENT = Answer(Outcome.UNKNOWN, reason="Timeout")
 REFUSED = Answer(Outcome.UNSENT, reason="RefusedStream")
 BUSY = Answer(Outcome.RETRY, 503, "ServiceUnavailable")
+FULL = Answer(Outcome.FULL, 429, "RATE_LIMIT_EXCEEDED", 120_000_000)
+MALFORMED = Answer(Outcome.REJECTED, reason="PayloadTooLarge")  # made here, nothing was sent
+ITS_FAULT = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR")
+SHUT = frozenset({"apns"})
 
 
 class Told:
@@ -66,6 +70,13 @@ def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[by
         ([REFUSED] * FAILURES, [("apns", "down", "failing")]),
         ([Answer(Outcome.UNSENT, 401, "UNAUTHENTICATED")] * 100, []),
         ([Answer(Outcome.UNSENT, 403, "ExpiredProviderToken")] * 100, []),
+        ([FULL] * 100, [("apns", "down", "full")]),
+        ([FULL, UP], [("apns", "down", "full")]),
+        ([AWAY, FULL, AWAY], [("apns", "down", "full")]),
+        ([Answer(Outcome.BUSY, 429)], [("apns", "up")]),
+        ([MALFORMED] * 100, []),
+        ([ITS_FAULT] * 100, []),
+        ([AWAY, MALFORMED, ITS_FAULT], [("apns", "down", "unreachable")]),
     ],
 )
 def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]) -> None:
@@ -76,6 +87,54 @@ def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]
 def test_a_probe_without_an_answer_is_a_failure() -> None:
     """While the route is held, one silence is enough."""
     assert told(SILENT, shut=frozenset({"apns"})) == [("apns", "down", "failing")]
+
+
+@pytest.mark.parametrize("answer", [MALFORMED, ITS_FAULT], ids=["malformed", "its fault"])
+def test_a_probe_that_says_nothing_of_the_route_is_followed_by_another(answer: Answer) -> None:
+    """What was never sent, or is refused for its own fault, neither closes a circuit nor is a failed probe."""
+    assert told(answer, shut=SHUT) == [("apns", "next")]
+
+
+def test_nobody_can_invent_a_circuit() -> None:
+    """A push service that no configuration names has one only after it has delivered something here."""
+
+    async def run() -> None:
+        circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])
+        for n in range(3 * MOST_KNOWN):
+            name = f"webpush@{n}.example"
+            for _ in range(FAILURES):
+                assert circuits.saw(name, SILENT) == (SILENT, False)
+            assert circuits.saw(name, AWAY) == (AWAY, False), "it waits for itself"
+            circuits.saw(name, Answer(Outcome.DEAD_TOKEN, 404))
+        await circuits.tell()
+        assert redis.calls == []
+        assert circuits.saw("webpush@known.example", AWAY) == (AWAY, True)
+        circuits.saw("webpush@7.example", UP)
+        assert circuits.saw("webpush@7.example", AWAY) == (AWAY, True)
+        await circuits.tell()
+        assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
+
+    asyncio.run(run())
+
+
+def test_the_longest_wait_that_was_asked_for_is_told() -> None:
+    """Of several 429 of one project the latest moment holds, and never less than was asked for."""
+
+    async def run() -> None:
+        class Noted(Told):
+            async def evalsha(self, _sha: str, _keys: int, *args: Any) -> bytes:
+                self.calls.append(tuple(args[6:9]))
+                return b""
+
+        circuits = Circuits(redis := Noted(), "w", ["fcm"])
+        for asked_s in (0, 300, 60):
+            circuits.saw("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
+        await circuits.tell()
+        ((first_us, _, share),) = redis.calls
+        assert int(first_us) == 300_000_000
+        assert int(share) >= 1000
+
+    asyncio.run(run())
 
 
 def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
@@ -107,16 +166,19 @@ def test_people_are_told_once_and_by_rank() -> None:
 
 
 def test_a_fault_of_one_message_is_its_own() -> None:
-    """Where the route works, a refused topic waits for itself: nobody else does, and it is told as an error."""
+    """Where others get through, a second fault of one message is its own; a first one may be a key just revoked."""
 
     async def run() -> None:
         circuits = Circuits(redis := Told(), "w", ["apns"])
-        assert circuits.saw("apns", UP)
-        with capture_logs() as logs:
-            assert not circuits.saw("apns", Answer(Outcome.FAULT, 400, "TopicDisallowed"))
-        assert [(entry["log_level"], entry["event"]) for entry in logs] == [("error", "fault")]
+        assert circuits.saw("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
+        circuits.saw("apns", UP)
+        answer, _ = circuits.saw("apns", WRONG, 1)
+        assert (answer.outcome, answer.reason, bool(answer.help)) == (Outcome.REFUSED, WRONG.reason, True)
         await circuits.tell()
         assert redis.calls == [("apns", "up")]
+        assert circuits.saw("apns", WRONG, 0) == (WRONG, True)
+        await circuits.tell()
+        assert redis.calls[1:] == [("apns", "down", "fault")]
 
     asyncio.run(run())
 

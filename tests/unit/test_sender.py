@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from notifier.job import encode_data
 from notifier.limiter.lines import DeadToken, Leased, Settlement
@@ -19,6 +20,20 @@ from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
 
 CATEGORY = Category("default", attempts=3)
 FINAL = {Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN}
+FREE = {Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL}
+
+
+class Observer:
+    """In the circuits' place: what was not sent waits for its route, save what waits for its device."""
+
+    def __init__(self) -> None:
+        self.not_sent_to_anybody = 0
+
+    def saw(self, _route: str, answer: Answer, _refusals: int) -> tuple[Answer, bool]:
+        return answer, answer.outcome is not Outcome.BUSY
+
+    def not_sent(self) -> None:
+        self.not_sent_to_anybody += 1
 
 
 class Scripted:
@@ -60,7 +75,7 @@ def leased(count: int = 1, **fields: Any) -> Leased:
 
 def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEGORY) -> tuple[Settlement, Scripted]:
     provider = Scripted(dict(zip(tokens(len(answers)), answers, strict=True)))
-    sender = Sender({"apns": provider}, Backoff(2_000_000, 600_000_000), lambda *_: True)
+    sender = Sender({"apns": provider}, Backoff(2_000_000, 600_000_000), Observer())
     return asyncio.run(sender.send(job, category, 1e9)), provider
 
 
@@ -79,14 +94,17 @@ def test_every_pair_of_answers(one: Outcome, two: Outcome) -> None:
         assert settled.state == ("delivered" if Outcome.DELIVERED in outcomes else "failed")
         assert settled.word == ("delivered" if Outcome.DELIVERED in outcomes else "rejected")
         return
-    free = again <= {Outcome.UNSENT, Outcome.FAULT}
-    assert settled.state == ("line" if free else "later")
+    free = again <= FREE
+    assert settled.state == (("wait" if Outcome.BUSY in again else "line") if free else "later")
     assert settled.word == ("returned" if free else "retried")
     final = {str(n): o.value for n, o in enumerate((one, two)) if o in FINAL}
     assert (json.loads(settled.answered) if settled.answered else {}) == final
 
 
-@pytest.mark.parametrize(("outcome", "word"), [(Outcome.RETRY, "failed"), (Outcome.UNKNOWN, "failed")])
+@pytest.mark.parametrize(
+    ("outcome", "word"),
+    [(Outcome.RETRY, "failed"), (Outcome.UNKNOWN, "failed"), (Outcome.REFUSED, "rejected")],
+)
 def test_the_last_attempt_is_the_last(outcome: Outcome, word: str) -> None:
     """On the last attempt it ends with the reason; where a device took it before, as delivered."""
     last = leased(2, attempts=2)
@@ -114,11 +132,38 @@ def test_a_route_that_is_shut_is_not_asked() -> None:
     assert (settled.state, settled.reached, provider.asked) == ("line", False, [])
 
 
-@pytest.mark.parametrize("outcome", [Outcome.UNSENT, Outcome.FAULT])
+@pytest.mark.parametrize("outcome", sorted(FREE))
 def test_what_is_free_never_ends_it(outcome: Outcome) -> None:
-    """A provider that is away, or a fault of ours, spends no attempt, however often."""
-    settled, _ = settle(leased(attempts=2), Answer(outcome))
-    assert (settled.state, settled.reached) == ("line", False)
+    """A provider that is away or full, a device that is busy, or a fault of ours, spends no attempt, however often."""
+    settled, _ = settle(leased(attempts=2, refusals=100), Answer(outcome))
+    assert (settled.state, settled.reached) == ("wait" if outcome is Outcome.BUSY else "line", False)
+
+
+def test_a_busy_device_is_asked_ever_later() -> None:
+    """What the provider asked for is a least wait, spread, and more with each refusal; no attempt is spent."""
+    waits = []
+    for refusals in (0, 1, 2):
+        settled, _ = settle(leased(refusals=refusals), Answer(Outcome.BUSY, 429, retry_after_us=60_000_000))
+        assert (settled.state, settled.word) == ("wait", "returned")
+        waits.append(int(settled.detail) - 60_000_000)
+    assert [7_500_000 <= wait <= 15_000_000 for wait in waits] == [True, False, False]
+    assert waits == sorted(waits)
+
+
+def test_what_to_repair_is_told_once() -> None:
+    """A hundred messages with one fault of their own are one line for people, which names the fault."""
+
+    async def run() -> list[Any]:
+        answer = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR", 60_000_000, help="upload the key")
+        sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, Backoff(1, 1), Observer())
+        with capture_logs() as logs:
+            for _ in range(100):
+                await sender.send(leased(), CATEGORY, 1e9)
+        return [entry for entry in logs if entry["log_level"] == "error"]
+
+    (line,) = asyncio.run(run())
+    assert (line["event"], line["route"], line["reason"]) == ("message_fault", "apns", "THIRD_PARTY_AUTH_ERROR")
+    assert line["help"].startswith("upload the key")
 
 
 def test_only_those_without_an_answer_are_asked() -> None:
@@ -218,7 +263,7 @@ def test_a_broken_driver_is_an_unknown() -> None:
 
 def test_a_platform_without_provider_waits() -> None:
     """A worker without the platform's provider gives it back and spends nothing."""
-    settled = asyncio.run(Sender({}, Backoff(1, 1), lambda *_: True).send(leased(), CATEGORY, 1e9))
+    settled = asyncio.run(Sender({}, Backoff(1, 1), Observer()).send(leased(), CATEGORY, 1e9))
     assert (settled.state, settled.word, settled.reached) == ("line", "returned", False)
 
 
@@ -229,16 +274,18 @@ def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
         (None, None, "apns"),
         (None, "driver", "apns/driver"),
         ("rider", "driver", "apns/rider"),
-        ("kitchen", None, None),  # no provider here: FAULT, given back
+        (None, "kitchen", None),  # no provider here: FAULT, given back
+        ("kitchen", None, None),  # an app of the notification's own choice: it is the notification's own fault
     ):
         providers = {
             by: Scripted({device.token: Answer(Outcome.DELIVERED)}) for by in ("apns", "apns/driver", "apns/rider")
         }
         job = leased(data=encode_data(Notification(user="anna", devices=[device], title="Hello", app=own)))
-        sender = Sender(providers, Backoff(1, 1), lambda *_: True)
+        sender = Sender(providers, Backoff(1, 1), Observer())
         settled = asyncio.run(sender.send(job, replace(CATEGORY, app=of_category), 1e9))
         assert [by for by, provider in providers.items() if provider.asked] == ([expected] if expected else [])
-        assert (settled.state, settled.reached) == (("delivered", True) if expected else ("line", False))
+        waits = "later" if own else "line"
+        assert (settled.state, settled.reached) == (("delivered", True) if expected else (waits, False))
 
 
 def test_each_dead_token_is_told_once() -> None:

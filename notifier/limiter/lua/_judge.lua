@@ -3,11 +3,11 @@
 
 -- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
 -- routes take stands behind them.
-local function is_shut(target, several)
+local function is_shut(target, several, job)
   local hold = holds and holds[target.route]
   if not hold then return false end
   if hold.state == 'closing' then return several end
-  return hold.probe ~= '1'
+  return hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals ~= false)
 end
 
 -- fill: the project of `route` has no room for `cost` more: it is held until it has.
@@ -38,7 +38,7 @@ end
 local function lacks_room(needs, lane)
   for _, need in ipairs(needs) do
     -- A notification with more devices than there is room goes as well, or it never would.
-    if rooms and (rooms[need.route] or 1) <= 0 then return {busy(need.route, lane)} end
+    if rooms and (rooms[need.by] or 1) <= 0 then return {busy(need.by, lane)} end
     local project = project_of(rules, need.route, need.platform, now)
     local cost = project and math.min(need.n, project.limit)
     if project and project.sum + cost > project.limit then return {fill(need.route, project, cost)} end
@@ -50,7 +50,7 @@ local function needs_of(targets)
   for _, target in ipairs(targets) do
     local need = by_route[target.route]
     if not need then
-      need = {route = target.route, platform = target.platform, n = 0}
+      need = {route = target.route, by = target.by, platform = target.platform, n = 0}
       by_route[target.route], needs[#needs + 1] = need, need
     end
     need.n = need.n + 1
@@ -74,7 +74,7 @@ local function judge(line, job, index)
   local targets = targets_of(job.targets, job.answered, app)
   local open, shut, at = {}, {}, 0
   for _, target in ipairs(targets) do
-    local of = is_shut(target, #targets > 1 and not job.answered) and shut or open
+    local of = is_shut(target, #targets > 1 and not job.answered, job) and shut or open
     of[#of + 1] = target
   end
   if #open == 0 and #shut > 0 then

@@ -1,7 +1,8 @@
 -- The providers' own limits, and what a head needs to know of its devices. A job's push_targets is text, such as
 -- '- apns:n fcm:c|<device> <device>': the notification's own app or '-', and each device's platform and kind, which are
 -- the same for most jobs and so read once; then the devices in the same order. kind: n, or b (a background push), or c
--- (collapsible). device: a digest, so that no token is in a key.
+-- (collapsible); of a browser with its push service behind it, 'webpush:n@<host>', as each is a route of its own, with a
+-- circuit of its own: 'webpush@<host>'. device: a digest, so that no token is in a key.
 -- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
 -- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;
 -- k {burst, interval} of what is collapsible; p {platform: {limit, interval, bucket}} of a project; w true if any.
@@ -27,12 +28,13 @@ local function plan_of(targets, app)
   local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own ~= '-' then app = own end
   local needs = {}
-  for platform, kind in string.gmatch(rest, '(%w+):(%a)') do
-    local route = app and platform .. '/' .. app or platform
-    plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route}
+  for platform, kind, service in string.gmatch(rest, '(%w+):(%a)(%S*)') do
+    local by = app and platform .. '/' .. app or platform
+    local route = by .. service
+    plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route, by = by}
     plan.limited = plan.limited or kind ~= 'n'
     if not needs[route] then
-      needs[route] = {route = route, platform = platform, n = 0}
+      needs[route] = {route = route, by = by, platform = platform, n = 0}
       plan.needs[#plan.needs + 1] = needs[route]
     end
     needs[route].n = needs[route].n + 1
@@ -48,7 +50,7 @@ local function targets_of(targets, answered, app)
   for device in string.gmatch(string.match(targets, '|(.*)$') or '', '%S+') do
     local of = plan.of[n + 1]
     if of and not (done and done[tostring(n)]) then
-      found[#found + 1] = {platform = of.platform, kind = of.kind, route = of.route, device = device}
+      found[#found + 1] = {platform = of.platform, kind = of.kind, route = of.route, by = of.by, device = device}
     end
     n = n + 1
   end

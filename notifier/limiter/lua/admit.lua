@@ -7,7 +7,7 @@
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
---          for if several, 1 if it is to be dropped}, …}
+--          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   {'', user, zone} for a line that stays shut until the caller has written the zone into notifier:zones.
@@ -96,7 +96,7 @@ local function spend(user, sent, policy, index, line, permit, needs, open)
   for _, need in ipairs(needs) do
     local project = project_of(rules, need.route, need.platform, now)
     if project then count_project(project, need.n) end
-    if rooms and rooms[need.route] then rooms[need.route] = rooms[need.route] - need.n end
+    if rooms and rooms[need.by] then rooms[need.by] = rooms[need.by] - need.n end
     note_probe(need.route)
   end
   for _, target in ipairs(open or {}) do
@@ -147,16 +147,21 @@ local function ask(user, line)
 end
 
 -- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else; behind those
--- who were due before `since`.
+-- who were due before `since`; behind them who waits for a circuit with a head that was refused before.
 local function park(user, lanes, lines, since)
   for name in pairs(holds) do
     local waits = {}
     for _, line in ipairs(lines) do
-      for _, of_line in ipairs(line.parked or {}) do waits[line.lane] = waits[line.lane] or of_line == name end
+      for _, of_line in ipairs(line.parked or {}) do
+        if of_line == name then waits[line.lane] = waits[line.lane] ~= 'first' and line.refused and 'last' or 'first' end
+      end
     end
     for lane in pairs(lanes) do
       local member = 'u' .. lane .. ' ' .. user
-      if waits[lane] then redis.call('ZADD', parked_key(name), 'NX', text(math.min(since, now)), member)
+      if waits[lane] then
+        local at = math.min(since, now)
+        if waits[lane] == 'last' and holds[name].state == 'open' then at = now + FAR end
+        redis.call('ZADD', parked_key(name), 'NX', text(at), member)
       else redis.call('ZREM', parked_key(name), member) end
     end
   end
@@ -201,6 +206,7 @@ local function try(user, sent, policy, index, lines, i, flying)
       advance(user, lines, i)
     else
       line.parked, line.at = first, tonumber(holds[first[1]]['until'])
+      line.refused = job.refusals
     end
   end
   return false

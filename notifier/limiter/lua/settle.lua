@@ -7,7 +7,8 @@
 --     7 keep_feedback ms
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later' (detail: µs to wait; an attempt
---         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt)
+--         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt; detail: 'fault' where
+--         it was refused)
 --         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
@@ -57,7 +58,7 @@ end
 
 local function failed(id, key, origin, word, reason)
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered')
+    'push_answered', 'push_refusals')
   if word ~= 'expired' then redis.call('HINCRBY', key, 'push_attempts', 1) end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
@@ -68,7 +69,7 @@ local function failed(id, key, origin, word, reason)
   redis.call('EXPIRE', results, keep_failed)
 end
 
-local function back(id, key, origin, state, wait, answered)
+local function back(id, key, origin, state, wait, answered, fault)
   redis.call('HDEL', key, 'push_permit')
   if state == 'held' then return end
   if state == 'queue' then
@@ -77,6 +78,7 @@ local function back(id, key, origin, state, wait, answered)
     return
   end
   if state == 'later' then redis.call('HINCRBY', key, 'push_attempts', 1) end
+  if state == 'wait' or fault then redis.call('HINCRBY', key, 'push_refusals', 1) end
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
   if state == 'line' then
     -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
@@ -121,7 +123,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif state == 'dropped' then
     redis.call('HDEL', key, 'push_permit', 'push_deadline')
     end_unsent(now, id, job[2], word, keep_failed, 'push_reason', detail)
-  else back(id, key, job[2], state, tonumber(detail), answered) end
+  else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault') end
   if word ~= '' then count(user, word) end
   if gone then tell(id, user, gone) end
   if user ~= '' then land(user, category) end

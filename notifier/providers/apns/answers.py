@@ -22,7 +22,7 @@ TABLE: Final = Table(
     by_reason={
         (410, "Unregistered"): Outcome.DEAD_TOKEN,
         (410, "ExpiredToken"): Outcome.DEAD_TOKEN,
-        (429, "TooManyRequests"): Outcome.RETRY,  # of this one device
+        (429, "TooManyRequests"): Outcome.BUSY,  # of this one device
         (400, "IdleTimeout"): Outcome.RETRY,
         (403, "Forbidden"): Outcome.REJECTED,  # Apple: not to be tried again
         (400, "BadTopic"): Outcome.FAULT,
@@ -37,21 +37,39 @@ TABLE: Final = Table(
         (403, "UnrelatedKeyIdInToken"): Outcome.FAULT,
         (429, "TooManyProviderTokenUpdates"): Outcome.FAULT,
     },
-    by_status={200: Outcome.DELIVERED, 429: Outcome.RETRY, **dict.fromkeys(WHO_ASKS, Outcome.FAULT)},
+    by_status={200: Outcome.DELIVERED, 429: Outcome.BUSY, **dict.fromkeys(WHO_ASKS, Outcome.FAULT)},
     # A redirect is somebody's proxy: nothing reached Apple. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
-    wait_us={Outcome.RETRY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: SERVER_ERROR_US},
+    wait_us={
+        Outcome.RETRY: MINUTE_US,
+        Outcome.BUSY: MINUTE_US,
+        Outcome.FAULT: MINUTE_US,
+        Outcome.UNKNOWN: SERVER_ERROR_US,
+    },
     least_us={5: SERVER_ERROR_US},
 )
 
 
-def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
-    """Return what this response means; retry_after_us is set for RETRY, FAULT and UNKNOWN."""
+# Refusals of the topic. Where the message itself chose what its topic is, they are final for it, and for it alone.
+OF_TOPIC: Final = frozenset({(400, "BadTopic"), (400, "TopicDisallowed")})
+ITS_OWN_TOPIC: Final = (
+    "the message itself chose a topic or a push type that this key or certificate may not send to: leave apns.topic"
+    " out, or enable this push type for the app at Apple"
+)
+
+
+def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic: bool = False) -> Answer:
+    """Return what this response means; retry_after_us is set for what is tried again.
+
+    own_topic: the topic follows from the message's own options, not from the configuration alone.
+    """
     content = parse(body)
     reason = word(content.get("reason"))
     answer = TABLE.read(status, reason, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
     if answer.outcome is Outcome.DEAD_TOKEN:
         return replace(answer, gone_at_us=_gone_at_us(content.get("timestamp")))
+    if own_topic and (status, reason) in OF_TOPIC:
+        return Answer(Outcome.REJECTED, status, reason, help=ITS_OWN_TOPIC)
     return answer
 
 

@@ -31,6 +31,7 @@ class PushType:
     suffix: what follows the app's bundle id in the topic. priorities: those allowed, the first unless told otherwise.
     store: whether Apple keeps it for a device that is off, unless told otherwise. shows: of the notification's own
     fields, those that it can show. aps: whether the payload has the key ``aps`` also when nothing stands in it.
+    by_token: whether Apple takes it only from who signs in by a token, not by a certificate.
     """
 
     suffix: str = ""
@@ -39,6 +40,7 @@ class PushType:
     store: bool = True
     shows: tuple[str, ...] = ()
     aps: bool = True
+    by_token: bool = False
 
 
 SHOWN: Final = ("title", "body", "badge", "sound")
@@ -46,8 +48,10 @@ PUSH_TYPES: Final[Mapping[str, PushType]] = {
     "alert": PushType(shows=SHOWN),
     "background": PushType(priorities=(5,)),
     "voip": PushType(".voip", payload_bytes=VOIP_BYTES, store=False, shows=SHOWN, aps=False),
-    "liveactivity": PushType(".push-type.liveactivity", priorities=(10, 5), shows=("title", "body", "sound")),
-    "location": PushType(".location-query", priorities=(10, 5)),
+    "liveactivity": PushType(
+        ".push-type.liveactivity", priorities=(10, 5), shows=("title", "body", "sound"), by_token=True
+    ),
+    "location": PushType(".location-query", priorities=(10, 5), by_token=True),
     "pushtotalk": PushType(".voip-ptt", priorities=(10,), store=False),
     "complication": PushType(".complication", aps=False),
     "fileprovider": PushType(".pushkit.fileprovider", aps=False),
@@ -211,6 +215,13 @@ def push_type(notification: Notification) -> str:
         return str(given)
     shown = notification.title or notification.body or notification.sound or notification.badge is not None
     return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"
+
+
+def check_by_certificate(notification: Notification) -> None:
+    """Raise InvalidNotificationError for a type of push that Apple takes only from who signs in by a token."""
+    asked = PUSH_TYPES.get(kind := push_type(notification))
+    if asked is not None and asked.by_token:
+        _refuse("push_type", f"{kind} needs a provider token (team_id, key_id, key_file): this app has a certificate")
 
 
 def read(notification: Notification) -> Options:

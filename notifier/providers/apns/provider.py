@@ -104,6 +104,8 @@ class ApnsProvider:
         notification = dispatch.notification
         try:
             options = apns_options.read(notification) if notification.apns else None
+            if options and self._token is None:
+                apns_options.check_by_certificate(notification)
             body = payload(notification, options)
         except InvalidNotificationError as error:
             return unsendable(error)
@@ -116,7 +118,10 @@ class ApnsProvider:
                 return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
         headers = self._headers(dispatch, options, authorization)
         result = await self._channel.request(headers, body, send_by=dispatch.send_by)
-        return result if isinstance(result, Answer) else await self._read(dispatch, result, authorization)
+        if isinstance(result, Answer):
+            return result
+        own_topic = options is not None and not self._is_configured(options)
+        return await self._read(dispatch, result, authorization, own_topic=own_topic)
 
     def service(self, device: Device) -> str:
         """Apple's server: the same for all devices."""
@@ -134,8 +139,8 @@ class ApnsProvider:
             await self._token.close()
         await self._channel.close()
 
-    async def _read(self, dispatch: Dispatch, result: Response, authorization: bytes) -> Answer:
-        answer = apns_answers.read(result.status, result.headers, result.body)
+    async def _read(self, dispatch: Dispatch, result: Response, authorization: bytes, *, own_topic: bool) -> Answer:
+        answer = apns_answers.read(result.status, result.headers, result.body, own_topic=own_topic)
         if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
             return Answer(Outcome.UNSENT, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
@@ -179,6 +184,10 @@ class ApnsProvider:
             kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
             for kind in ("alert", "background")
         }
+
+    def _is_configured(self, options: Options) -> bool:
+        """Whether the topic is the one that the configuration gives to all messages without options."""
+        return options.push_type in self._without_options and options.topic in {None, self._topic}
 
     def _kind(self, options: Options) -> tuple[HeaderTuple, ...]:
         topic = options.topic or self._topic + options.type.suffix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
@@ -11,13 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK: Final = 200
+TOO_MANY: Final = 429
+PROJECT_IS_FULL: Final = "ProjectQuotaExceeded"  # our own word: an errorCode does not say whose quota it was
+THIRD_PARTY: Final = "THIRD_PARTY_AUTH_ERROR"
+NO_THIRD_PARTY: Final = (
+    "FCM cannot reach Apple or the browsers for this app: upload its APNs key, or its web push certificate, in the"
+    " Firebase console, under Project settings, Cloud Messaging"
+)
 
 TABLE: Final = Table(
     by_reason={
         (404, "UNREGISTERED"): Outcome.DEAD_TOKEN,
         (403, "SENDER_ID_MISMATCH"): Outcome.REJECTED,
-        # The app's APNs key or web push key, not our access token.
-        (401, "THIRD_PARTY_AUTH_ERROR"): Outcome.FAULT,
+        # The app's APNs key or web push key, not our access token: FCM reaches Android by the same route.
+        (401, THIRD_PARTY): Outcome.REFUSED,
+        # Google's front end, for the whole project. An errorCode QUOTA_EXCEEDED is about the message's target.
+        (429, "RATE_LIMIT_EXCEEDED"): Outcome.FULL,
+        (429, "RESOURCE_EXHAUSTED"): Outcome.FULL,
+        (429, PROJECT_IS_FULL): Outcome.FULL,
         # Some proxy's page. It may have passed the message on.
         (200, "NoMessageName"): Outcome.UNKNOWN,
     },
@@ -31,27 +43,47 @@ TABLE: Final = Table(
         404: Outcome.FAULT,  # without UNREGISTERED it is the project or the endpoint that does not exist
         408: Outcome.RETRY,
         413: Outcome.REJECTED,
-        429: Outcome.RETRY,
+        429: Outcome.BUSY,
     },
     # A redirect or an odd 4xx comes from a wrong address. A 5xx may have delivered: a 503 that had was seen.
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
-    wait_us={Outcome.RETRY: SECOND_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: 10 * SECOND_US},
+    wait_us={
+        Outcome.RETRY: SECOND_US,
+        Outcome.REFUSED: MINUTE_US,
+        Outcome.BUSY: MINUTE_US,
+        Outcome.FULL: MINUTE_US,
+        Outcome.FAULT: MINUTE_US,
+        Outcome.UNKNOWN: 10 * SECOND_US,
+    },
     least_us={429: MINUTE_US},  # FCM asks for a minute after its quota
 )
 
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
-    return TABLE.read(status, _reason(status, parse(body)), lambda name: headers.get(name, ""))
+    answer = TABLE.read(status, _reason(status, parse(body)), lambda name: headers.get(name, ""))
+    return replace(answer, help=NO_THIRD_PARTY) if answer.reason == THIRD_PARTY else answer
 
 
 def _reason(status: int, parsed: Mapping[str, Any]) -> str:
-    """FCM's errorCode; else the status word of Google's error form; else nothing."""
+    """FCM's errorCode; of a 429 else Google's reason; else the status word of Google's error form; else nothing."""
     if status == OK:
         return "" if isinstance(parsed.get("name"), str) else "NoMessageName"
     error = parsed.get("error")
     if not isinstance(error, dict):
         return ""
-    details = error.get("details")
-    codes = [d.get("errorCode") for d in details if isinstance(d, dict)] if isinstance(details, list) else []
+    given = error.get("details")
+    details = [d for d in given if isinstance(d, dict)] if isinstance(given, list) else []
+    codes = [d.get("errorCode") for d in details]
+    if status == TOO_MANY:
+        if any(map(_is_of_project, details)):
+            return PROJECT_IS_FULL
+        codes += [d.get("reason") for d in details]
     return next(filter(None, map(word, (*codes, error.get("status")))), "")
+
+
+def _is_of_project(detail: Mapping[str, Any]) -> bool:
+    """Whether it is a QuotaFailure that names the project, and not a device or a topic."""
+    violations = detail.get("violations")
+    found = [v for v in violations if isinstance(v, dict)] if isinstance(violations, list) else []
+    return any("project" in str(v.get(key, "")).lower() for v in found for key in ("subject", "description"))

@@ -28,14 +28,19 @@ TABLE: Final = Table(
         401: Outcome.FAULT,
         403: Outcome.FAULT,
         405: Outcome.FAULT,  # whoever does not take a POST is no push service
-        406: Outcome.RETRY,  # Microsoft's word for too many
+        406: Outcome.BUSY,  # Microsoft's word for too many
         408: Outcome.RETRY,
-        429: Outcome.RETRY,
+        429: Outcome.BUSY,
     },
     # 201 is what the RFC asks for, 200, 202 and 204 are seen. A redirect is not followed: it would go where a stranger
     # may point. A 5xx may have delivered.
     by_class={2: Outcome.DELIVERED, 3: Outcome.REJECTED, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
-    wait_us={Outcome.RETRY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: 10 * SECOND_US},
+    wait_us={
+        Outcome.RETRY: MINUTE_US,
+        Outcome.BUSY: MINUTE_US,
+        Outcome.FAULT: MINUTE_US,
+        Outcome.UNKNOWN: 10 * SECOND_US,
+    },
     least_us={429: MINUTE_US},  # one of them is FCM, which asks for a minute
 )
 

@@ -1,0 +1,105 @@
+"""A long outage of 429: it holds up what it concerns, spends no attempt, and ends nothing before it expires."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support import apns, ends, eventually, fcm, note
+from test_held_routes import events, service
+
+from notifier.notification import Device
+from notifier.simulators.wire import Reply
+
+ATTEMPTS = 3
+CATEGORIES = {"default": {"lane": "default", "attempts": ATTEMPTS}}
+OF_PROJECT = Reply(429, "RESOURCE_EXHAUSTED", {"Retry-After": "100"})
+OK = Reply(200)
+
+
+@pytest.mark.parametrize(
+    ("device", "reply"),
+    [
+        (fcm("busy"), Reply(429, "QUOTA_EXCEEDED", {"Retry-After": "70"})),
+        (apns("busy"), Reply(429, "TooManyRequests", {"Retry-After": "70"})),
+    ],
+    ids=["fcm", "apns"],
+)
+def test_a_busy_device_waits_for_as_long_as_it_lasts(tmp_path: Path, device: Device, reply: Reply) -> None:
+    """Refused four times as often as `attempts` allows it still waits, never less than was asked, and then goes."""
+    with service(tmp_path, categories=CATEGORIES) as up:
+        running = up.work("one")
+        up.simulators.answer(device, reply)
+        (job_id,) = up.send([note("busy", "busy", device)])
+        for refusals in range(1, 4 * ATTEMPTS):
+            eventually(lambda n=refusals: len(up.simulators.arrived("busy")) == n, f"try {refusals}")
+            waits_until = eventually(lambda: up.redis.zscore("notifier:later", job_id), "it to wait")
+            assert waits_until / 1e6 - time.time() > 65
+            up.nothing_spent([job_id])
+            (good_id,) = up.send([note("good", "good", Device(device.platform, device.token[:-1] + "f"))])
+            ends(up.producer, good_id, "delivered")
+            up.redis.zadd("notifier:later", {job_id: 0}, xx=True)
+        up.simulators.answer(device, OK)
+        up.redis.zadd("notifier:later", {job_id: 0}, xx=True)
+        eventually(lambda: up.redis.zadd("notifier:later", {job_id: 0}, xx=True) or up.delivered() == 12, "all")
+        assert events([running], "circuit_opened") == []
+
+
+def test_it_ends_when_it_expires(tmp_path: Path) -> None:
+    """What a busy device has not taken by then is expired, not failed."""
+    with service(tmp_path, categories=CATEGORIES) as up:
+        up.work("one")
+        device = up.simulators.answer(fcm("late"), Reply(429, "QUOTA_EXCEEDED"))
+        (job_id,) = up.send([note("late", "late", device, expires_in=1.5)])
+        eventually(lambda: up.redis.zscore("notifier:later", job_id), "it to wait")
+        time.sleep(1.5)  # its expiry
+        up.redis.zadd("notifier:later", {job_id: 0}, xx=True)
+        ends(up.producer, job_id, "expired")
+
+
+def test_a_full_project_is_held(tmp_path: Path) -> None:
+    """Twenty users of a full project are parked; one of them is asked for when the provider's wait is over, not before.
+
+    What was under way and is taken all the same does not open it again; another platform goes on; nothing is spent.
+    """
+    with service(tmp_path, categories=CATEGORIES) as up:
+        running = up.work("one")
+        slow = up.simulators.delay(fcm("under-way"), 700)
+        (under_way,) = up.send([note("under-way", "under-way", slow)])
+        eventually(lambda: up.redis.zcard("notifier:leases") == 1, "it to be under way")
+        devices = [up.simulators.answer(fcm(f"p{n}"), OF_PROJECT) for n in range(20)]
+        ids = up.send([note(f"p{n}", f"full-p{n}-0", device) for n, device in enumerate(devices)])
+        eventually(up.producer.routes, "the route to be held")
+        eventually(lambda: up.redis.zcard("notifier:parked:fcm") == 20, "them to be parked")
+        ends(up.producer, under_way, "delivered")
+        (other,) = up.send([note("other", "other")])
+        ends(up.producer, other, "delivered")
+        (route,) = up.producer.routes()
+        assert (route.route, route.state, "429" in route.reason) == ("fcm", "full", True)
+        assert route.next_at.timestamp() - time.time() > 90
+        up.nothing_spent(ids)
+        asked = len([a for a in up.simulators.all() if a.status == 429])
+        assert asked <= 20, "each once at most, and none of them again"
+
+        up.work("two").ready(up.redis)  # a worker that begins has mended nothing
+        (route,) = up.producer.routes()
+        assert route.next_at.timestamp() - time.time() > 85
+
+        def probe() -> None:
+            now = time.time_ns() // 1000
+            up.redis.hset("notifier:route:fcm", mapping={"until": now, "others": now})
+            up.send([note("wake", "wake")])
+
+        probe()
+        eventually(lambda: len([a for a in up.simulators.all() if a.status == 429]) == asked + 1, "the probe")
+        eventually(lambda: up.producer.routes()[0].next_at.timestamp() - time.time() > 90, "it to be held again")
+        up.nothing_spent([i for i in ids if up.redis.zscore("notifier:leases", i) is None])
+        for device in devices:
+            up.simulators.answer(device, OK)
+        probe()
+        for job_id in ids:
+            ends(up.producer, job_id, "delivered")
+        assert up.producer.routes() == []
+        assert len(events([running], "circuit_opened")) == 1
+        assert int(up.redis.hget("notifier:stats", "retried") or 0) == 0

@@ -16,7 +16,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-providers lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench-providers: setup  ## the providers' clients, each beside its ceiling and i
 
 soak-providers: setup  ## connections over ten minutes of idle times, GOAWAYs, cuts and a restart
 	@$(BIN)/python -m benchmarks.providers.soak
+
+mutate: setup  ## wrong scripts, each of which a plain model must notice; many minutes
+	@$(BIN)/python tests/mutants.py $(WORDS)
 
 lint: setup  ## style and types
 	@$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
 
 The same rules as *admit*'s, one user at a time, as no user waits for another where workers do not run short. A test
-holds it equal to `MemoryLines`. Sends are as if each took the same time from its permit to its settlement, and all
+holds it equal to the scripts. Sends are as if each took the same time from its permit to its settlement, and all
 reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
 """
 
@@ -14,9 +14,6 @@ from typing import Final
 
 from notifier.clock_rules import ByClock, Latest, said
 from notifier.limiter.memory import Sends
-from notifier.limiter.memory_admit import MOST_HEADS
-from notifier.limiter.memory_gates import EVERY
-from notifier.limiter.memory_newcomers import HIGH
 from notifier.limiter.protocol import describe
 from notifier.policies import Policies, Rules
 from notifier.policy import LANES, Category, Policy
@@ -27,6 +24,9 @@ EXPIRED: Final = -1
 SUPERSEDED: Final = -2
 DROPPED: Final = -3
 NEVER: Final = 2**63
+HIGH: Final = 2**50  # as in `_lineup.lua`: a high priority's order lies below every normal arrival's
+MOST_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
+EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
 
 

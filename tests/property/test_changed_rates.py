@@ -1,4 +1,4 @@
-"""Law 7: rules that change at any moment, in Redis, in the twin and in the plain model, side by side."""
+"""Law 7: rules that change at any moment, in Redis and in the plain model, side by side."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Changing(World):
 
     def change(self, rules: Policies) -> None:
         """Let these rules hold from now on, as a worker does that takes up a file: the gates open once."""
-        self.policies = self.memory.policies = rules
+        self.policies = rules
         self.rules = RuleTable(rules)
         for (user, category), sends in self.sends.items():
             sends.policy = rules.category(category).policy if category else rules.for_user(user)
@@ -96,7 +96,7 @@ def test_each_send_keeps_the_rules_it_was_admitted_by(
 ) -> None:
     """Law 1 for the rules in force at each send, whenever they change, back and forth: where the provider received it.
 
-    And laws 2 to 5 at every step: Redis, twin and model agree, also on how long each must wait; nothing is lost,
+    And laws 2 to 5 at every step: Redis and model agree, also on how long each must wait; nothing is lost,
     doubled or overtaken.
     """
     world = Changing(redis, rules[0])

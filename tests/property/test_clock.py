@@ -1,4 +1,4 @@
-"""Quiet hours and calendar windows: Redis, its twin and the plain model at every step, and the law at the provider."""
+"""Quiet hours and calendar windows: Redis and the plain model at every step, and the law at the provider."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from model import violations
 from test_lines import carry_out, drain, enqueues, outcomes, rounds
-from test_preview import by_the_twin
+from test_preview import by_the_scripts
 from world import LEASE, ZONES, S, World
 
 from notifier.clock_rules import CalendarWindow, QuietHours, free_us
@@ -112,12 +112,12 @@ events = st.builds(
 
 @given(rule_sets(), st.lists(events, min_size=3, max_size=15))
 @settings(max_examples=60)
-def test_the_replay_goes_by_the_same_clock(rules: Policies, trace: list[Event]) -> None:
+def test_the_replay_goes_by_the_same_clock(redis: Redis, rules: Policies, trace: list[Event]) -> None:
     """A preview waits as the limiter does, also where the notifications of a user have several zones."""
     trace = sorted(trace, key=lambda event: event.at_us)
     replay = Replay(rules, "ann", trace)
     replay.run()
-    assert replay.sent == by_the_twin(rules, trace, 0)
+    assert replay.sent == by_the_scripts(redis, rules, trace, 0)
     shifted = [event._replace(at_us=event.at_us - STARTS[1]) for event in trace]
     later = Replay(rules, "ann", shifted, begins_us=STARTS[1], explained=True)
     later.run()

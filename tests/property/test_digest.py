@@ -1,4 +1,4 @@
-"""Digests: the Lua against its twin, and both against what was said to happen."""
+"""Digests: the Lua against the plain model, and against what was said to happen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 @given(rule_sets(), schedules)
 @settings(max_examples=60)
 def test_every_digest_ends_well(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
-    """Laws 1, 2 and 4: Redis and twin agree; what is summed up ends once, as superseded, and nothing waits for ever."""
+    """Laws 1, 2 and 4: what is summed up ends once, as superseded, and nothing waits for ever."""
     world = World(redis, rules)
     for verb, *args in schedule:
         carry_out(world, verb, args)

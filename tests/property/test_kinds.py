@@ -1,9 +1,9 @@
-"""Bucketed windows and bursts: each against what it is to be, and the Lua against its twin."""
+"""Bucketed windows and bursts: each against what it is to be, and the Lua against the limiter in memory."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -14,13 +14,12 @@ from world import LEASE, World
 
 from notifier.audit_times import Times
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
+from notifier.limiter.memory import Sends as InMemory
 from notifier.policies import Policies
 from notifier.policy import Burst, Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis
-
-    from notifier.limiter.lines import Waiting
 
 START = 1_700_000_000_000_000
 S = 1_000_000
@@ -40,7 +39,7 @@ acts = st.tuples(st.sampled_from(["take", "take", "take", "cost", "refund", "rul
 
 @given(st.lists(policies, min_size=1, max_size=3), st.lists(acts, min_size=20, max_size=90))
 @settings(max_examples=60)
-def test_redis_and_its_twin_give_the_same_answers(
+def test_both_limiters_give_the_same_answers(
     redis: Redis, rules: list[Policy], script: list[tuple[str, int, int]]
 ) -> None:
     """Whatever the rules are, however they change, and wherever the clock is set: one answer, one time left."""
@@ -137,15 +136,34 @@ def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
             tokens -= cost * burst.every_us
 
 
-class Unmodelled(World):
-    """The scripts against the twin alone: the plain model of single steps knows exact windows and gaps."""
+@dataclass(slots=True)
+class Kinds(Sends):
+    """The sends of one policy as the limiter in memory judges them, which is held against what each kind is to be."""
 
-    def earliest(self, *_of: str) -> int:
-        """Any time is right."""
-        return 0
+    known: InMemory = field(default_factory=InMemory)
 
-    def check_wait(self, held: Waiting) -> None:
-        """Any wait is right that the twin tells as well."""
+    def earliest(self, cost: int = 1) -> tuple[int, int]:
+        """See `Sends`."""
+        return self.known.next_for(self.policy, cost)
+
+    def add(self, send: Send, now: int) -> None:
+        """See `Sends`."""
+        if not self.policy.is_empty:
+            self.known.record(self.policy, send.permit, send.at_us, now, send.cost)
+
+    def take_back(self, permit: str) -> bool:
+        """See `Sends`."""
+        return self.known.remove(permit) > 0
+
+    def move(self, permit: str, at_us: int) -> None:
+        """See `Sends`."""
+        self.known.move(permit, at_us)
+
+
+class OfAllKinds(World):
+    """A world whose rules are of all kinds."""
+
+    kind_of_sends = Kinds
 
 
 long_buckets = st.builds(Window, st.integers(2, 12), st.sampled_from([M, 4 * M]), st.sampled_from([S, 20 * S, M]))
@@ -170,11 +188,13 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Law 1, where it counts: what the provider received keeps each burst and each window.
 
-    It may take each at any moment of its lease, also from a worker that dies and never tells. And the twin agrees.
+    It may take each at any moment of its lease, also from a worker that dies and never tells.
+    And no step holds anything back for longer than the limiter says.
     """
-    world = Unmodelled(redis, rules)
+    world = OfAllKinds(redis, rules)
     for verb, *args in schedule:
         carry_out(world, verb, args)
+        world.check()
     drain(world)
     for user, receipts in world.receipts.items():
         sends = [(at, name) for at, name in receipts for _ in range(rules.category(name).cost)]
@@ -185,7 +205,7 @@ def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, sche
 def test_a_cost_is_settled_refunded_and_audited_whole(redis: Redis) -> None:
     """A permit of cost 3 takes three places, all in flight until it is settled, and gives all back."""
     rules = Policies(Policy((Window(4, M),)), categories={"chat": Category("chat", cost=3)})
-    world = Unmodelled(redis, rules, now=time.time_ns() // 1_000 + M)  # the audit looks at what is in the future
+    world = OfAllKinds(redis, rules, now=time.time_ns() // 1_000 + M)  # the audit looks at what is in the future
     for _ in range(2):
         world.enqueue("ann", "chat", "default")
     assert world.round() == 1

@@ -1,4 +1,4 @@
-"""max_waiting and overflow: the Lua against its twin, and both against what stands in the queues and lines."""
+"""max_waiting and overflow: the Lua against what stands in the queues and lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 
 def waiting(world: World) -> Counter[str]:
     """How many of each user's stand in queues and lines."""
-    return Counter(told.user for job_id, told in world.told.items() if world.memory.state(job_id) in {"queue", "line"})
+    return Counter(told.user for job_id, told in world.told.items() if world.states[job_id] in {"queue", "line"})
 
 
 @given(rule_sets(), schedules, st.tuples(st.integers(1, 20), st.integers(1, 6)))

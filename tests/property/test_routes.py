@@ -1,4 +1,4 @@
-"""Circuits and the providers' limits: the Lua against its twin in memory, both against what the plain model allows."""
+"""Circuits and the providers' limits: the Lua against what the plain model allows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from test_lines import moments, policies, seldom
 from world import LEASE, Flight, S, World
 
 from notifier.limiter.routes import Seen, circuit
+from notifier.limiter.scripts import run
 from notifier.policies import Policies
 from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.limiter.lines import State, Waiting
+    from notifier.limiter.lines import Pulled, State, Waiting
 
 M = 60 * S
 USERS = ("ann", "bob")
 CATEGORIES = {"chat": "urgent", "news": "default", "alarm": "urgent"}
 ROUTES = ("apns", "fcm")
 WORKERS = ("w", "v")
+FAR = 4_102_444_800 * S
+OTHERS = S // 5  # so soon a worker that had no trouble itself may probe
+RECENT, DOUBTED = 5 * S, 600 * S  # so long a success counts, and a doubt
 
 
 def written(targets: list[str]) -> str:
@@ -43,18 +47,93 @@ def parsed(text: str) -> list[str]:
 
 
 @dataclass
+class Circuit:
+    """A route that is down. probe_us: before this no probe goes. failing: the workers that had trouble."""
+
+    probe_us: int
+    failing: set[str]
+
+
+@dataclass
 class Routed(World):
-    """A world whose jobs have devices: what was sent to each as the limits judge it, and what each received."""
+    """A world whose jobs have devices: what was sent to each as the limits judge it, and what each received.
+
+    circuits: of the routes that are open. mended: the routes that ever closed again. projects: when something went by
+    FCM, for each device.
+    """
 
     devices: dict[str, Sends] = field(default_factory=dict)
     full: dict[str, int] = field(default_factory=dict)
     taken: dict[str, list[int]] = field(default_factory=dict)
+    circuits: dict[str, Circuit] = field(default_factory=dict)
+    mended: set[str] = field(default_factory=set)
+    reached: dict[tuple[str, str], int] = field(default_factory=dict)
+    doubted: dict[tuple[str, str], int] = field(default_factory=dict)
+    projects: list[int] = field(default_factory=list)
 
     def change(self, worker: str, route: str, seen: Seen) -> str:
         """Tell what a worker saw of a route, without jitter."""
         call = circuit(worker, route, seen, first_us=S, most_us=10 * S, clock=str(self.now))
-        said: str = self._both(call, lambda: self.memory.circuit(worker, route, seen, first_us=S, most_us=10 * S))
+        said = run(self.redis, call)
+        assert said == {"up": self._up, "down": self._down, "retry": self._retry}[seen](worker, route)
         return said
+
+    def _up(self, worker: str, route: str) -> str:
+        self.doubted.pop((route, worker), None)
+        self.reached[route, worker] = self.now
+        if route not in self.circuits:
+            return ""
+        for other in self.circuits.pop(route).failing - {worker}:
+            self.doubted[route, other] = self.now
+        self.mended.add(route)
+        return "closed"
+
+    def _down(self, worker: str, route: str) -> str:
+        self.reached.pop((route, worker), None)
+        if route in self.circuits:
+            self.circuits[route].failing.add(worker)
+            return ""
+        others = [at for (of, other), at in self.reached.items() if (of, other != worker) == (route, True)]
+        if self.doubted.get((route, worker), 0) > self.now - DOUBTED and max(others, default=0) > self.now - RECENT:
+            return "alone"
+        self.circuits[route] = Circuit(self.now + OTHERS, {worker})
+        return "opened"
+
+    def _retry(self, _worker: str, route: str) -> str:
+        if route in self.circuits:
+            self.circuits[route].probe_us = self.now
+        return ""
+
+    def pull(self, most: int = 50, worker: str = "w") -> Pulled:
+        """See `World`; and the worker is told which circuits are open."""
+        pulled = super().pull(most, worker)
+        assert pulled.shut == set(self.circuits)
+        return pulled
+
+    def step_aside(self, job_id: str) -> None:
+        """What other routes took waits for the rest of its own, or for its end."""
+        told = self.told[job_id]
+        assert told.answered
+        assert "j" + job_id in self.parked()
+        told.due_us = FAR if told.deadline_us is None else told.deadline_us
+
+    def parked(self) -> set[str]:
+        """Who waits for something that is held, as the scripts name them."""
+        names: Any = self.redis.smembers("notifier:routes")
+        members: list[Any] = [self.redis.zrange(b"notifier:parked:" + name, 0, -1) for name in names]
+        return {member.decode() for of_name in members for member in of_name}
+
+    def _due(self, user: str, category: str, head: str) -> int:
+        """See `World`; the devices must be free as well."""
+        told = self.told[head]
+        at = max(super()._due(user, category, head), self._free(user, category, head))
+        return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
+
+    def _free(self, user: str, category: str, job_id: str) -> int:
+        """The first µs at which all the devices may be sent to that have not answered."""
+        done = json.loads(self.told[job_id].answered or b"{}")
+        targets = enumerate(parsed(self.targets[job_id]))
+        return max([self._device(target, user, category) for n, target in targets if str(n) not in done], default=0)
 
     def going(self, flight: Flight) -> list[str]:
         """The devices that a flight goes to: those that have not answered, by routes that are not shut."""
@@ -89,11 +168,7 @@ class Routed(World):
         if self.earliest(held.user, held.category, held.job_id) > self.now:
             super().check_wait(held)
         elif not self.redis.exists("notifier:routes"):
-            answered: Any = self.redis.hget(f"rq:job:{held.job_id}", "push_answered")
-            done = json.loads(answered or "{}")
-            targets = enumerate(parsed(self.targets[held.job_id]))
-            free = [self._device(target, held.user, held.category) for n, target in targets if str(n) not in done]
-            assert held.time_left_us == max(free) - self.now
+            assert held.time_left_us == self._free(held.user, held.category, held.job_id) - self.now
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         super()._dispatched(flight, waiting)
@@ -102,6 +177,9 @@ class Routed(World):
             return
         burst = self.policies.limits.fcm_collapsible
         assert not leased.shut or self.going(flight)
+        assert leased.shut <= {*self.circuits, *self.mended}
+        self._check_circuits(flight)
+        self._check_project(flight)
         for target in self.going(flight):
             assert self._device(target, leased.user, leased.category) <= self.now
         for target in self.going(flight):
@@ -111,6 +189,21 @@ class Routed(World):
                 sends.all.append(Send(leased.permit, flight.until_us))
             if ":c:" in target and burst is not None:
                 self.full[device] = max(self.full.get(device, 0), self.now) + burst.every_us + LEASE
+
+    def _check_circuits(self, flight: Flight) -> None:
+        """By a route whose circuit is open goes nothing but a probe, one at a time."""
+        for route in {target.partition(":")[0] for target in self.going(flight)} & set(self.circuits):
+            assert self.circuits[route].probe_us <= self.now
+            self.circuits[route].probe_us = self.now + S
+
+    def _check_project(self, flight: Flight) -> None:
+        """In each interval no more go by FCM than its project admits; more than it ever admits go alone."""
+        limit = self.policies.limits.fcm_project
+        n = sum(target.startswith("fcm") for target in self.going(flight))
+        if limit is not None and n:
+            before = sum(at > self.now - limit.interval_us for at in self.projects)
+            assert before + min(n, limit.limit) <= limit.limit
+            self.projects += [self.now] * n
 
     def close(self, flight: Flight, state: State, *, reached: bool, word: str = "", answered: str = "") -> None:
         """Settle, and with it what the devices were counted for."""
@@ -137,10 +230,10 @@ class Routed(World):
     def check_parked(self) -> None:
         """Who has something waiting has a gate in that lane or is parked; nobody is parked for what is not held."""
         names: Any = self.redis.smembers("notifier:routes")
-        parked = set()
-        for name in names:
-            members: Any = self.redis.zrange(b"notifier:parked:" + name, 0, -1)
-            parked |= {member.decode() for member in members}
+        assert {name.decode() for name in names} <= {*self.circuits, *self.mended, "fcm|full"}
+        if b"fcm|full" in names:
+            self._check_full()
+        parked = self.parked()
         keys: Any = self.redis.keys("notifier:parked:*")
         assert {key.removeprefix(b"notifier:parked:") for key in keys} <= names
         for user in USERS:
@@ -149,6 +242,14 @@ class Routed(World):
                 if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
                     gate = self.redis.zscore(f"notifier:gates:{lane}", user)
                     assert gate is not None or f"u{lane} {user}" in parked
+
+    def _check_full(self) -> None:
+        """A project is full for a sixtieth longer than exact at the most, as it is counted in buckets so wide."""
+        limit = self.policies.limits.fcm_project
+        assert limit is not None
+        until = int(self.redis.hget("notifier:route:fcm|full", "until") or 0)
+        assert until <= max(self.projects) + limit.interval_us + -(-limit.interval_us // 60)
+        assert sum(at >= until - 2 * limit.interval_us for at in self.projects) + 2 > limit.limit
 
 
 def windows(least: int, most: int) -> st.SearchStrategy[Policy]:
@@ -279,7 +380,7 @@ def mend_and_drain(world: Routed) -> None:
 def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.
 
-    At every step Redis and twin agree, each job is in one place, each user who waits has a gate or is parked, and what
+    At every step each job is in one place, each user who waits has a gate or is parked, and what
     goes may go by the devices' limits; in the end every job has ended, once.
     """
     world = Routed(redis, rules)
@@ -359,7 +460,7 @@ def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Re
         assert world.cancel(ids[1]) == "cancelled"
     else:
         world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:three"]))
-        assert world.memory.state(ids[1]) == "dropped"
+        assert world.states[ids[1]] == "dropped"
     world.round()
     assert ids[2] in [flight.leased.job_id for flight in world.flights]
     world.check()

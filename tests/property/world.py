@@ -1,26 +1,27 @@
-"""One system in Redis, its twin in memory and the plain model, driven side by side by the test's clock."""
+"""The scripts in Redis and the plain model, driven side by side by the test's clock.
+
+The model does not do what the scripts do. It says what each call may do: which jobs may move and where to, when a head
+may go, until when a user may be left alone, what a worker must be told.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clock_model import ClockModel
 from model import Send, Sends
 
-from notifier.limiter import MemoryLimiter, MemoryLines, lines
+from notifier.limiter import lines
 from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
+from notifier.limiter.scripts import run
 from notifier.overload import Refused
 from notifier.zones import zone_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from redis import Redis
 
     from notifier.policies import Policies
@@ -29,14 +30,21 @@ if TYPE_CHECKING:
 START = 1_700_000_000_000_000
 S = 1_000_000
 LEASE = 30 * S
+MOST_OLDEST = 10  # of a line, among which *enqueue* looks for one to drop
 KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
+SUSPECT = 2  # crashes after which only what had been begun is to blame
+UNSENT = ("cancelled", "superseded", "dropped")
 ZONES = ("Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham")
 
 
 @dataclass
 class Told:
-    """What the producer knows of a job, and what was seen of it since."""
+    """What the producer knows of a job, and what was seen of it since.
+
+    due_us: when it falls due that waits for a time of its own. lined: whether it has been in its line. gather_us: until
+    when it gathers others, as the head of a category with a digest; 0 once there are enough.
+    """
 
     number: int
     user: str
@@ -45,8 +53,15 @@ class Told:
     high: bool
     at_once: bool
     zone: str
+    deadline_us: int | None = None
+    due_us: int | None = None
     since_us: int = 0
+    lined: bool = False
     dispatched: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    answered: bytes | None = None
+    gather_us: int | None = None
     collapse_id: str | None = None
     superseded: bool = False
     over: Told | None = None
@@ -63,13 +78,9 @@ class Told:
 
 @dataclass(slots=True)
 class Flight:
-    """A job in a worker's hands: its permit stands in the model's sends, unless it had expired.
-
-    twin: what the twin leased, the same but for the name of the permit.
-    """
+    """A job in a worker's hands: its permit stands in the model's sends, unless it had expired."""
 
     leased: Leased
-    twin: Leased
     since_us: int
     until_us: int
     lost: bool = False
@@ -77,23 +88,27 @@ class Flight:
 
 @dataclass
 class World:
-    """The three, and what every step must leave true."""
+    """The two, and what every step must leave true. states: where each job is, as of the last step."""
 
     redis: Redis
     policies: Policies
     now: int = START
     told: dict[str, Told] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     flights: list[Flight] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
+    times: dict[int, int] = field(default_factory=dict)
+    feedback: list[tuple[str, ...]] = field(default_factory=list)
     receipts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
     max_waiting: tuple[int, int] | None = None
+    kind_of_sends: ClassVar[type[Sends]] = Sends
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
-        self.memory = MemoryLines(self.policies, MemoryLimiter(lambda: self.now))
+        self.began_us = self.now
         self.rules = RuleTable(self.policies)
         self.sends: dict[tuple[str, str], Sends] = {}
         self.tell_zones()
@@ -103,11 +118,6 @@ class World:
         if self.policies.goes_by_clock:
             tables = {name: zone_at(name, self.now).encode() for name in ZONES}
             self.redis.hset("notifier:zones", mapping=tables)
-
-    def _both(self, call: Call[Any], of_memory: Callable[[], Any]) -> Any:
-        of_redis = run(self.redis, call)
-        assert of_redis == of_memory()
-        return of_redis
 
     def enqueue(
         self,
@@ -144,16 +154,75 @@ class World:
             keep_failed_us=KEEP,
             clock=str(self.now),
         )
-        lined = self._lines()
-        (answer,) = self._both(call, lambda: self.memory.enqueue([job], max_waiting=in_all, keep_failed_us=KEEP))
+        lined, full = self._lines(), self._is_full(user)
+        (answer,) = run(self.redis, call)
         if isinstance(answer, Refused):
+            assert answer == full
+            assert not self._makes_room(job, lined.get((user, category), []))
+            self._moves()
             self.seen["refused"] += 1
             return ""
+        assert answer == job.id
+        told = Told(number, user, category, lane, high, not send_in_us, zone or self.policies.zone)
+        told.collapse_id = collapse_id
+        told.due_us = send_at and self._own_time(send_at)
+        told.deadline_us = None if expires_in_us is None else self.now + send_in_us + expires_in_us
+        self.told[job.id] = told
+        made_room = self._moves(">later" if send_at else ">queue", ">line", "line>dropped", "line>superseded")
+        assert len(made_room) == 1 + (full is not None)
+        assert (made_room[job.id] == ">line") == ("line>superseded" in made_room.values())
         self._note_dropped(lined)
-        zone = zone or self.policies.zone
-        self.told[job.id] = Told(number, user, category, lane, high, not send_in_us, zone, collapse_id=collapse_id)
         self._note_superseded()
         return job.id
+
+    def _own_time(self, send_at: int) -> int:
+        """Those for one moment come one µs after the other, in the order in which they were accepted."""
+        self.times[send_at] = max(send_at, self.times.get(send_at, 0)) + 1
+        return self.times[send_at] - 1
+
+    def _is_full(self, user: str) -> Refused | None:
+        """What one more would be refused with, where nothing can make room for it."""
+        if self.max_waiting is None:
+            return None
+        in_all, of_user = self.max_waiting
+        own = [job_id for job_id, told in self.told.items() if told.user == user]
+        arriving = sum(self.states[job_id] in {"queue", "later"} and not self.told[job_id].lined for job_id in own)
+        waiting = arriving + sum(self.states[job_id] == "line" for job_id in own)
+        if waiting >= of_user:
+            return Refused(user, "user", waiting, of_user)
+        # Those that were cancelled in a queue are counted until a worker comes to them.
+        waiting = sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
+        waiting += sum(state in {"line", "later"} for state in self.states.values())
+        return Refused(user, "all", waiting, in_all) if waiting >= in_all else None
+
+    def _makes_room(self, job: Job, line: list[str]) -> bool:
+        """Whether something that waits in its line must give way to a job that was refused."""
+        told = [self.told[job_id] for job_id in line]
+        if job.overflow == "drop_oldest":
+            return any(not one.dispatched for one in told) and len(told) <= MOST_OLDEST
+        if job.overflow == "collapse" and not job.send_at_us:
+            collapse_id = json.loads(job.meta).get("collapse_id")
+            of_both = [one for one in told if one.collapse_id == collapse_id is not None]
+            return len(of_both) == 1 and not of_both[0].dispatched and len(self._ever(of_both[0])) == 1
+        return False
+
+    def _ever(self, told: Told) -> list[Told]:
+        """All that ever were in this line under its collapse id: the newest of them is the one that may give way."""
+        alike = (told.user, told.category, told.collapse_id)
+        return [one for one in self.told.values() if one.lined and (one.user, one.category, one.collapse_id) == alike]
+
+    def _moves(self, *allowed: str) -> dict[str, str]:
+        """Look again where each job is: those that have moved, each as 'from>to', moved in ways that are allowed."""
+        before, self.states = self.states, self.observe()
+        moves = {
+            job_id: f"{before.get(job_id, '')}>{state}"
+            for job_id, state in self.states.items()
+            if state != before.get(job_id)
+        }
+        assert {job_id: move for job_id, move in moves.items() if move not in allowed} == {}
+        for job_id, move in moves.items():
+            self.told[job_id].lined |= move.endswith(">line")
+        return moves
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
@@ -167,26 +236,77 @@ class World:
             keep_failed_us=KEEP,
             clock=str(self.now),
         )
-        pulled: Pulled = self._both(
-            call,
-            lambda: self.memory.pull(most=most, lease_us=LEASE, lanes=LANES, worker=worker, keep_failed_us=KEEP),
+        queued = sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
+        lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
+        parked = self.parked()
+        due = {
+            job_id
+            for job_id, told in self.told.items()
+            if self.states[job_id] == "later" and told.due_us is not None and told.due_us <= self.now
+        }
+        pulled = run(self.redis, call)
+        moves = self._moves(
+            "queue>line", "queue>superseded", "later>line", "later>superseded", "leased>line", "line>superseded"
         )
+        back = {job_id for job_id, move in moves.items() if move == "leased>line"}
+        fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
+        assert back <= lapsed
+        assert fell_due <= due | {member[1:] for member in parked}
+        assert pulled.taken == queued - sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
+        assert pulled.taken <= max(most, len(LANES))
+        if len(lapsed) + len(due) + queued <= most // 4:  # there was room for all
+            assert lapsed <= back
+            assert due <= fell_due
+            assert pulled.taken == queued
+            if len(pulled.users) < most // 4:
+                assert [user for user, at in self.gates().items() if at <= self.now] == []
+        for user, lane, since_us in pulled.users:
+            assert since_us <= self.now
+            assert (self.redis.zscore(f"notifier:gates:{lane}", user) or 0) <= self.now + LEASE
+        self._check_next(pulled)
+        self._check_collapsed()
         self._note_superseded()
         self.seen["pulls"] += 1
         if self.policies.goes_by_clock:
             for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
                 told.since_us = told.since_us or self.now
-        recovered = [flight for flight in self.flights if self.memory.state(flight.leased.job_id) != "leased"]
-        for flight in recovered:
-            if not flight.lost:
+        for flight in self.flights:
+            if flight.leased.job_id in back and not flight.lost:
                 flight.lost = True
+                told = self.told[flight.leased.job_id]
+                told.crashes = min(told.crashes + 1, SUSPECT)
                 self.seen["lapsed"] += 1
         return pulled
+
+    def parked(self) -> set[str]:
+        """Who waits for something that is held, as the scripts name them; see `Routed`."""
+        return set()
+
+    def _check_collapsed(self) -> None:
+        """Of what was lined up and no worker has had, one waits for each collapse id, where its category collapses."""
+        for (_, category), line in self._lines().items():
+            waiting = [self.told[job_id] for job_id in line if not self.told[job_id].dispatched]
+            if self._category(category).when_blocked == "digest":
+                assert len(waiting) <= 1
+            elif self._category(category).when_blocked == "collapse":
+                assert max(Counter(told.collapse_id for told in waiting if told.collapse_id).values(), default=0) <= 1
+
+    def _check_next(self, pulled: Pulled) -> None:
+        """Law 3: a worker that sleeps is told of the first thing that falls due; where routes are held of no later."""
+        firsts: list[Any] = [
+            self.redis.zrange(f"notifier:{key}", 0, 0, withscores=True)
+            for key in ("later", "leases", *(f"gates:{lane}" for lane in LANES))
+        ]
+        first = min((int(entry[0][1]) for entry in firsts if entry), default=None)
+        if self.redis.exists("notifier:routes"):
+            assert first is None or (pulled.next_us is not None and pulled.next_us <= first)
+        else:
+            assert pulled.next_us == first
 
     def _note_superseded(self) -> None:
         """Each that was superseded had never left its line, and another of its collapse id has its place."""
         for job_id, old in self.told.items():
-            if old.superseded or self.memory.state(job_id) != "superseded":
+            if old.superseded or self.states[job_id] != "superseded":
                 continue
             old.superseded = True
             self.ended["superseded"] += 1
@@ -201,13 +321,15 @@ class World:
             assert new.number > old.number or not in_order
             assert new.over is None
             new.over = old
+            digest = self._category(new.category).digest
+            new.gather_us = 0 if digest and len(new.all()) >= digest.after else old.gather_us
             new.at_once = in_order
 
     def _note_dropped(self, lined: dict[tuple[str, str], list[str]]) -> None:
         """Who was dropped was the oldest of its line, of those that no worker had tried."""
         for (_, category), ids in lined.items():
             for job_id in ids:
-                if self.memory.state(job_id) == "dropped":
+                if self.states[job_id] == "dropped":
                     self.ended["dropped"] += 1
                     assert self._category(category).overflow == "drop_oldest"
                     assert self.redis.hget(f"rq:job:{job_id}", "push_reason") == b"overflow"
@@ -226,12 +348,17 @@ class World:
             users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
         )
         admitted = run(self.redis, call)
-        twin = self.memory.admit(users, most=room, lease_us=LEASE, lanes=LANES, worker="w", targets=read)
-        for leased, of_twin in zip(admitted.leased, twin.leased, strict=True):
-            assert leased == replace(of_twin, permit=leased.permit)
-            self._dispatched(Flight(leased, of_twin, self.now, self.now + LEASE), waiting)
-        assert admitted == replace(twin, leased=admitted.leased)
+        self._note_gathering()
+        moves = self._moves("line>leased", "line>later")
+        for job_id in (job_id for job_id, move in moves.items() if move == "line>later"):
+            self.step_aside(job_id)
+        leased_now = [job_id for job_id, move in moves.items() if move == "line>leased"]
+        assert sorted(leased.job_id for leased in admitted.leased) == sorted(leased_now)
+        assert len(leased_now) <= room
+        for leased in admitted.leased:
+            self._dispatched(Flight(leased, self.now, self.now + LEASE), waiting)
         for held in admitted.waiting:
+            assert waiting[held.user, held.category][0] == held.job_id
             self.check_wait(held)
         self.seen["looks"] += admitted.looks
         taken = len(admitted.leased)
@@ -241,12 +368,29 @@ class World:
             taken += self.admit([named for named in users if named[0] in asked], room - taken, read)
         return taken
 
+    def step_aside(self, job_id: str) -> None:
+        """The rest of what other routes took leaves its line; without routes there is none."""
+        raise AssertionError(job_id)
+
     def check_wait(self, held: Waiting) -> None:
-        """Law 3: a head is told exactly how long the rules hold it back, never longer; or while a digest gathers."""
-        least = self.earliest(held.user, held.category, held.job_id) - self.now
-        digest = self._category(held.category).digest
-        assert held.time_left_us >= least
-        assert held.time_left_us <= max(least, digest.within_us if digest else 0)
+        """Law 3: a head is told exactly how long the rules hold it back, or a digest that gathers."""
+        least = self.earliest(held.user, held.category, held.job_id)
+        assert held.time_left_us == max(least, self.told[held.job_id].gather_us or 0) - self.now
+
+    def _note_gathering(self) -> None:
+        """A head that is held back for the first time gathers from then on; what joins it gathers as long, or goes."""
+        heads = [line[0] for (_, category), line in self._lines().items() if line and self._category(category).digest]
+        for job_id in heads:
+            told, found = self.told[job_id], self.redis.hget(f"rq:job:{job_id}", "push_gather")
+            digest = self._category(told.category).digest
+            assert digest is not None
+            if told.dispatched:
+                continue
+            if len(told.all()) >= digest.after:
+                told.gather_us = 0
+            elif told.gather_us is None and found is not None:
+                told.gather_us = self.now + digest.within_us
+            assert told.gather_us == (None if found is None else int(found))
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         leased = flight.leased
@@ -265,18 +409,23 @@ class World:
                 if other.place < place and not other.dispatched and other.at_once and other.lane == told.lane
             ]
         told.dispatched += 1
+        assert (leased.user, leased.category, leased.data) == (told.user, told.category, b"data")
         assert leased.count == len(told.all())
+        assert (leased.attempts, leased.crashes, leased.answered) == (told.attempts, told.crashes, told.answered)
+        assert leased.left_us == (None if told.deadline_us is None else told.deadline_us - self.now)
+        gathered, told.gather_us = told.gather_us or 0, None
         if leased.left_us is not None and leased.left_us <= 0:
             return
         if leased.dropped:
             assert self._category(leased.category).when_blocked == "drop"
-            assert told.dispatched == 1 or flight.twin.crashes == 0
+            assert told.attempts == told.crashes == 0
             assert self.earliest(leased.user, leased.category, leased.job_id) > self.now
             return
+        assert gathered <= self.now
         # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
         assert self.earliest(leased.user, leased.category, leased.job_id) <= self.now
         for sends in self._scopes(leased.user, leased.category):
-            sends.add(Send(leased.permit, flight.until_us), self.now)
+            sends.add(Send(leased.permit, flight.until_us, self._category(leased.category).cost), self.now)
 
     def settle(
         self,
@@ -314,14 +463,23 @@ class World:
             keep_feedback_us=KEEP,
             clock=str(self.now),
         )
-        twin = replace(settlement, permit=flight.twin.permit)
-        (mine,) = self._both(
-            call, lambda: self.memory.settle([twin], keep_failed_us=KEEP, keep_delivered_us=KEEP, keep_feedback_us=KEEP)
-        )
+        (mine,) = run(self.redis, call)
         assert mine is not flight.lost
         if flight.lost:
             assert self.dump() == before
             return False
+        self._note_gathering()
+        told = self.told[leased.job_id]
+        assert self._moves(f"leased>{state if state != 'wait' else 'later'}")
+        told.attempts += state == "later"
+        if state in {"later", "wait"}:
+            told.due_us = self.now + int(wait_us)
+        if answered and state in {"later", "wait", "line"}:
+            told.answered = answered.encode()
+        self.feedback += [
+            (leased.job_id, leased.user, dead.device.token, dead.app or "", str(dead.gone_at_us or self.now))
+            for dead in gone
+        ]
         if word:
             self.ended[word] += 1
         for sends in self._scopes(leased.user, leased.category):
@@ -333,10 +491,14 @@ class World:
 
     def cancel(self, job_id: str) -> str:
         """Cancel one job."""
-        before = self.memory.state(job_id)
-        call = lines.cancel(job_id, keep_failed_us=KEEP, clock=str(self.now))
-        answer: str = self._both(call, lambda: self.memory.cancel(job_id, keep_failed_us=KEEP))
-        self.ended["cancelled"] += answer == "cancelled" != before
+        before = self.states[job_id]
+        answer: str = run(self.redis, lines.cancel(job_id, keep_failed_us=KEEP, clock=str(self.now)))
+        moved = self._moves("queue>cancelled", "line>cancelled", "later>cancelled")
+        waits = before in {"queue", "line", "later"}
+        assert list(moved) == [job_id] * waits
+        late = "sending" if before == "leased" else "ended"
+        assert answer == ("cancelled" if waits or before == "cancelled" else late)
+        self.ended["cancelled"] += waits
         return answer
 
     def received(self, flight: Flight, at_us: int) -> None:
@@ -347,8 +509,8 @@ class World:
         """The first µs at which the rules admit a send, by brute force; 0 for a category that bypasses them."""
         if self._category(category).bypass:
             return 0
-        scopes = self._scopes(user, category)
-        at = max(sends.earliest()[0] for sends in scopes)
+        scopes, cost = self._scopes(user, category), self._category(category).cost
+        at = max(sends.earliest(cost)[0] for sends in scopes)
         if not any(sends.policy.goes_by_clock for sends in scopes):
             return at
         told, ignores = self.told[job_id], self._category(category).ignores_quiet
@@ -357,9 +519,9 @@ class World:
         return model.earliest(max(at, self.now))
 
     def _scopes(self, user: str, category: str) -> list[Sends]:
-        of_user = self.sends.setdefault((user, ""), Sends(self.policies.for_user(user)))
-        of_category = self.sends.setdefault((user, category), Sends(self._category(category).policy))
-        return [of_user, of_category]
+        of_user = self.sends.setdefault((user, ""), self.kind_of_sends(self.policies.for_user(user)))
+        own = self.kind_of_sends(self._category(category).policy)
+        return [of_user, self.sends.setdefault((user, category), own)]
 
     def _category(self, name: str) -> Category:
         return self.policies.category(name)
@@ -379,8 +541,8 @@ class World:
                 pipe.dump(key)
             return {_text(key): value for key, value in zip(keys, pipe.execute(), strict=True)}
 
-    def check(self) -> None:
-        """Law 2: each job is in exactly one place, and RQ's registries say the same."""
+    def observe(self) -> dict[str, str]:
+        """Where each job is. Law 2: in exactly one place, and RQ's registries say the same."""
         with self.redis.pipeline(transaction=False) as pipe:
             for lane in LANES:
                 pipe.lrange(f"rq:queue:{lane}", 0, -1)
@@ -388,32 +550,45 @@ class World:
                 pipe.zrange(f"rq:wip:{lane}", 0, -1)
                 pipe.zrange(f"rq:failed:{lane}", 0, -1)
                 pipe.zrange(f"rq:canceled:{lane}", 0, -1)
-            for key in ("later", "leases", "delivered"):
+            for key in ("leases", "delivered"):
                 pipe.zrange(f"notifier:{key}", 0, -1)
-            pipe.hgetall("notifier:stats")
+            pipe.zrange("notifier:later", 0, -1, withscores=True)
             for job_id in self.told:
-                pipe.hmget(f"rq:job:{job_id}", "status", "push_permit")
+                pipe.hmget(f"rq:job:{job_id}", "status", "push_permit", "push_outcome")
             found = pipe.execute()
         queued, scheduled, started, failed, cancelled = (
             [_text(job) for lane in found[i:15:5] for job in lane] for i in range(5)
         )
-        later, leased, delivered = ([_text(job) for job in ids] for ids in found[15:18])
-        stats = Counter({_text(word): int(n) for word, n in found[18].items()})
+        leased, delivered = ([_text(job) for job in ids] for ids in found[15:17])
+        later = {_text(job): int(at) for job, at in found[17]}
+        hashes = dict(zip(self.told, found[18:], strict=True))
         lined = [job for line in self._lines().values() for job in line]
         # A cancelled job may stand in its queue until it is passed over.
         queued = [job for job in queued if job not in cancelled]
-        places = [*queued, *lined, *later, *leased, *delivered, *failed, *cancelled]
+        states = {job: _text(hashes[job][2]) for job in cancelled}
+        assert set(states.values()) <= set(UNSENT)
+        of_state = {
+            "queue": queued, "line": lined, "later": later, "leased": leased, "delivered": delivered, "failed": failed
+        }  # fmt: skip
+        for state, jobs in of_state.items():
+            states |= dict.fromkeys(jobs, state)
+        # What has ended is kept for a week of the test's time.
+        forgotten = {job for job in self.told if self.states.get(job) in {"delivered", *UNSENT} and job not in states}
+        assert not forgotten or self.now - self.began_us >= KEEP
+        places = [*queued, *lined, *later, *leased, *delivered, *failed, *cancelled, *forgotten]
         assert sorted(places) == sorted(self.told)
         assert sorted(scheduled) == sorted([*lined, *later])
-        permits = dict(zip(self.told, found[19:], strict=True))
-        assert sorted(started) == sorted(f"{job}:{_text(permits[job][1])}" for job in leased)
-        of_state = (
-            ("queue", queued), ("line", lined), ("later", later), ("leased", leased),
-            ("delivered", delivered),
-        )  # fmt: skip
-        for state, jobs in of_state:
-            assert [job for job in jobs if self.memory.state(job) != state] == []
-        assert {self.memory.state(job) for job in cancelled} <= {"cancelled", "superseded", "dropped"}
+        assert sorted(started) == sorted(f"{job}:{_text(hashes[job][1])}" for job in leased)
+        return states | {job: self.states[job] for job in forgotten}
+
+    def check(self) -> None:
+        """Law 2: all is counted, and the dead tokens are told. Law 3: whoever waits is looked at in time."""
+        later: Any = self.redis.zrange("notifier:later", 0, -1, withscores=True)
+        assert {_text(job): int(at) for job, at in later} == {
+            _text(job): self.told[_text(job)].due_us for job, _ in later
+        }
+        found: Any = self.redis.hgetall("notifier:stats")
+        stats = Counter({_text(word): int(n) for word, n in found.items()})
         counted = Counter(
             accepted=len(self.told),
             dispatched=self.seen["dispatches"],
@@ -421,11 +596,27 @@ class World:
             refused=self.seen["refused"],
             **self.ended,
         )
-        assert +stats == +self.memory.totals == +counted
-        assert self._feedback() == [
-            (job, user, dead.device.token, dead.app or "", str(dead.gone_at_us or at))
-            for at, job, user, dead in self.memory.feedback
-        ]
+        assert +stats == +counted
+        assert self._feedback() == self.feedback
+        self._check_gates()
+
+    def _check_gates(self) -> None:
+        parked, gates = self.parked(), self.gates()
+        for (user, category), line in self._lines().items():
+            if not line:
+                continue
+            lane = _text(self.redis.hget(f"notifier:lines:{{{user}}}", category))
+            is_parked = f"u{lane} {user}" in parked
+            assert is_parked or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
+            # Of a user whom *admit* had no room for, the gate of one lane alone is due.
+            if not is_parked and gates[user] > self.now:
+                assert gates[user] <= self._due(user, category, line[0])
+
+    def _due(self, user: str, category: str, head: str) -> int:
+        """The first µs at which something is to be done about the head of a line."""
+        told = self.told[head]
+        at = max(self.now, self.earliest(user, category, head), told.gather_us or 0)
+        return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
 
     def _feedback(self) -> list[tuple[str, ...]]:
         entries: Any = self.redis.xrange("notifier:feedback")
@@ -451,9 +642,7 @@ class World:
         due: dict[str, int] = {}
         for (user, category), line in self._lines().items():
             if line:
-                deadline = self.redis.hget(f"rq:job:{line[0]}", "push_deadline")
-                at = min(self.earliest(user, category, line[0]), int(deadline) if deadline else sys.maxsize)
-                at = max(self.now, at)
+                at = self._due(user, category, line[0])
                 due[user] = min(at, due.get(user, at))
         return due
 

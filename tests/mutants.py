@@ -1,0 +1,322 @@
+"""Whether the plain models notice a wrong script: each mutant is one change of the Lua, and some test must fail by it.
+
+`make mutate` runs them all, `make mutate WORDS=circuit` those whose names hold one of the words. Not a part of CI.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from shutil import copytree
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Mutant(NamedTuple):
+    """One wrong script. test: the one that must fail, in tests/."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+LINES = "property/test_lines.py::test_every_schedule_ends_well"
+GATES = "property/test_lines.py::test_gates_open_at_the_first_moment_the_rules_admit"
+ROUTES = "property/test_routes.py::test_whatever_is_held_nothing_is_lost"
+DEVICES = "property/test_routes.py::test_no_device_gets_more_than_its_provider_admits"
+FULL = "property/test_max_waiting.py::test_no_more_wait_than_may"
+DIGEST = "property/test_digest.py::test_every_digest_ends_well"
+KINDS = "property/test_kinds.py::test_no_user_is_ever_burst_by_what_waits"
+CLOCK = "property/test_clock.py::test_who_waits_for_the_clock_goes_when_it_says"
+RATES = "property/test_changed_rates.py::test_each_send_keeps_the_rules_it_was_admitted_by"
+PREVIEW = "property/test_preview.py::test_the_replay_is_the_limiter"
+CIRCUIT = "contract/test_circuit.py"
+LIMITER = "property/test_limiter_laws.py"
+
+MUTANTS = (
+    Mutant("gap one µs short", "_rules", "last + policy[1], 0", "last + policy[1] - 1, 0", LINES),
+    Mutant("gap one µs long", "_rules", "last + policy[1], 0", "last + policy[1] + 1, 0", LINES),
+    Mutant("window of one more", "_rules", "policy[i] - cost + 1)", "policy[i] - cost + 2)", LINES),
+    Mutant("window of one less", "_rules", "policy[i] - cost + 1)", "policy[i] - cost)", GATES),
+    Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", LINES),
+    Mutant(
+        "what was sent is taken back",
+        "settle",
+        "if reached then redis.call('ZADD', sent, 'XX', now_text, member) else",
+        "if not reached then",
+        LINES,
+    ),
+    Mutant("a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", GATES),
+    Mutant("acquire gives nothing back", "refund", "math.max(found, redis.call('ZREM', key, permit))", "1", LIMITER),
+    Mutant(
+        "the category's rules are ignored",
+        "_gates",
+        "return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))",
+        "return user_next",
+        LINES,
+    ),
+    Mutant(
+        "the user's rules are ignored",
+        "_gates",
+        "return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))",
+        "return (next_for(sent_key(user, category), policy, cost))",
+        LINES,
+    ),
+    Mutant("what bypasses is held", "_gates", "if bypass then return 0 end", "", LINES),
+    Mutant(
+        "what bypasses is not counted",
+        "admit",
+        "if not is_empty(policy) then record(",
+        "if not is_empty(policy) and not line.bypass then record(",
+        LINES,
+    ),
+    Mutant("a late line goes first", "_lineup", "order - HIGH or order)", "order - HIGH or -order)", LINES),
+    Mutant("high priority is ignored", "_lineup", "order - HIGH or order)", "order or order)", LINES),
+    Mutant("the older head goes last", "admit", "return a.order < b.order", "return a.order > b.order", PREVIEW),
+    Mutant("lower lanes starve", "_gates", "% EVERY == EVERY - 1", "% EVERY == EVERY", PREVIEW),
+    Mutant("a new line wakes nobody", "_lineup", "return lane, true end\n  --", "return lane, false end\n  --", LINES),
+    Mutant(
+        "a deadline wakes nobody",
+        "_lineup",
+        "redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(ends), user)",
+        "",
+        LINES,
+    ),
+    Mutant(
+        "a gate is set a lease late",
+        "_gates",
+        "redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)",
+        "redis.call('ZADD', 'notifier:gates:' .. lane, text(at + 30000000), user)",
+        GATES,
+    ),
+    Mutant(
+        "settling sets no gate",
+        "settle",
+        "set_gates(user, lines, now, turn)",
+        "",
+        GATES,
+    ),
+    Mutant(
+        "the head's end does not open its gate",
+        "_gates",
+        "if deadline then at = math.max(now, math.min(at, deadline)) end",
+        "",
+        LINES,
+    ),
+    Mutant(
+        "an expired head stays",
+        "_gates",
+        "return deadline and tonumber(deadline) <= now",
+        "return deadline and tonumber(deadline) <= now - 1000",
+        LINES,
+    ),
+    Mutant(
+        "a head without room loses its place",
+        "admit",
+        "text(users[i + 2]), users[i]",
+        "text(now + lease), users[i]",
+        LINES,
+    ),
+    Mutant(
+        "a cancelled head keeps those behind it",
+        "_end",
+        "if lane and redis.call('ZADD'",
+        "if false and redis.call('ZADD'",
+        "property/test_routes.py::test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device",
+    ),
+    Mutant(
+        "the collapsed lose their place",
+        "_collapse",
+        "return old.order, expected, unlike",
+        "return order, expected, unlike",
+        LINES,
+    ),
+    Mutant("nothing collapses", "pull", "local old = how ~= 'note' and", "local old = false and", LINES),
+    Mutant("those that collapsed are not counted", "_collapse", "old.count + 1)", "old.count)", LINES),
+    Mutant(
+        "one that a worker had gives way",
+        "_take",
+        "if job.collapse then forget_newcomer(user, category, id, job.collapse) end",
+        "",
+        LINES,
+    ),
+    Mutant("a digest's time is ignored", "_gates", "return math.max(at, till or 0)", "return at", DIGEST),
+    Mutant("a digest gathers twice as long", "_gates", "till = now + within", "till = now + 2 * within", DIGEST),
+    Mutant("a full digest waits", "_collapse", "full and '0' or old.gather", "old.gather or '0'", DIGEST),
+    Mutant(
+        "nothing is dropped", "_gates", "if not rules.h then return false end", "if true then return false end", LINES
+    ),
+    Mutant("what was tried is dropped", "_gates", "return not (job[1] or job[2] or job[3])", "return true", LINES),
+    Mutant("a crash is not counted", "pull", "'push_crashes', 1) end", "'push_crashes', 0) end", LINES),
+    Mutant(
+        "an attempt is not counted",
+        "settle",
+        "'push_attempts', 1) end\n  if answered",
+        "'push_attempts', 0) end\n  if answered",
+        LINES,
+    ),
+    Mutant("a lease is not fenced", "settle", "if job[2] and job[1] ~= permit then return 0 end", "", LINES),
+    Mutant(
+        "the dead come back late",
+        "pull",
+        "'notifier:leases', '-inf', text(now)",
+        "'notifier:leases', '-inf', text(now - 60000000)",
+        LINES,
+    ),
+    Mutant("what waits for its time is forgotten", "pull", "first('notifier:later')", "", LINES),
+    Mutant(
+        "a retry waits a second more",
+        "settle",
+        "'notifier:later', now + wait",
+        "'notifier:later', now + wait + 1000000",
+        LINES,
+    ),
+    Mutant(
+        "one more may wait",
+        "_overflow",
+        "if of_user > 0 and count_of_user(user) >= of_user then",
+        "if of_user > 0 and count_of_user(user) > of_user then",
+        FULL,
+    ),
+    Mutant("one less may wait in all", "_overflow", "count_in_all() >= in_all", "count_in_all() + 1 >= in_all", FULL),
+    Mutant(
+        "the newest is dropped",
+        "_overflow",
+        "redis.call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MOST_OLDEST)",
+        "redis.call('ZREVRANGE', line, 0, MOST_OLDEST)",
+        FULL,
+    ),
+    Mutant("nothing gives way", "enqueue", "overflow == 'drop_oldest' and drop_oldest(user, category)", "false", FULL),
+    Mutant(
+        "nothing collapses where no more may wait",
+        "enqueue",
+        "if overflow == 'collapse' and read.collapse_id",
+        "if false and read.collapse_id",
+        FULL,
+    ),
+    Mutant(
+        "those that arrive are not counted",
+        "_overflow",
+        "local n = redis.call('ZCARD', arriving_key(user))",
+        "local n = 0",
+        FULL,
+    ),
+    Mutant("an open circuit parks nobody", "_judge", "return hold.probe ~= '1'", "return false", ROUTES),
+    Mutant("an open circuit parks for ever", "_judge", "return hold.probe ~= '1'", "return true", ROUTES),
+    Mutant("probes go one after the other", "_judge", "local again = now + hold.interval", "local again = now", ROUTES),
+    Mutant(
+        "what closed lets nobody go",
+        "pull",
+        "if hold.state == 'closing' then return most end",
+        "if hold.state == 'closing' then return 0 end",
+        ROUTES,
+    ),
+    Mutant("vain probes wait no longer", "circuit", "math.floor(1.5 * hold.interval)", "hold.interval", CIRCUIT),
+    Mutant("a route that closed is not dropped", "circuit", "return 'closed'", "return ''", ROUTES),
+    Mutant(
+        "a rest that stepped aside is lost",
+        "admit",
+        "'NX', text(now), 'j' .. line.head)",
+        "'XX', text(now), 'j' .. line.head)",
+        ROUTES,
+    ),
+    Mutant(
+        "a project is not counted",
+        "_limits",
+        "project.sum + n, project.added + n",
+        "project.sum, project.added",
+        ROUTES,
+    ),
+    Mutant(
+        "a project has room for one more",
+        "_judge",
+        "project.sum + cost > project.limit",
+        "project.sum + cost > project.limit + 1",
+        ROUTES,
+    ),
+    Mutant(
+        "a project is full for too long",
+        "_limits",
+        "return count[1] + project.bucket + project.interval,",
+        "return count[1] + 3 * project.interval,",
+        ROUTES,
+    ),
+    Mutant(
+        "a device is not counted",
+        "_limits",
+        "if policy then record(device_key(target.device)",
+        "if false then record(device_key(target.device)",
+        DEVICES,
+    ),
+    Mutant(
+        "a device's limit is ignored",
+        "_limits",
+        "if policy then at = next_for(",
+        "if false then at = next_for(",
+        DEVICES,
+    ),
+    Mutant("a device waits for what never came", "_limits", "else redis.call('ZREM', key, permit) end", "end", ROUTES),
+    Mutant(
+        "a device's bucket has one more",
+        "_limits",
+        "full - (rules.k[1] - 1) * rules.k[2]",
+        "full - rules.k[1] * rules.k[2]",
+        DEVICES,
+    ),
+    Mutant("a cost is one", "admit", "cost = cost_of(rules, category)}", "cost = 1}", KINDS),
+    Mutant("a burst has one more", "_burst", "burst[1] - cost, math.huge", "burst[1] - cost + 1, math.huge", KINDS),
+    Mutant(
+        "a bucket counts its first send",
+        "_counts",
+        "adds[n - 1], adds[n] = total, text(at)",
+        "adds[n - 1] = total; adds[n] = adds[n] or text(at)",
+        "property/test_kinds.py",
+    ),
+    Mutant(
+        "quiet hours end early",
+        "_zones",
+        "opens = first_outside(zone, hours[1], hours[2], begins) end",
+        "opens = begins end",
+        CLOCK,
+    ),
+    Mutant("a day has one more", "_zones", "window[1] - line.cost + 1)", "window[1] - line.cost + 2)", CLOCK),
+    Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
+)
+
+
+def run(mutant: Mutant) -> str:
+    """What the test says to the wrong script: 'caught', 'SURVIVED', or that the script is no longer as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        copytree(ROOT / "notifier", Path(folder, "notifier"))
+        script = Path(folder, "notifier", "limiter", "lua", f"{mutant.file}.lua")
+        source = script.read_text(encoding="utf-8")
+        if source.count(mutant.old) != 1:
+            return f"OUT OF DATE: {mutant.file}.lua holds {mutant.old!r} {source.count(mutant.old)} times"
+        script.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+        # Not `python -m pytest`, which would put the directory of the right scripts first.
+        pytest = Path(sys.executable).with_name("pytest")
+        env = os.environ | {"PYTHONPATH": folder, "HYPOTHESIS_PROFILE": "mutants"}
+        command = [pytest, "-x", "-q", "-p", "no:cacheprovider", ROOT / "tests" / mutant.test]
+        done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {0: "SURVIVED", 1: "caught"}.get(done.returncode, f"pytest ended with {done.returncode}: {done.stdout}")
+
+
+def main() -> int:
+    """Run them; 1 if one was not caught."""
+    words = sys.argv[1:]
+    answers = []
+    for mutant in MUTANTS:
+        if not words or any(word in mutant.name for word in words):
+            answers.append(run(mutant))
+            print(f"{answers[-1]:8}  {mutant.name}", flush=True)  # noqa: T201 - a command
+    return int(set(answers) != {"caught"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

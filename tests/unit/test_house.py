@@ -23,7 +23,6 @@ DRIVERS = {
     "aiohttp": "notifier/providers/http1",
     "google": "notifier/providers/fcm/",
     "jwt": "notifier/providers/apns",
-    "pywebpush": "notifier/providers/webpush/crypto",
     "py_vapid": "notifier/providers/webpush/crypto",
     "yaml": "notifier/settings/yaml_source",
     "rich": ("workers/demo/", "notifier/cli/"),

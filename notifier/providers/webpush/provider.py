@@ -1,4 +1,4 @@
-"""Web Push to browsers (RFC 8030): pywebpush encrypts and signs, pooled aiohttp sends, to as many servers as there are
+"""Web Push to browsers (RFC 8030): `crypto` encrypts and signs, pooled aiohttp sends, to as many servers as there are
 browser vendors, of which one that is down holds up no other.
 """
 

@@ -1,4 +1,4 @@
-"""The scenarios of the laws that are about time: measured here once, held to their bars by tests/laws."""
+"""The scenarios of the laws that are about time: measured by `make bench`; tests/laws holds their counts."""
 
 from __future__ import annotations
 
@@ -75,19 +75,29 @@ def drain(count: int = 200, workers: int = 4) -> Drained:
         )
 
 
-def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) -> list[int]:
-    """µs from the call of the producer to the wire for users with nothing waiting, behind one user's backlog."""
+@dataclass(frozen=True, slots=True)
+class Bystanders:
+    """late_us: from the call of the producer to the wire, of each. in_vain: looks meanwhile that let nothing go."""
+
+    late_us: list[int]
+    in_vain: int
+
+
+def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) -> Bystanders:
+    """Users with nothing waiting, one after the other, behind one user's backlog."""
     rates = {"user": {"windows": ["10/1s"]}, "categories": {"default": {"lane": "default"}}}
     with start_fleet(rates) as fleet, fleet.notifier() as notifier:
         notifier.send_many(notification("hog", count + n) for n in range(blocked))
         await_that(lambda: fleet.redis.zcard("notifier:line:{hog}:default") > blocked * 0.9, "the backlog to line up")
         called_us = {}
+        in_vain = total(fleet.redis, "looked")
         for n in range(count):
             called_us[n] = time.time_ns() // 1000
             notifier.send(notification(f"bystander-{n}", n))
             time.sleep(every_s)
         await_that(lambda: len(_arrived(fleet, count)) == count, "the bystanders")
-        return [at_us - called_us[n] for n, at_us in _arrived(fleet, count).items()]
+        in_vain = total(fleet.redis, "looked") - in_vain
+        return Bystanders([at_us - called_us[n] for n, at_us in _arrived(fleet, count).items()], in_vain)
 
 
 def _arrived(fleet: Fleet, count: int) -> dict[int, int]:
@@ -97,10 +107,14 @@ def _arrived(fleet: Fleet, count: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Punctual:
-    """lateness_us: from each gate as Redis held it to the wire; broken: the rules broken there."""
+    """lateness_us: from each gate as Redis held it to the wire; broken: the rules broken there.
+
+    dispatches: for each message, what was let go and looked at in vain.
+    """
 
     lateness_us: list[int]
     broken: list[str]
+    dispatches: float
 
 
 def gates(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
@@ -126,4 +140,5 @@ def gates(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
             wave = seen[send.user] = seen.get(send.user, -1) + 1
             if wave:
                 late.append(send.first_us - opens[send.user, wave])
-        return Punctual(late, broken_rules(fleet, arrived))
+        dispatches = total(fleet.redis, "dispatched", "looked") / len(arrived)
+        return Punctual(late, broken_rules(fleet, arrived), dispatches)

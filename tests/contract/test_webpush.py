@@ -361,7 +361,7 @@ def test_retry_after_is_handed_on(rig: Callable[..., Any], status: int, asked: s
         async with rig({"anna": [Reply(status, "", {"Retry-After": asked})]}) as r:
             began = time.perf_counter()
             assert (await r.send()).retry_after_us == wait_s * SECOND
-            assert time.perf_counter() - began < 2
+            assert time.perf_counter() - began < wait_s, "it is not slept"
 
     asyncio.run(run())
 
@@ -540,9 +540,8 @@ def test_one_service_that_is_silent_holds_up_no_other(rig: Callable[..., Any]) -
             provider._hosts = (host(up.simulator), host(slow.simulator))
             waiting = [asyncio.create_task(provider.send(dispatch(slow.device(f"b{n}")))) for n in range(120)]
             await slow.log.arrived.wait()
-            began = time.perf_counter()
             assert (await provider.send(dispatch(up.device()))).outcome is Outcome.DELIVERED
-            assert time.perf_counter() - began < 3
+            assert not any(task.done() for task in waiting)
             await provider.close()
             assert {(await task).outcome for task in waiting} == {Outcome.UNKNOWN, Outcome.UNSENT}
 

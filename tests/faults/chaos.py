@@ -35,7 +35,7 @@ RATES: Final[Mapping[str, Any]] = {
 
 @dataclass
 class Outcome:
-    """What came of it. repeats_allowed: what the dead had in flight when they died. failed: the reasons.
+    """What came of it. repeats_allowed: what the dead had in flight, and what was retried. failed: the reasons.
 
     poisoned: put aside because three workers died on it. With so many deaths that happens to some that have no part
     in them: twice in a batch, and the third time alone.
@@ -137,6 +137,7 @@ def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -
     arrivals = fleet.arrivals()
     outcome.missing = len(set(who) - {int(arrival.data["n"]) for arrival in arrivals})
     outcome.repeats = len(arrivals) - (outcome.count - outcome.missing)
+    outcome.repeats_allowed += total(fleet.redis, "retried")  # an answer came later than the timeout
     outcome.broken = broken_rules(fleet, sends(arrivals, who))
     outcome.ended = {word: total(fleet.redis, word) for word in TERMINAL}
     with fleet.notifier() as notifier:

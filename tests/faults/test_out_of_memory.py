@@ -56,7 +56,7 @@ def still(fleet: Fleet) -> Iterator[None]:
 
 def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
     """What is refused is in no place, what was accepted goes out once each while it stays full, and then all go on."""
-    with start_fleet(RATES, workers=2, latency_ms=5, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
+    with start_fleet(RATES, workers=2, latency_ms=5, apns={"timeout": "15s"}) as fleet, fleet.notifier() as notifier:
         redis = fleet.redis
         for name in ("worker-1", "worker-2"):  # one that is not there yet would not come
             await_that(lambda name=name: redis.hget(f"rq:worker:{name}", "state") == b"idle", f"the start of {name}")

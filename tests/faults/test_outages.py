@@ -18,9 +18,10 @@ from benchmarks.harness import total
 from notifier import LimiterUnreachableError, Policy, RedisUnusableError, Window
 from notifier.simulators.laws import out_of_order
 
+# What cannot be settled before its lease ends, or is not answered in time, may come twice: both are generous.
 RATES = {
     "user": {"windows": ["5/1s"], "gap": "20ms"},
-    "worker": {"lease": "3s", "grace": "2s"},
+    "worker": {"lease": "7s", "grace": "2s"},
     "redis": {"socket_timeout": "1s"},
 }
 OF = {n: (f"u{n % 20}", "default") for n in range(400)}
@@ -50,7 +51,7 @@ def judge(fleet: Fleet) -> tuple[list[str], int, int]:
 
 def test_lost_scripts_are_loaded_again() -> None:
     """Law 2: SCRIPT FLUSH again and again, as after failovers, loses, repeats and reorders nothing."""
-    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
+    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "5s"}) as fleet:
         enqueue(fleet)
         flushes = 0
         while total(fleet.redis, "delivered") < len(OF):
@@ -65,7 +66,7 @@ def test_lost_scripts_are_loaded_again() -> None:
 
 def test_cut_connections_are_made_again() -> None:
     """Law 2: CLIENT KILL TYPE normal in the middle of everything loses nothing and bursts nobody."""
-    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
+    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "5s"}) as fleet:
         enqueue(fleet)
         for kill in range(6):
             fleet.await_delivered(50 * (kill + 1))
@@ -81,7 +82,7 @@ def test_cut_connections_are_made_again() -> None:
 @pytest.mark.parametrize("how", ["restart", "power cut"])
 def test_a_restart_of_redis_with_its_data_loses_nothing(how: str) -> None:
     """Laws 1, 2 and 8: Redis goes away under load and comes back with its data; the workers go on by themselves."""
-    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "1s"}, appendonly=True) as fleet:
+    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "5s"}, appendonly=True) as fleet:
         enqueue(fleet)
         for goal in (80, 200):
             fleet.await_delivered(goal)
@@ -142,9 +143,7 @@ AWAY_S = 3.0
 @pytest.mark.parametrize("fault", [read_only, without_replicas, busy, paused])
 def test_while_redis_cannot_be_asked_nothing_is_sent(fault: Callable[[Any], Any]) -> None:
     """Law 8: while it refuses to write, or hangs, nothing is sent and producers are told; then all go on, each once."""
-    # What cannot be settled before its lease ends may come twice.
-    rates = {**RATES, "worker": {"lease": "10s", "grace": "2s"}}
-    with start_fleet(rates, workers=3, latency_ms=10, apns={"timeout": "1s"}) as fleet:
+    with start_fleet(RATES, workers=3, latency_ms=10, apns={"timeout": "5s"}) as fleet:
         enqueue(fleet)
         fleet.await_delivered(80)
         begun_us = time.time_ns() // 1000
@@ -160,7 +159,7 @@ def test_while_redis_cannot_be_asked_nothing_is_sent(fault: Callable[[Any], Any]
         alive = [worker.returncode for worker in fleet.workers]
 
     # What had its permit before may still be on its way for a moment.
-    assert [a for a in arrivals if begun_us + 300_000 < a.at_us < ended_us] == []
+    assert [a for a in arrivals if begun_us + 1_000_000 < a.at_us < ended_us] == []
     assert broken == []
     assert repeats == 0
     assert alive == [0, 0, 0], "no worker gave up"

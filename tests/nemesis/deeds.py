@@ -62,9 +62,12 @@ class Deeds:
         trouble = self._history.begin("end of a worker", worker.name, f"{number.name} {worker.name}")
         index = self._place_of(worker)
 
-        def replace() -> None:
+        def replace() -> Begun | None:
+            if "redis" in self._struck:  # a worker that starts while Redis is down ends
+                return Begun(POLL_S, replace)
             self._machines.start_worker(index)
             self._history.end(trouble, f"{worker.name} is replaced")
+            return None
 
         return Begun(seconds, replace)
 
@@ -170,8 +173,10 @@ class Deeds:
         return None
 
     def forget_tokens(self) -> Begun | None:
-        """A provider takes all credentials that it accepted for expired."""
-        return self._tell_once({"expire_tokens": True}, "expire_tokens")
+        """FCM takes all access tokens for expired. (Apple takes no new one within twenty minutes: too long for a run.)"""
+        if "fcm" not in self._struck and self._machines.tell("fcm", {"expire_tokens": True}):
+            self._over("forgotten tokens", "fcm", "fcm takes all access tokens for expired")
+        return None
 
     def refuse(self) -> Begun | None:
         """A provider accepts no connection."""

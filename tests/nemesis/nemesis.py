@@ -76,9 +76,15 @@ class Verdict:
         )
 
     def stories(self, most: int = 5) -> str:
-        """The first violations, each with what happened around it."""
-        told = [f"{len(self.violations)} violations with seed {self.seed}"] if self.violations else []
-        return "\n\n".join([*told, *(story(self, violation) for violation in self.violations[:most])])
+        """All violations in a line each, and some, the first of each law among them, with what happened around them."""
+        found = self.violations
+        told = [f"{len(found)} violations with seed {self.seed}"] if found else []
+        told += [self.history.line(one.at_us, f"{one.law}: {one.text[:200]}") for one in found[:LINES]]
+        # Of each law the first: the others are often its consequences.
+        firsts = {one.law: one for one in reversed(found)}
+        first = sorted(firsts.values(), key=lambda one: one.at_us)
+        chosen = [*first, *(one for one in found if one not in first)][:most]
+        return "\n".join([*told, *(f"\n{story(self, violation)}" for violation in chosen)])
 
 
 def story(verdict: Verdict, violation: Violation) -> str:

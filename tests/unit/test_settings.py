@@ -364,9 +364,9 @@ def test_an_alias_bomb_costs_nothing() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert "anchors and aliases" in only(bomb)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 5  # all of it would be 43 million entries
 
 
 @given(st.text(max_size=200))

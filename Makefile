@@ -5,8 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
-# Laws and acceptance measure time: their tests have the machine to themselves.
-SIDE_BY_SIDE := tests/unit tests/contract tests/property tests/integration tests/faults tests/nemesis tests/hostile
+# How many tests run side by side: no test measures time, and most of them wait more than they work.
+AT_ONCE ?= 3
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"
@@ -47,9 +47,8 @@ demo: setup  ## 2,100 notifications through four workers to local simulators; un
 demo-json: setup  ## the same, its report as one JSON object
 	@$(BIN)/python -m workers.demo --json
 
-test: setup  ## all tests; those that measure time one after the other
-	@$(BIN)/python -m pytest --numprocesses 2 $(SIDE_BY_SIDE)
-	@$(BIN)/python -m pytest $(addprefix --ignore=,$(SIDE_BY_SIDE))
+test: setup  ## all tests
+	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal
 
 test-redis: setup  ## those alone that would notice another version of Redis
 	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_lines.py tests/contract/test_limiter.py \

@@ -173,7 +173,7 @@ class Deeds:
         return None
 
     def forget_tokens(self) -> Begun | None:
-        """FCM takes all access tokens for expired. (Apple takes no new one within twenty minutes: too long for a run.)"""
+        """FCM takes all access tokens for expired. Apple takes no new one within twenty minutes, which is too long."""
         if "fcm" not in self._struck and self._machines.tell("fcm", {"expire_tokens": True}):
             self._over("forgotten tokens", "fcm", "fcm takes all access tokens for expired")
         return None

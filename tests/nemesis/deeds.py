@@ -60,7 +60,7 @@ class Deeds:
         if number == signal.SIGKILL:
             worker.reap(10)
         trouble = self._history.begin("end of a worker", worker.name, f"{number.name} {worker.name}")
-        index = self._place_of(worker)
+        index = self._machines.place_of(worker)
 
         def replace() -> Begun | None:
             if "redis" in self._struck:  # a worker that starts while Redis is down ends
@@ -252,11 +252,6 @@ class Deeds:
         free = [worker for worker in self._machines.running if worker.name not in self._struck and not worker.ended_by]
         draw = self._chance.random()
         return free[int(draw * len(free))] if free else None
-
-    def _place_of(self, worker: Machine) -> int:
-        arguments: Any = worker.process.args
-        lanes = tuple(arguments[arguments.index(worker.name) + 1 :])
-        return self._machines.lanes.index(lanes)
 
     def _platform(self) -> str:
         return self._chance.choice(("apns", "fcm"))

@@ -153,6 +153,11 @@ class Machines:
         self.history.add(f"start {name} for {' '.join(self.lanes[index])}")
         return worker
 
+    def place_of(self, worker: Machine) -> int:
+        """Which place a worker has: what `start_worker` takes for one with the same lanes."""
+        arguments: Any = worker.process.args
+        return self.lanes.index(tuple(arguments[arguments.index(worker.name) + 1 :]))
+
     @property
     def running(self) -> list[Machine]:
         """The workers that live, stopped ones too."""

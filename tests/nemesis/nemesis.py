@@ -9,6 +9,7 @@ import argparse
 import heapq
 import itertools
 import random
+import re
 import sys
 import tempfile
 import time
@@ -46,6 +47,7 @@ PER_S: Final = 14.0  # notifications that the traffic accepts
 EVERY_S: Final = 0.9  # between two deeds
 FIRST_S: Final = 1.0  # before the first
 AUDIT_S: Final = 5.0
+DOWN: Final = re.compile(r"^Redis (at|does).*\n*\Z", re.MULTILINE)
 NEVER_S: Final = float("inf")
 CALM_S: Final = 90.0  # until all must have ended, once nothing goes wrong any more
 BEFORE_US, AFTER_US = 4_000_000, 500_000  # of a violation, in its story
@@ -221,6 +223,10 @@ def unexpected_ends(machines: Machines) -> Iterator[Violation]:
     for worker in machines.workers:
         if worker.died_us is None and worker.reap() and worker.ended_by is None:
             last = worker.log.read_text(encoding="utf-8", errors="replace")[-1500:]
+            if DOWN.search(last):  # it ends where Redis is down when it starts; Procfiles and hosts start it again
+                machines.history.add(f"{worker.name} ended: {last.splitlines()[-1]}")
+                machines.start_worker(machines.place_of(worker))
+                continue
             yield Violation("nothing breaks", worker.died_us or 0, f"{worker.name} ended by itself: {last}")
         elif worker.died_us is None and worker.ended_by == "SIGTERM":
             worker.reap()

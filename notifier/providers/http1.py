@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import ssl
 from collections.abc import Mapping
@@ -17,21 +18,28 @@ from yarl import URL
 from notifier.errors import SettingsError
 from notifier.providers.backoff import Backoff
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.http1_connections import Connector
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
 # No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
 # reached the server.
-NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError)
+NEVER_SENT: Final = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+    UnicodeError,
+)
 BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
 # What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
 NOT_ASKED_FOR: Final = ("Accept", "Accept-Encoding", "User-Agent")
 MOST_BACKOFFS: Final = 1000
+FAULT_US: Final = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answered; the names of the headers in any case; of the body the first `BODY_BYTES`."""
+    """What a server answered; the names of the headers in any case; of the body the first `BODY_BYTES` that came."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,6 +61,7 @@ class Pool:
         self._backoffs: dict[str, Backoff] = {}  # by origin
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._broken = False  # a request could not be built, and none has gone since
         self._log = structlog.get_logger(__name__)
 
     def unsent(self, origin: str, send_by: float) -> Answer | None:
@@ -71,7 +80,7 @@ class Pool:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, origin: str, send_by: float
     ) -> Response | Answer:
-        """Send one request; UNSENT or UNKNOWN where no response came.
+        """Send one request; UNSENT or UNKNOWN where no response came, FAULT where it is none that HTTP can carry.
 
         origin: the ``https://host[:port]`` of the url. send_by: on the loop's clock, in seconds; see `Dispatch`.
         """
@@ -97,12 +106,19 @@ class Pool:
                 response = Response(answer.status, answer.headers, await _beginning(answer.content))
         except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
             return self._without_answer(origin, error, began)
+        except ValueError as error:
+            # A line break in an access token, say: HTTP cannot carry it, so nothing left, and no message is to blame.
+            log = self._log.debug if self._broken else self._log.error
+            log(f"{self._name}_request_unusable", origin=origin, error=type(error).__name__)
+            self._broken = True
+            return Answer(Outcome.FAULT, reason="UnusableRequest", retry_after_us=FAULT_US)
         except asyncio.CancelledError:
             # aiohttp cancels those who wait for a connection when the pool closes; a real one passes.
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
                 return Answer(Outcome.UNSENT, reason="Closed")
             raise
+        self._broken = False
         if self._backoff(origin).worked(asyncio.get_running_loop().time()):
             self._log.info(f"{self._name}_reachable", origin=origin)
         return response
@@ -116,7 +132,7 @@ class Pool:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             # No limit over all: one server that does not answer must not take the others' connections.
-            connector = aiohttp.TCPConnector(
+            connector = Connector(
                 limit=0, limit_per_host=self._max_connections, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
             )
             self._session = aiohttp.ClientSession(
@@ -149,8 +165,9 @@ class Pool:
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
     body = b""
-    while len(body) < BODY_BYTES and (part := await content.read(BODY_BYTES - len(body))):
-        body += part
+    with contextlib.suppress(aiohttp.ClientError, OSError):  # the status is known, whatever becomes of the rest
+        while len(body) < BODY_BYTES and (part := await content.read(BODY_BYTES - len(body))):
+            body += part
     return body
 
 

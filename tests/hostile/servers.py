@@ -7,12 +7,14 @@ requests that arrived whole and the answers that it gave, each by the message's 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import struct
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from hpack import Decoder, Encoder
@@ -71,7 +73,7 @@ class HostileServer:
         with self._lock:
             for sock in self._open:
                 with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)  # an SSLSocket's own goes on in the clear
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -91,18 +93,17 @@ class HostileServer:
             self.connections += 1
             self._open.add(sock)
         raw = sock
-        with contextlib.suppress(OSError, EOFError, ValueError):
+        with contextlib.suppress(OSError, EOFError, ValueError), sock:
             sock.settimeout(PATIENCE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = self._tls.wrap_socket(sock, server_side=True)
             with self._lock:
                 self._open.discard(raw)
                 self._open.add(sock)
-            (self._well if self.healed.is_set() else self._script)(self._peer(sock, self))
+            with sock:
+                (self._well if self.healed.is_set() else self._script)(self._peer(sock, self))
         with self._lock:
             self._open -= {raw, sock}
-        sock.close()
-        raw.close()
 
 
 class Peer:
@@ -212,3 +213,75 @@ def serve_http2_well(peer: H2Peer) -> None:
     peer.begin()
     for stream in peer.requests():
         peer.send(peer.answer(stream))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of HTTP/1.1. name: whom it is for, the device's token or the path of a subscription; of none, ''."""
+
+    path: str
+    name: str
+
+
+class H1Peer(Peer):
+    """HTTP/1.1 as bytes."""
+
+    def __init__(self, sock: ssl.SSLSocket, server: HostileServer) -> None:
+        super().__init__(sock, server)
+        self._read = b""
+
+    def _fill(self) -> None:
+        part = self.sock.recv(65_536)
+        if not part:
+            raise EOFError
+        self._read += part
+
+    def _take(self, size: int) -> bytes:
+        while len(self._read) < size:
+            self._fill()
+        taken, self._read = self._read[:size], self._read[size:]
+        return taken
+
+    def _line(self) -> bytes:
+        while b"\r\n" not in self._read:
+            self._fill()
+        return self._take(self._read.index(b"\r\n") + 2)[:-2]
+
+    def requests(self) -> Iterator[Request]:
+        """The requests as they arrive whole."""
+        while True:
+            path = self._line().split()[1].decode()
+            headers = {}
+            while field := self._line():
+                key, _, value = field.partition(b":")
+                headers[key.strip().lower()] = value.strip()
+            body = self._take(int(headers.get(b"content-length", 0)))
+            name = "" if path == "/token" else path
+            if path.startswith("/v1/"):
+                name = json.loads(body)["message"]["token"]
+            self.server.arrived[name] += 1
+            yield Request(path, name)
+
+    def answer(self, request: Request, status: int, body: bytes = b"{}", *extra: bytes) -> bytes:
+        """A right answer, noted as given; to be sent by the caller."""
+        self.server.answered[request.name].append(status)
+        return head(b"%d Whatever" % status, b"Content-Length: %d" % len(body), *extra) + body
+
+    def good(self, request: Request) -> bytes:
+        """What the service answers when all is well."""
+        if request.path == "/token":
+            return self.answer(request, 200, b'{"access_token": "ya29.good", "expires_in": 3600}')
+        if request.path.startswith("/v1/"):
+            return self.answer(request, 200, b'{"name": "projects/p/messages/1"}')
+        return self.answer(request, 201)
+
+
+def head(status: bytes, *fields: bytes) -> bytes:
+    """The head of an answer, right or wrong."""
+    return b"\r\n".join((b"HTTP/1.1 " + status, *fields, b"", b""))
+
+
+def serve_http1_well(peer: H1Peer) -> None:
+    """Take every message."""
+    for request in peer.requests():
+        peer.send(peer.good(request))

@@ -16,11 +16,14 @@ from structlog.testing import capture_logs
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 
 MESSAGES: Final = 20
+PAUSE_S: Final = 0.3
 RECOVERY_S: Final = 5.0
 SLOW_MACHINE: Final = 3.0  # times, where seconds are counted: the tests share the machine
 CLOSE_S: Final = 3.0
 MAX_LINES: Final = 10
+# The servers' buffers are of this process too, and asyncio reads 256 kB at once from each connection.
 MAX_GROWTH_BYTES: Final = 10_000_000
+FOR_A_CONNECTION_BYTES: Final = 500_000
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -46,11 +49,18 @@ class Story:
 
 
 async def suffer(
-    server: HostileServer, provider: Provider, dispatch: Callable[[int], Dispatch], *, flooded: bool = False
+    server: HostileServer,
+    provider: Provider,
+    dispatch: Callable[[int], Dispatch],
+    *,
+    flooded: bool = False,
+    waves: int = 1,
+    healed: Callable[[], None] = lambda: None,
 ) -> Story:
     """Send some at once to a hostile server, then heal it and send again what got no final answer.
 
-    flooded: before it heals its floods are left by their client.
+    flooded: before it heals its floods are left by their client. waves: so many times, each of other messages and after
+    a pause. healed: is called when the server has healed.
     """
     story = Story()
     loop = asyncio.get_running_loop()
@@ -64,10 +74,15 @@ async def suffer(
     watching = asyncio.create_task(watch())
     with capture_logs() as lines:
         async with asyncio.timeout(20):  # each send has its answer, whatever the server does
-            story.first = list(await asyncio.gather(*(provider.send(dispatch(n)) for n in range(MESSAGES))))
+            for wave in range(waves):
+                if wave:
+                    await asyncio.sleep(PAUSE_S)
+                numbers = range(wave * MESSAGES, (wave + 1) * MESSAGES)
+                story.first += await asyncio.gather(*(provider.send(dispatch(n)) for n in numbers))
             if flooded:
                 await asyncio.to_thread(server.hung_up.wait, 20)
         server.heal()
+        healed()
         healed_at = loop.time()
         async with asyncio.timeout(RECOVERY_S * SLOW_MACHINE):
             story.last = list(
@@ -102,4 +117,6 @@ def judge(story: Story, server: HostileServer, id_of: Callable[[int], str]) -> N
         assert answer.status in given, f"message {n}: {answer}, and the server answered {given}"
         assert server.arrived[id_of(n)] >= 1
     assert len(story.lines) <= MAX_LINES, story.lines[:20]
-    assert story.grown_bytes <= MAX_GROWTH_BYTES
+    assert story.grown_bytes <= MAX_GROWTH_BYTES + FOR_A_CONNECTION_BYTES * server.connections, (
+        f"{story.grown_bytes:,} bytes"
+    )

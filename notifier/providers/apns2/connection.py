@@ -29,7 +29,7 @@ from notifier.providers.apns2.compat import (
 from notifier.providers.apns2.push import Pusher
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.http2.headers import HeaderEncoder, literal, repeated
-from notifier.providers.http2.requests import Response, Result
+from notifier.providers.http2.requests import STATUS_DIGITS, Response, Result
 
 if TYPE_CHECKING:
     import ssl
@@ -231,7 +231,11 @@ class Connection(HTTP20Connection):
         headers = {name.lower(): value for name, value in stream.response_headers.items()}
         status = headers.get(b":status", b"")
         self.answered = True
-        return Response(int(status) if status.isdigit() else 0, headers, b"".join(stream.data)[:RESPONSE_BYTES])
+        return Response(
+            int(status) if status.isdigit() and len(status) == STATUS_DIGITS else 0,
+            headers,
+            b"".join(stream.data)[:RESPONSE_BYTES],
+        )
 
     def _close(self, stream_id: int) -> Request:
         self._stream_close_cb(stream_id)

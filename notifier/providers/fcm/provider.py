@@ -1,4 +1,4 @@
-"""FCM over HTTP v1: pyfcm builds the messages, google-auth gets the access token, pooled aiohttp sends."""
+"""FCM over HTTP v1: pyfcm builds the messages, google-auth signs for the access token, pooled aiohttp sends."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class FcmProvider:
         self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
         self._origin = endpoint.rstrip("/")
         self._url: str = self._messages.fcm_end_point
-        self._tokens = AccessTokens(credentials, ca_file, timeout_s)
         tls = tls_context(ca_file, "providers.fcm.ca_file")
         self._pool = Pool("fcm", tls=tls, timeout_s=timeout_s, max_connections=max_connections)
+        self._tokens = AccessTokens(credentials, str(service_account["token_uri"]), self._pool, timeout_s)
         self._turns = Turns()
         self._log = structlog.get_logger(__name__)
 

@@ -1,39 +1,50 @@
-"""Google's access token: from a service account, by google-auth, fetched off the event loop."""
+"""Google's access token: from a service account, whose assertion google-auth signs, fetched over FCM's own pool."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import requests
 import structlog
-from google.auth import exceptions as google_errors
-from google.auth.transport import requests as google_transport
+from google.auth import jwt as google_jwt
 from google.oauth2 import service_account as google_accounts
 
 from notifier.errors import SettingsError
-from notifier.providers.answers import MINUTE_US
+from notifier.providers.answers import MINUTE_US, parse, word
 from notifier.providers.backoff import SECOND_US, Backoff
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.http1 import Pool, Response
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 ACCOUNT_FIELDS: Final = ("client_email", "private_key", "project_id", "token_uri")
+GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+AUDIENCE: Final = "https://oauth2.googleapis.com/token"  # Google's name for itself, whatever address it is asked at
+FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+ASSERTION_LIFETIME_S: Final = 3600
+# OAuth's words, and the statuses below 500, that say nothing of the account.
+PASSING_WORDS: Final = frozenset({"internal_failure", "server_error", "temporarily_unavailable"})
+PASSING: Final = frozenset({408, 429})
+OK: Final = range(200, 300)
+SERVER_ERROR: Final = 500
+MAX_TOKEN_CHARACTERS: Final = 8_192
+MAX_LIFETIME_S: Final = 86_400
 TOKEN_LIFETIME_S: Final = 300.0  # assumed where the token endpoint names none
 RENEW_BEFORE_S: Final = 300.0  # renewed that long before its end, or at four fifths of a short life
 SPARE_S: Final = 10.0  # no longer used that long before its end, or at nine tenths of a short life
 
 
 class AccessTokens:
-    """Google's access token: fetched in a thread, one fetch at a time, renewed before it ends."""
+    """Google's access token: one fetch at a time, renewed before it ends. timeout_s: of a fetch as a whole."""
 
-    def __init__(self, credentials: google_accounts.Credentials, ca_file: Path | None, timeout_s: float) -> None:
-        self._credentials = credentials
-        self._verify: str | bool = True if ca_file is None else str(ca_file)
+    def __init__(self, account: google_accounts.Credentials, token_uri: str, pool: Pool, timeout_s: float) -> None:
+        self._account = account
+        self._uri = token_uri
+        self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(token_uri))
+        self._pool = pool
         self._timeout_s = timeout_s
         self._token = ""
         self._usable_until = self._renew_at = -math.inf  # on the loop's clock
@@ -86,44 +97,63 @@ class AccessTokens:
         return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US)
 
     def close(self) -> None:
-        """Stop waiting for a fetch; its thread ends by its own timeout."""
+        """End a fetch that is under way."""
         self._refusal = Answer(Outcome.UNSENT, reason="Closed")
         if self._fetching is not None:
             self._fetching.cancel()
 
     async def _fetch(self) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = asyncio.get_running_loop().time()
         try:
-            token, lifetime_s = await asyncio.to_thread(self._ask)
-        except google_errors.RefreshError as error:
-            if error.retryable:
-                self._failed(began, "TokenEndpointUnavailable")
-            else:
-                self._fault(f"TokenEndpoint: {_oauth_error(error)}")
-        except Exception as error:  # noqa: BLE001 - google-auth raises whatever an odd answer makes it trip over
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._pool.post(
+                    self._uri, self._request(), FORM, origin=self._origin, send_by=began + self._timeout_s
+                )
+        except TimeoutError:
+            self._failed(began, "TokenEndpoint: Timeout")
+        except Exception as error:  # noqa: BLE001 - whatever the signer raises, its text may quote the key
             self._failed(began, f"TokenEndpoint: {type(error).__name__}")
         else:
-            # The life counts from before the request, so that it can only be taken for too short.
-            self._token, self._proven = token, False
-            self._renew_at = began + lifetime_s - min(RENEW_BEFORE_S, lifetime_s / 5)
-            self._usable_until = began + lifetime_s - min(SPARE_S, lifetime_s / 10)
-            if self._backoff.worked(loop.time()):
-                self._log.info("fcm_token_fetched")
+            if isinstance(response, Answer):
+                self._failed(began, f"TokenEndpoint: {response.reason}")
+            else:
+                self._read(response, began)
         finally:
             self._fetching = None
 
-    def _ask(self) -> tuple[str, float]:
-        # A session a fetch: once an hour needs no kept connection.
-        with requests.Session() as session:
-            session.trust_env = False  # a REQUESTS_CA_BUNDLE would win over `verify`
-            session.verify = self._verify
-            self._credentials.refresh(_TokenRequest(session, self._timeout_s))  # type: ignore[no-untyped-call]
-        token, expiry = str(self._credentials.token), self._credentials.expiry
-        if expiry is None:
-            return token, TOKEN_LIFETIME_S
-        left: timedelta = expiry - datetime.now(UTC).replace(tzinfo=None)  # google-auth's are naive, in UTC
-        return token, max(left.total_seconds(), 1.0)
+    def _request(self) -> bytes:
+        now = int(time.time())
+        claims = {
+            "iss": self._account.service_account_email,
+            "scope": SCOPE,
+            "aud": AUDIENCE,
+            "iat": now,
+            "exp": now + ASSERTION_LIFETIME_S,
+        }
+        assertion = google_jwt.encode(self._account.signer, claims)  # type: ignore[no-untyped-call]
+        return urlencode({"grant_type": GRANT, "assertion": assertion}).encode()
+
+    def _read(self, response: Response, began: float) -> None:
+        content = parse(response.body)
+        error = word(content.get("error"))
+        if response.status in PASSING or response.status >= SERVER_ERROR or error in PASSING_WORDS:
+            self._failed(began, "TokenEndpointUnavailable")
+        elif response.status not in OK:
+            self._fault(f"TokenEndpoint: {error or 'refused'}")
+        elif not isinstance(token := content.get("access_token"), str) or not token:
+            self._failed(began, "TokenEndpoint: NoAccessToken")
+        elif not _is_usable(token):
+            self._fault("TokenEndpoint: UnusableAccessToken")
+        else:
+            self._take(token, _lifetime_s(content.get("expires_in")), began)
+
+    def _take(self, token: str, lifetime_s: float, began: float) -> None:
+        # The life counts from before the request, so that it can only be taken for too short.
+        self._token, self._proven = token, False
+        self._renew_at = began + lifetime_s - min(RENEW_BEFORE_S, lifetime_s / 5)
+        self._usable_until = began + lifetime_s - min(SPARE_S, lifetime_s / 10)
+        if self._backoff.worked(asyncio.get_running_loop().time()):
+            self._log.info("fcm_token_fetched")
 
     def _failed(self, began: float, reason: str) -> None:
         self._refusal = Answer(Outcome.UNSENT, reason=reason)
@@ -135,25 +165,6 @@ class AccessTokens:
             self._log.error("fcm_account_refused", reason=reason, help="check its key and its role")
         self._refusal = Answer(Outcome.FAULT, reason=reason)
         self._backoff.hold(asyncio.get_running_loop().time() + MINUTE_US / SECOND_US)
-
-
-class _TokenEndpointDownError(Exception):
-    """The token endpoint answered a 408, 429 or 5xx."""
-
-
-class _TokenRequest(google_transport.Request):
-    """google-auth's HTTP with our timeout, and without its sleeping retries on a 408, 429 or 5xx."""
-
-    def __init__(self, session: requests.Session, timeout_s: float) -> None:
-        super().__init__(session)
-        self._timeout_s = timeout_s
-
-    def __call__(self, url: str, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = self._timeout_s
-        response = super().__call__(url, *args, **kwargs)  # type: ignore[no-untyped-call]
-        if response.status in {408, 429} or response.status >= 500:  # noqa: PLR2004
-            raise _TokenEndpointDownError(response.status)
-        return response
 
 
 def read_account(account: Mapping[str, Any]) -> google_accounts.Credentials:
@@ -182,8 +193,11 @@ def check_https(name: str, url: str) -> None:
         raise SettingsError(f"the FCM {name} {url!r} must be of the form https://host[:port]")
 
 
-def _oauth_error(error: google_errors.RefreshError) -> str:
-    """OAuth's own short word, never its description: that may quote what was sent."""
-    answer = error.args[1] if len(error.args) > 1 else None
-    word = answer.get("error") if isinstance(answer, Mapping) else None
-    return word[:80] if isinstance(word, str) else "refused"
+def _is_usable(token: str) -> bool:
+    """Whether a header can carry it: one with a line break in it would be two headers."""
+    return len(token) <= MAX_TOKEN_CHARACTERS and token.isascii() and token.isprintable() and " " not in token
+
+
+def _lifetime_s(value: object) -> float:
+    """For how many seconds a token lives, within reason."""
+    return float(min(max(value, 1), MAX_LIFETIME_S)) if type(value) is int else TOKEN_LIFETIME_S

@@ -29,7 +29,7 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the server answered; status 0 if it sent none that can be read."""
+    """What the server answered."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -37,6 +37,7 @@ class Response:
 
 
 STATUS_DIGITS: Final = 3
+STATUSES: Final = range(200, 600)
 
 Result: TypeAlias = Response | Answer
 # A set in order of arrival, of which any member leaves in constant time.
@@ -83,11 +84,13 @@ class Request:
             self.result.set_result(result)
 
     def respond(self) -> None:
-        """Resolve with what the server has answered."""
+        """Resolve with what the server has answered; UNKNOWN if that has no status."""
         status = self.response_headers.get(b":status", b"")
         # int() raises for thousands of digits; a status has three.
-        code = int(status) if len(status) == STATUS_DIGITS and status.isdigit() else 0
-        self.resolve(Response(code, self.response_headers, self.received))
+        if len(status) == STATUS_DIGITS and status.isdigit() and int(status) in STATUSES:
+            self.resolve(Response(int(status), self.response_headers, self.received))
+        else:
+            self.resolve(Answer(Outcome.UNKNOWN, reason="NoStatus"))
 
     def lose(self, reason: str) -> None:
         """Resolve without the end of a response: by its status if that came; else UNKNOWN if the whole request left,

@@ -1,0 +1,115 @@
+"""aiohttp's connections, with an eye on what comes over them: bytes that nobody asked for, and bytes without end.
+
+aiohttp hands out an idle connection without a look at it, and takes what lies there for the answer to the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import struct
+from functools import partial
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+
+MAX_ANSWERS: Final = 16  # to one request: hints, and then the answer
+MAX_ANSWER_BYTES: Final = 65_536  # of all these; of what is more nothing is read
+PART_BYTES: Final = 16_384  # parsed at a time: thousands of answers fit into what one read may bring
+AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent yet is thrown away
+
+
+class Handler(ResponseHandler):
+    """The client's end of one connection. What comes while nothing is asked ends it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._socket: Any = None
+        self._asked = self._used = False
+        self._answers = self._answer_bytes = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether it has carried a request."""
+        return self._used
+
+    def begin(self) -> bool:
+        """Begin a request; False where this connection must not be used."""
+        if not self.is_connected() or self.should_close or (self._used and self._has_bytes()):
+            return False
+        self._asked = self._used = True
+        self._answers = self._answer_bytes = 0
+        return True
+
+    def end(self) -> None:
+        """Take the request as over: what comes from now on belongs to none."""
+        self._asked = False
+
+    def cut(self) -> None:
+        """Cut the connection: what it still had to send is not to arrive any more."""
+        if self.transport is not None and self._socket is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the socket: a transport that is closed no longer tells it."""
+        super().connection_made(transport)
+        self._socket = transport.get_extra_info("socket")
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on an answer, within reason."""
+        if not data:  # aiohttp's own call, when it reads on
+            super().data_received(data)
+        for at in range(0, len(data), PART_BYTES):
+            part = data[at : at + PART_BYTES]
+            self._answer_bytes += len(part)
+            if self.transport is None:
+                return
+            if not self._asked or self._answers > MAX_ANSWERS or self._answer_bytes > MAX_ANSWER_BYTES:
+                self.transport.abort()  # whoever waits has its turn first, and takes what came of a body
+                return
+            super().data_received(part)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Count the answers."""
+        self._answers += 1
+        super().feed_data(data, size)
+
+    def _has_bytes(self) -> bool:
+        """Whether something came that the event loop has not seen yet."""
+        assert self._socket is not None
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+
+class Connector(aiohttp.TCPConnector):
+    """Hands out connections on which nothing lies, and cuts those whose request was given up."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = partial(Handler, loop=self._loop)  # type: ignore[assignment]
+
+    async def connect(self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109 - aiohttp's
+        """Return a connection that is quiet: an idle one, or else a new one."""
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            handler = connection.protocol
+            assert isinstance(handler, Handler)
+            if handler.begin():
+                return connection
+            connection.close()
+            if not handler.used:
+                raise aiohttp.ClientConnectorError(req.connection_key, OSError("it spoke before it was asked"))
+
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        assert isinstance(protocol, Handler)
+        protocol.end()
+        if should_close:
+            protocol.cut()
+        super()._release(key, protocol, should_close=should_close)

@@ -1,0 +1,401 @@
+"""FCM, its token endpoint and Web Push against servers that break HTTP/1.1: rows as in test_hostile_http2.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from servers import H1Peer, HostileServer, Request, head, serve_http1_well
+from suffering import Story, judge, suffer
+
+from notifier.notification import Device, Notification
+from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.providers.fcm.provider import FcmProvider
+from notifier.providers.http1 import Pool, tls_context
+from notifier.providers.webpush.provider import WebPushProvider
+from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.fcm import make_service_account
+from notifier.simulators.webpush_browser import subscription
+from notifier.subscription import read_subscription
+
+LONG_S, SHORT_S = 20.0, 1.0
+DELIVERED, UNKNOWN, UNSENT, FAULT = {"delivered"}, {"unknown"}, {"unsent"}, {"fault"}
+GONE = b'{"error": {"status": "NOT_FOUND", "details": [{"errorCode": "UNREGISTERED"}]}}'
+BOMB = zlib.compress(bytes(20_000_000), wbits=31)
+
+
+@dataclass(frozen=True)
+class Row:
+    """script: what is answered to a request. outcomes: all that a send may answer, by the platform.
+
+    waves: how many times all are sent while the server is hostile; between them connections are idle.
+    """
+
+    script: Callable[[H1Peer, Request], None]
+    outcomes: dict[str, set[str]]
+    timeout_s: float = LONG_S
+    flood: bool = False
+    waves: int = 1
+    name: str = field(default="")
+
+
+ROWS: list[Row] = []
+
+
+def row(
+    fcm: set[str] | None = None,
+    webpush: set[str] | None = None,
+    token: set[str] | None = None,
+    *,
+    timeout_s: float = LONG_S,
+    flood: bool = False,
+    waves: int = 1,
+) -> Callable[..., None]:
+    """Add a row for each of these, whose server does it."""
+    outcomes = {"fcm": fcm, "webpush": webpush, "token": token}
+
+    def add(script: Callable[[H1Peer, Request], None]) -> None:
+        given = {by: expected for by, expected in outcomes.items() if expected is not None}
+        ROWS.append(Row(script, given, timeout_s, flood, waves, script.__name__))
+
+    return add
+
+
+# Bytes that nobody asked for.
+
+
+@row(DELIVERED, DELIVERED, waves=2)
+def a_stale_404_on_an_idle_connection(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request))
+    time.sleep(0.05)
+    peer.send(head(b"404 Not Found", b"Content-Length: %d" % len(GONE)) + GONE)
+
+
+@row(DELIVERED, DELIVERED, waves=2)
+def a_stale_200_on_an_idle_connection(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request))
+    time.sleep(0.05)
+    peer.send(peer.good(Request(request.path, "nobody")))
+
+
+@row(DELIVERED, DELIVERED, waves=2)
+def half_an_answer_on_an_idle_connection(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request))
+    time.sleep(0.05)
+    peer.send(b"HTTP/1.1 410 Gone\r\nContent-")
+
+
+@row(DELIVERED, DELIVERED, DELIVERED, waves=2)
+def two_answers_at_once(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request) + head(b"404 Not Found", b"Content-Length: %d" % len(GONE)) + GONE)
+
+
+@row(DELIVERED, DELIVERED, flood=True)
+def answers_without_end(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request))
+    peer.flood(head(b"200 OK", b"Content-Length: 0"))
+
+
+# Wrong heads.
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT)
+def a_status_of_5000_digits(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"9" * 5000 + b" What", b"Content-Length: 0"))
+
+
+@row(UNKNOWN, UNKNOWN)
+def a_status_of_letters(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"abc What", b"Content-Length: 0"))
+
+
+@row(UNKNOWN)
+def no_http_at_all(peer: H1Peer, _: Request) -> None:
+    peer.send(b"\x00\xff" * 1000)
+
+
+@row(UNKNOWN)
+def a_field_of_100_kilobytes(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"200 OK", b"X: " + b"y" * 100_000, b"Content-Length: 0"))
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT, flood=True)
+def fields_without_end(peer: H1Peer, _: Request) -> None:
+    peer.send(b"HTTP/1.1 200 OK\r\n")
+    peer.flood(b"X-Another: one\r\n")
+
+
+@row(UNKNOWN)
+def two_lengths(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"200 OK", b"Content-Length: 1", b"Content-Length: 2") + b"xy")
+
+
+@row(UNKNOWN)
+def a_length_of_5000_digits(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"200 OK", b"Content-Length: " + b"9" * 5000))
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT, flood=True)
+def hints_without_end(peer: H1Peer, _: Request) -> None:
+    peer.flood(head(b"103 Early Hints"))
+
+
+@row(UNKNOWN, timeout_s=SHORT_S)
+def an_upgrade(peer: H1Peer, _: Request) -> None:
+    peer.send(head(b"101 Switching Protocols", b"Connection: upgrade", b"Upgrade: something") + b"x" * 1000)
+
+
+@row(FAULT, {"rejected"}, FAULT)
+def a_redirect_to_itself(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.answer(request, 307, b"", b"Location: " + request.path.encode()))
+
+
+# Wrong bodies.
+
+
+@row(UNKNOWN, DELIVERED, UNSENT, flood=True)
+def a_body_without_end(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Content-Type: text/html"))
+    peer.flood(b"x" * 1000)
+
+
+@row(UNKNOWN, DELIVERED, UNSENT, flood=True)
+def chunks_without_end(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
+    peer.flood(b"64\r\n" + b"x" * 100 + b"\r\n")
+
+
+@row(UNKNOWN, DELIVERED | UNKNOWN, UNSENT)
+def chunks_of_no_size(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked") + b"-5\r\nxxxxx\r\nffffffffffffffffff\r\nx")
+
+
+@row(UNKNOWN, DELIVERED, UNSENT)
+def a_small_file_that_unpacks_to_a_large_one(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.answer(request, 200, BOMB, b"Content-Encoding: gzip"))
+
+
+@row(UNKNOWN, DELIVERED, UNSENT, timeout_s=SHORT_S)
+def a_body_byte_by_byte(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Content-Length: 1000"))
+    while not peer.server.healed.is_set():
+        peer.send(b"x")
+        time.sleep(0.1)
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT, timeout_s=SHORT_S)
+def a_head_byte_by_byte(peer: H1Peer, _: Request) -> None:
+    while not peer.server.healed.is_set():
+        peer.send(b"H")
+        time.sleep(0.1)
+
+
+@row(UNKNOWN, DELIVERED, UNSENT)
+def a_body_that_is_cut(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Content-Length: 1000") + b"{")
+    peer.reset()
+
+
+@row({"fault"}, {"dead_token"})
+def a_404_whose_body_is_cut(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(404)
+    peer.send(head(b"404 Not Found", b"Content-Length: 1000") + b"{")
+    peer.reset()
+
+
+# No answers.
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT, timeout_s=SHORT_S)
+def silence(peer: H1Peer, _: Request) -> None:
+    peer.server.healed.wait(20)
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT)
+def a_crash(peer: H1Peer, _: Request) -> None:
+    peer.reset()
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT)
+def the_end(peer: H1Peer, _: Request) -> None:
+    peer.sock.unwrap()
+    peer.sock.close()
+
+
+# What a token endpoint alone can do.
+
+
+def fetched(text: str) -> Callable[[H1Peer, Request], None]:
+    def script(peer: H1Peer, request: Request) -> None:
+        peer.send(peer.answer(request, 200, text.encode()))
+
+    return script
+
+
+TOKENS = {
+    "a line break in a token": ('{"access_token": "a\\r\\nX-Evil: 1", "expires_in": 3600}', FAULT),
+    "a blank in a token": ('{"access_token": "a b", "expires_in": 3600}', FAULT),
+    "a token of other letters": ('{"access_token": "ключ", "expires_in": 3600}', FAULT),
+    "a token of 10,000 letters": (json.dumps({"access_token": "x" * 10_000}), FAULT),
+    "a token that is a number": ('{"access_token": 7, "expires_in": 3600}', UNSENT),
+    "an empty token": ('{"access_token": "", "expires_in": 3600}', UNSENT),
+    "a token for ever": ('{"access_token": "a", "expires_in": 1e999}', DELIVERED),
+    "a token for a moment": ('{"access_token": "a", "expires_in": -5}', DELIVERED),
+    "a list of tokens": ('["access_token"]', UNSENT),
+    "brackets without end": ("[" * 10_000, UNSENT),
+}
+ROWS += [Row(fetched(text), {"token": outcome}, name=name) for name, (text, outcome) in TOKENS.items()]
+CASES = [(what, by) for what in ROWS for by in what.outcomes]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    path = make_service_account(tmp_path_factory.mktemp("account"), "https://127.0.0.1:1/token", "p")
+    return json.loads(path.read_text())
+
+
+class Stage:
+    """A provider at a hostile server, and what is sent by it."""
+
+    def __init__(self, by: str, server: HostileServer, certificates: Certificates, account: Any, timeout_s: float):
+        self.by, self.server = by, server
+        options: dict[str, Any] = {"ca_file": certificates.ca_file, "timeout_us": round(timeout_s * 1e6)}
+        if by == "webpush":
+            self.devices = [Device("webpush", subscription(server.url, f"browser-{n}")) for n in range(100)]
+            key = ec.generate_private_key(ec.SECP256R1())
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+            hosts = [f"127.0.0.1:{server.port}"]
+            self.provider: Provider = WebPushProvider(key=pem, subject="mailto:a@example.com", hosts=hosts, **options)
+        else:
+            self.devices = [Device("fcm", f"device-{n}") for n in range(100)]
+            told = {**account, "token_uri": f"{server.url}/token"}
+            self.provider = FcmProvider(service_account=told, endpoint=server.url, **options)
+
+    def name(self, n: int) -> str:
+        token = self.devices[n].token
+        return read_subscription(token).endpoint.removeprefix(self.server.url) if self.by == "webpush" else token
+
+    def dispatch(self, n: int) -> Dispatch:
+        notification = Notification(user="u", devices=[self.devices[n]], title="Hello")
+        send_by = asyncio.get_running_loop().time() + 30
+        return Dispatch(f"job-{n}", self.devices[n], notification, None, send_by)
+
+    def healed(self) -> None:
+        """A refused account is asked for again after a minute; nobody waits for it here."""
+        if isinstance(self.provider, FcmProvider):
+            self.provider._tokens._backoff.hold(0.0)
+
+
+def play(what: Row, by: str, certificates: Certificates, account: Any) -> Story:
+    def script(peer: H1Peer) -> None:
+        for request in peer.requests():
+            if (request.path == "/token") == (by == "token"):
+                what.script(peer, request)
+            else:
+                peer.send(peer.good(request))
+
+    async def run() -> Story:
+        with HostileServer(certificates, script, serve_http1_well, H1Peer) as server:
+            stage = Stage(by, server, certificates, account, what.timeout_s)
+            story = await suffer(
+                server, stage.provider, stage.dispatch, flooded=what.flood, waves=what.waves, healed=stage.healed
+            )
+            judge(story, server, stage.name)
+            assert server.hung_up.is_set() == what.flood
+            return story
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm(certificates: Certificates, account: Any) -> None:
+    """What is imported and cached at a first send is none of a row's memory."""
+    for by in ("fcm", "webpush"):
+        play(Row(lambda peer, request: peer.send(peer.good(request)), {}), by, certificates, account)
+
+
+@pytest.mark.parametrize(("what", "by"), CASES, ids=[f"{by}-{what.name}" for what, by in CASES])
+def test_a_hostile_server_stops_nobody(what: Row, by: str, certificates: Certificates, account: Any) -> None:
+    """Each send has one answer that is true, nothing is lost, and soon after the server heals all goes again."""
+    before = threading.active_count()
+    story = play(what, by, certificates, account)
+    assert story.outcomes <= what.outcomes[by] | (UNKNOWN | UNSENT if what.timeout_s == SHORT_S else set())
+    assert threading.active_count() <= before, "no thread outlives its provider"
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b"])
+def test_a_request_that_http_cannot_carry_is_a_fault(value: str, certificates: Certificates) -> None:
+    """A line break in a header is nobody's message: nothing left, no attempt is spent, and it is said once."""
+
+    async def run() -> list[Any]:
+        with HostileServer(certificates, serve_http1_well, serve_http1_well, H1Peer) as server:
+            pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=LONG_S, max_connections=2)
+            until = asyncio.get_running_loop().time() + 30
+            answers = [
+                await pool.post(f"{server.url}/x", b"", {"Authorization": value}, origin=server.url, send_by=until)
+                for _ in range(3)
+            ]
+            await pool.close()
+            assert not server.arrived
+            return answers
+
+    assert {(a.outcome, a.reason) for a in asyncio.run(run())} == {(Outcome.FAULT, "UnusableRequest")}
+
+
+def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:
+    """What a request that was given up still had to send does not arrive: its connection is reset, not closed."""
+    ends: list[str] = []
+    ended = threading.Event()
+
+    def script(peer: H1Peer) -> None:
+        next(peer.requests())
+        try:
+            ends.append(repr(socket.socket.recv(peer.sock, 1)))  # below TLS, which takes a reset for an end
+        except OSError as error:
+            ends.append(type(error).__name__)
+        ended.set()
+
+    async def run() -> None:
+        with HostileServer(certificates, script, serve_http1_well, H1Peer) as server:
+            pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=SHORT_S, max_connections=2)
+            until = asyncio.get_running_loop().time() + 30
+            answer = await pool.post(f"{server.url}/x", b"", {}, origin=server.url, send_by=until)
+            assert isinstance(answer, Answer)
+            assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "Timeout")
+            await asyncio.to_thread(ended.wait, 20)
+            await pool.close()
+
+    asyncio.run(run())
+    assert ends == ["ConnectionResetError"]
+
+
+def test_nothing_reads_aiohttp_from_elsewhere() -> None:
+    """What is used of aiohttp's inside is named in one module, and is still there."""
+    import aiohttp  # noqa: PLC0415
+    from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415
+
+    source = Path("notifier/providers/http1_connections.py").read_text(encoding="utf-8")
+    assert {"_factory", "_release"} <= set(source.replace("(", " ").replace(".", " ").split())
+    assert hasattr(aiohttp.BaseConnector, "_release")
+    assert hasattr(ResponseHandler, "should_close")

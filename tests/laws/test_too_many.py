@@ -70,12 +70,12 @@ def test_a_full_project_is_held(tmp_path: Path) -> None:
         eventually(lambda: up.redis.zcard("notifier:leases") == 1, "it to be under way")
         devices = [up.simulators.answer(fcm(f"p{n}"), OF_PROJECT) for n in range(20)]
         ids = up.send([note(f"p{n}", f"full-p{n}-0", device) for n, device in enumerate(devices)])
-        eventually(up.producer.routes, "the route to be held")
+        eventually(up.held, "the route to be held")
         eventually(lambda: up.redis.zcard("notifier:parked:fcm") == 20, "them to be parked")
         ends(up.producer, under_way, "delivered")
         (other,) = up.send([note("other", "other")])
         ends(up.producer, other, "delivered")
-        (route,) = up.producer.routes()
+        (route,) = up.held()
         assert (route.route, route.state, "429" in route.reason) == ("fcm", "full", True)
         assert route.next_at.timestamp() - time.time() > 90
         up.nothing_spent(ids)
@@ -83,7 +83,7 @@ def test_a_full_project_is_held(tmp_path: Path) -> None:
         assert asked <= 20, "each once at most, and none of them again"
 
         up.work("two").ready(up.redis)  # a worker that begins has mended nothing
-        (route,) = up.producer.routes()
+        (route,) = up.held()
         assert route.next_at.timestamp() - time.time() > 85
 
         def probe() -> None:
@@ -93,13 +93,13 @@ def test_a_full_project_is_held(tmp_path: Path) -> None:
 
         probe()
         eventually(lambda: len([a for a in up.simulators.all() if a.status == 429]) == asked + 1, "the probe")
-        eventually(lambda: up.producer.routes()[0].next_at.timestamp() - time.time() > 90, "it to be held again")
+        eventually(lambda: up.held()[0].next_at.timestamp() - time.time() > 90, "it to be held again")
         up.nothing_spent([i for i in ids if up.redis.zscore("notifier:leases", i) is None])
         for device in devices:
             up.simulators.answer(device, OK)
         probe()
         for job_id in ids:
             ends(up.producer, job_id, "delivered")
-        assert up.producer.routes() == []
+        assert up.held() == []
         assert len(events([running], "circuit_opened")) == 1
         assert int(up.redis.hget("notifier:stats", "retried") or 0) == 0

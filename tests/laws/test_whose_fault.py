@@ -46,7 +46,7 @@ def sends_to(up: Service, device: Device) -> int:
 
 def no_circuit(up: Service, workers: list[Any]) -> None:
     """No circuit is open, and none ever was."""
-    assert up.producer.routes() == []
+    assert up.held() == []
     assert events(workers, "circuit_opened") == []
 
 
@@ -161,12 +161,12 @@ def test_a_fault_that_no_list_has_is_proved_by_another_message(tmp_path: Path) -
         running = up.work("one")
         device = up.simulators.answer(apns("odd"), Reply(404, "BadPath"))
         (bad_id,) = up.send([note("odd", "odd", device)])
-        eventually(up.producer.routes, "its fault to open the circuit: nothing says that the route works")
+        eventually(up.held, "its fault to open the circuit: nothing says that the route works")
         for n in range(5):
             (good_id,) = up.send([good("topic", n)])
             ends(up.producer, good_id, "delivered")
         end_all(up, [bad_id], "rejected")
-        assert up.producer.routes() == []
+        assert up.held() == []
         assert sends_to(up, device) <= ATTEMPTS + 1
         assert len(events([running], "circuit_opened")) == 1
 
@@ -189,7 +189,7 @@ def test_a_wrong_key_is_no_messages_fault(tmp_path: Path, *, with_good_traffic_b
         before = up.delivered()
         with worker(config, name="wrong") as misled:
             misled.ready(up.redis)
-            (route,) = eventually(up.producer.routes, "the circuit to open")
+            (route,) = eventually(up.held, "the circuit to open")
             eventually(lambda: up.redis.zcard("notifier:parked:apns") == 20, "the users to be parked")
             eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
             assert (route.kind, "InvalidProviderToken" in route.reason) == ("fault", True)
@@ -209,7 +209,7 @@ def test_a_key_that_is_revoked_in_the_middle_spends_no_attempt(tmp_path: Path) -
         for device in devices:
             up.simulators.answer(device, Reply(403, "InvalidProviderToken"))
         ids = up.send([note(f"r{n}", "after", device) for n, device in enumerate(devices)])
-        eventually(up.producer.routes, "the circuit to open")
+        eventually(up.held, "the circuit to open")
         eventually(lambda: up.redis.zcard("notifier:parked:apns") == 40, "all to be parked")
         eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
         up.nothing_spent(ids)
@@ -229,7 +229,7 @@ def test_a_probe_that_fails_by_its_own_fault_is_followed_at_once(tmp_path: Path)
         running = up.work("one")
         with slammed_door(up.simulators):
             up.send([note("first", "first")])
-            eventually(up.producer.routes, "the circuit to open")
+            eventually(up.held, "the circuit to open")
             for n in range(10):
                 kwargs = {"user": f"big{n}", "title": "x" * 5000}  # more than Apple takes: not a byte goes there
                 kwargs |= {"devices": [{"platform": "apns", "token": apns("big").token}]}
@@ -237,8 +237,8 @@ def test_a_probe_that_fails_by_its_own_fault_is_followed_at_once(tmp_path: Path)
             eventually(lambda: up.redis.zcard("notifier:parked:apns") >= 10, "them to be parked")
             (last_id,) = up.send([note("last", "last")])
             eventually(lambda: int(up.redis.hget("notifier:stats", "rejected") or 0) == 10, "them to have been probes")
-            assert [route.state for route in up.producer.routes()] == ["open"], "none of them reached Apple"
+            assert [route.state for route in up.held()] == ["open"], "none of them reached Apple"
             assert events([running], "circuit_closed") == []
         ends(up.producer, last_id, "delivered")
         assert len(events([running], "circuit_opened")) == 1
-        assert up.producer.routes() == []
+        assert up.held() == []

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 
-MESSAGES: Final = 20
+MESSAGES: Final = 8
 PAUSE_S: Final = 0.3
 RECOVERY_S: Final = 5.0
 SLOW_MACHINE: Final = 3.0  # times, where seconds are counted: the tests share the machine

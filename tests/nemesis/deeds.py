@@ -115,16 +115,17 @@ class Deeds:
     def suspend(self) -> Begun | None:
         """`rq suspend`, and `rq resume`."""
         seconds = self._chance.uniform(0.5, 4)
-        if "rq" in self._struck or not self._ask(suspend):
+        if {"rq", "redis"} & self._struck or not self._ask(suspend):
             return None
         self._struck.add("rq")
         trouble = self._history.begin("suspended", "rq", "rq suspend")
 
-        def go_on() -> None:
-            while not self._ask(resume):
-                pass
+        def go_on() -> Begun | None:
+            if "redis" in self._struck or not self._ask(resume):
+                return Begun(POLL_S, go_on)
             self._struck.discard("rq")
             self._history.end(trouble, "rq resume")
+            return None
 
         return Begun(seconds, go_on)
 

@@ -287,6 +287,13 @@ MUTANTS = (
     ),
     Mutant("a day has one more", "_zones", "window[1] - line.cost + 1)", "window[1] - line.cost + 2)", CLOCK),
     Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
+    Mutant(
+        "two workers send one line",
+        "_flight",
+        "if flight[1] ~= worker then return 0, true end",
+        "",
+        "property/test_story.py",
+    ),
 )
 
 

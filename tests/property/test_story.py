@@ -1,0 +1,354 @@
+"""Whatever a user does, in whatever order, at whatever moment: the laws hold after every step.
+
+The rules of this machine are what people and workers do: our calls, RQ's own cancel and delete, workers that serve some
+lanes and stop between any two calls, leases that end, permits that are refunded. Not yet among them: plain producers,
+requeue, ttl, ids that are used again, rates that change within a story, shards. It does not say what a script must
+answer. It holds the laws against what stands in Redis and what a provider received. `STORY_EXAMPLES` sets how many
+stories are tried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+from rq.job import Job as RqJob
+from rq.serializers import JSONSerializer
+from world import KEEP, LANES, LEASE, START, S
+
+from notifier.limiter import Permit, RedisLimiter, lines
+from notifier.limiter.lines import Job, Leased, Named, Settlement, State
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policies import Policies, Rules
+from notifier.policy import Category, Policy, Window
+
+if TYPE_CHECKING:
+    from notifier.embedded import EmbeddedRedis
+
+M = 60 * S
+USERS = ("ann", "bob")
+LANE_OF = {"chat": "urgent", "news": "bulk"}
+DRAIN = 400
+
+
+def rates(limit: int, gap_us: int) -> Policies:
+    """Rules whose windows are of one length, so that no change asks for what was forgotten."""
+    categories = {
+        "chat": Category("chat", "urgent", Policy((Window(2 * limit, 2 * M),))),
+        "news": Category("news", "bulk", Policy((Window(limit, 2 * M),))),
+        "default": Category("default"),
+    }
+    return Policies(Policy((Window(2 * limit, 2 * M),), gap_us), categories=categories)
+
+
+RATES = (rates(3, M // 10), rates(1, M), rates(2, 0))
+
+
+@dataclass
+class Worker:
+    """One worker, between any two of its calls."""
+
+    name: str
+    lanes: tuple[str, ...]
+    named: list[Named] = field(default_factory=list)
+    leased: list[tuple[Leased, int]] = field(default_factory=list)
+
+
+@dataclass
+class Accepted:
+    """A notification as its producer knows it. at_once: no one has touched it since, so that its order is certain."""
+
+    number: int
+    user: str
+    category: str
+    at_once: bool
+    gone: bool = False  # deleted through RQ
+
+
+class Story(RuleBasedStateMachine):
+    """Users, producers, workers and an administrator."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis: Redis = Redis.from_url(self.url)
+        self.redis.flushdb()
+        self.now, self.accepted = START, dict[str, Accepted]()
+        self.permits: list[Permit] = []
+        self.received: dict[str, list[tuple[int, str, int]]] = {}
+        self.rates = 0
+
+    def teardown(self) -> None:
+        """In the end all workers are well, and everything comes to its end."""
+        try:
+            self._drain()
+        finally:
+            self.redis.close()
+
+    @initialize(split=st.booleans(), rates=st.integers(0, len(RATES) - 1))
+    def start(self, split: bool, rates: int) -> None:
+        """Two workers serve all lanes, or share them."""
+        self.rates = rates
+        of = (LANES[:1], LANES[1:]) if split else (LANES, LANES)
+        self.workers = [Worker(name, tuple(lanes)) for name, lanes in zip("vw", of, strict=True)]
+
+    @rule(
+        user=st.sampled_from(USERS),
+        category=st.sampled_from(sorted(LANE_OF)),
+        copies=st.integers(1, 3),
+        send_in_us=st.sampled_from([0, 0, 0, 5 * S, M]),
+        expires_in_us=st.sampled_from([None, None, S, 3 * M]),
+        high=st.booleans(),
+    )
+    def send(  # noqa: PLR0917 - all that one send says
+        self, user: str, category: str, copies: int, send_in_us: int, expires_in_us: int | None, high: bool
+    ) -> None:
+        """Our producer accepts some."""
+        meta = json.dumps({"user": user, "category": category, **({"priority": "high"} if high else {})}).encode()
+        at = self.now + send_in_us if send_in_us else None
+        jobs = []
+        for _ in range(copies):
+            job = Job(f"job{len(self.accepted):03}", LANE_OF[category], b"data", meta, expires_in_us, at)
+            self.accepted[job.id] = Accepted(len(self.accepted), user, category, not (send_in_us or high))
+            jobs.append(job)
+        call = lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        assert run(self.redis, call) == [job.id for job in jobs]
+
+    @rule(us=st.sampled_from([1, S, M // 10, LEASE - 1, LEASE, M, 2 * M]))
+    def time_passes(self, us: int) -> None:
+        """Redis's clock goes on."""
+        self.now += us
+
+    @rule(which=st.integers(0, 1), most=st.sampled_from([1, 3, 50]))
+    def pull(self, which: int, most: int) -> None:
+        """A worker is told whom to look at. What it was told before and did nothing about is as if it had stalled."""
+        worker = self.workers[which]
+        worker.named = self._pull(worker, most)
+
+    @rule(which=st.integers(0, 1), room=st.sampled_from([1, 2, 50]))
+    def admit(self, which: int, room: int) -> None:
+        """It takes what may go, maybe long after it was told, and by the rules of now."""
+        worker = self.workers[which]
+        named, worker.named = worker.named, []
+        self._admit(worker, named, room)
+
+    @precondition(lambda self: any(worker.leased for worker in self.workers))
+    @rule(nth=st.integers(0, 20), outcome=st.sampled_from(["delivered", "delivered", "failed", "later", "line"]))
+    def settle(self, nth: int, outcome: State) -> None:
+        """An answer comes, or the worker finds that it has taken too long: it sends nothing then, and tells so."""
+        held = [(worker, entry) for worker in self.workers for entry in worker.leased]
+        worker, entry = held[nth % len(held)]
+        worker.leased.remove(entry)
+        self._settle(worker, *entry, outcome)
+
+    @rule(which=st.integers(0, 1))
+    def die(self, which: int) -> None:
+        """A worker dies with all that it holds; what it had sent has arrived. Another begins in its place."""
+        worker = self.workers[which]
+        for leased, until_us in worker.leased:
+            self._receive(leased, until_us)
+        worker.leased, worker.named = [], []
+
+    @precondition(lambda self: self.accepted)
+    @rule(nth=st.integers(0, 60))
+    def cancel(self, nth: int) -> None:
+        """By our own call."""
+        run(self.redis, lines.cancel(self._id(nth), keep_failed_us=KEEP, clock=str(self.now)))
+
+    @precondition(lambda self: self.accepted)
+    @rule(nth=st.integers(0, 60), verb=st.sampled_from(["cancel", "delete"]))
+    def rq(self, nth: int, verb: str) -> None:
+        """By RQ's own call, which knows nothing of ours: wherever the job stands, it is to hold up nothing else."""
+        job_id = self._id(nth)
+        if self.redis.hget(f"rq:job:{job_id}", "status") not in {b"queued", b"scheduled"}:
+            return
+        getattr(RqJob.fetch(job_id, connection=self.redis, serializer=JSONSerializer), verb)()
+        self.accepted[job_id].gone = True
+
+    @rule(user=st.sampled_from(USERS), category=st.sampled_from(sorted(LANE_OF)))
+    def acquire(self, user: str, category: str) -> None:
+        """Something else is sent to the user, by the limiter alone."""
+        answer = self._limiter().acquire(user, self._rules(user, category))
+        if isinstance(answer, Permit):
+            self.permits.append(answer)
+            self.received.setdefault(user, []).append((self.now, category, self.rates))
+
+    @precondition(lambda self: self.permits)
+    @rule()
+    def refund(self) -> None:
+        """It was not sent after all."""
+        permit = self.permits.pop()
+        self._limiter().refund(permit)
+        entry = next(e for e in self.received[permit.user] if e[:2] == (permit.at_us, permit.category))
+        self.received[permit.user].remove(entry)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        """Law 2: each has ended, or stands where a worker will find it."""
+        places = self._places()
+        for job_id, accepted in self.accepted.items():
+            if not accepted.gone:
+                assert places.count(job_id) == 1, (job_id, self.redis.hgetall(f"rq:job:{job_id}"))
+
+    @invariant()
+    def whatever_waits_is_looked_at(self) -> None:
+        """Law 3: each line has a gate in its lane, no later than a lease after everything lets its head go."""
+        for user in USERS:
+            fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
+            for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
+                if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
+                    gate = self.redis.zscore(f"notifier:gates:{lane}", user)
+                    assert gate is not None
+                    assert gate <= self.now + max(LEASE, 2 * M) + LEASE
+
+    @invariant()
+    def one_worker_sends_a_line(self) -> None:
+        """Law 4: two workers with heads of one line would race each other to the provider."""
+        holders: dict[tuple[str, str], set[str]] = {}
+        for worker in self.workers:
+            for leased, until_us in worker.leased:
+                permit = self.redis.hget(f"rq:job:{leased.job_id}", "push_permit")
+                if until_us > self.now and permit == leased.permit.encode():
+                    holders.setdefault((leased.user, leased.category), set()).add(worker.name)
+        assert all(len(names) == 1 for names in holders.values()), holders
+
+    def _id(self, nth: int) -> str:
+        return list(self.accepted)[nth % len(self.accepted)]
+
+    def _limiter(self) -> RedisLimiter:
+        return RedisLimiter(self.redis, clock=str(self.now))
+
+    def _rules(self, user: str, category: str) -> Rules:
+        policies = RATES[self.rates]
+        return Rules(policies.for_user(user), policies.category(category))
+
+    def _pull(self, worker: Worker, most: int) -> list[Named]:
+        call = lines.pull(
+            most=most, lease_us=LEASE, on_watch=False, lanes=worker.lanes, worker=worker.name, clock=str(self.now)
+        )
+        return run(self.redis, call).users
+
+    def _admit(self, worker: Worker, named: list[Named], room: int) -> int:
+        waiting = self._waiting()
+        call = lines.admit(
+            named,
+            RuleTable(RATES[self.rates]),
+            most=room,
+            lease_us=LEASE,
+            worker=worker.name,
+            lanes=worker.lanes,
+            clock=str(self.now),
+        )
+        taken = run(self.redis, call).leased if named else []
+        for leased in taken:
+            mine, line = self.accepted[leased.job_id], waiting[leased.user, leased.category]
+            line.remove(leased.job_id)
+            if mine.at_once:
+                before = [self.accepted[other] for other in line]
+                assert not [other for other in before if other.at_once and other.number < mine.number]
+            mine.at_once = False  # it may come back, and stand before or behind others
+            worker.leased.append((leased, self.now + LEASE))
+        return len(taken)
+
+    def _settle(self, worker: Worker, leased: Leased, until_us: int, outcome: State) -> None:
+        if leased.left_us is not None and leased.left_us <= 0:
+            state, word, reached = "failed", "expired", False
+        else:
+            state, reached = outcome, outcome == "delivered" and self.now < until_us
+            state = "line" if outcome == "delivered" and not reached else outcome
+            word = {"delivered": "delivered", "failed": "failed", "later": "retried"}.get(state, "")
+        if reached:
+            self._receive(leased, self.now)
+        done = Settlement(
+            leased.job_id,
+            leased.permit,
+            leased.user,
+            leased.category,
+            reached,
+            state,
+            word,
+            5 * S if state == "later" else "",
+        )
+        call = lines.settle(
+            [done],
+            RuleTable(RATES[self.rates]),
+            worker=worker.name,
+            keep_failed_us=KEEP,
+            keep_delivered_us=KEEP,
+            keep_feedback_us=KEEP,
+            clock=str(self.now),
+        )
+        run(self.redis, call)
+
+    def _receive(self, leased: Leased, until_us: int) -> None:
+        if leased.left_us is None or leased.left_us > 0:
+            at = min(self.now, until_us)
+            self.received.setdefault(leased.user, []).append((at, leased.category, self.rates))
+
+    def _waiting(self) -> dict[tuple[str, str], list[str]]:
+        return {
+            (user, category): [i.decode() for i in self.redis.zrange(f"notifier:line:{{{user}}}:{category}", 0, -1)]
+            for user in USERS
+            for category in LANE_OF
+        }
+
+    def _places(self) -> list[str]:
+        found: list[Any] = []
+        for lane in LANES:
+            cancelled = set(self.redis.zrange(f"rq:canceled:{lane}", 0, -1))
+            found += [i for i in self.redis.lrange(f"rq:queue:{lane}", 0, -1) if i not in cancelled]
+            found += [*cancelled, *self.redis.zrange(f"rq:failed:{lane}", 0, -1)]
+        for key in ("later", "leases", "delivered"):
+            found += self.redis.zrange(f"notifier:{key}", 0, -1)
+        return [i.decode() for i in found] + [job_id for line in self._waiting().values() for job_id in line]
+
+    def _drain(self) -> None:
+        worker = Worker("last", LANES)
+        for _ in range(DRAIN):
+            taken = self._admit(worker, self._pull(worker, 50), 50)
+            for entry in worker.leased:
+                self._settle(worker, *entry, "delivered")
+            worker.leased = []
+            if not taken:
+                call = lines.pull(
+                    most=50, lease_us=LEASE, on_watch=False, lanes=LANES, worker="last", clock=str(self.now)
+                )
+                pulled = run(self.redis, call)
+                assert not pulled.users
+                if pulled.next_us is None:
+                    break
+                self.now = max(self.now + 1, pulled.next_us)
+        self.nothing_is_lost()
+        waits = {i for line in self._waiting().values() for i in line}
+        assert not waits
+        for user, receipts in self.received.items():
+            policy = RATES[self.rates].for_user(user)
+            times = sorted(at for at, _, _ in receipts)
+            assert all(b - a >= policy.gap_us for a, b in pairwise(times)), times
+            window = policy.windows[0]
+            assert all(sum(end - window.interval_us < at <= end for at in times) <= window.limit for end in times), (
+                times
+            )
+
+
+def test_whatever_a_user_does_the_laws_hold(redis_server: EmbeddedRedis) -> None:
+    """Laws 1 to 5 over stories of calls that come in any order; what fails is printed as the shortest story."""
+    Story.url = redis_server.url
+    stories = int(os.environ.get("STORY_EXAMPLES", "40"))
+    run_state_machine_as_test(Story, settings=settings(max_examples=stories, stateful_step_count=40))

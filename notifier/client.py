@@ -173,9 +173,14 @@ class Notifier:
     def cancel(self, job_id: str) -> lines.Cancelled:
         """Cancel a notification that no worker has taken yet.
 
-        Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'.
+        Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of its devices has
+        taken it and others are to be tried again, they are not: it is delivered, and this returns 'ended'.
         """
-        return self._run(lines.cancel(job_id, keep_failed_us=self._settings.keep_failed_us))
+        return self._run(self._cancelling(job_id))
+
+    def _cancelling(self, job_id: str) -> Call[lines.Cancelled]:
+        kept = self._settings
+        return lines.cancel(job_id, keep_failed_us=kept.keep_failed_us, keep_delivered_us=kept.keep_delivered_us)
 
     def feedback(
         self,
@@ -212,11 +217,11 @@ class Notifier:
             raise unusable(error) from error
 
     def _status(self, job_id: str) -> Status | None:
-        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by", "push_reason")
+        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit")
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(f"rq:job:{job_id}", fields)
             pipe.zscore("notifier:delivered", job_id)
-            (status, origin, outcome, attempts, by, why), delivered_us = pipe.execute()
+            (status, origin, outcome, attempts, by, why, permit), delivered_us = pipe.execute()
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
         spent = int(attempts or 0)
@@ -233,6 +238,8 @@ class Notifier:
             return Status(job_id, "dropped", reason=why.decode(), attempts=spent)
         # None: RQ has more states, but only for jobs of other functions.
         state = OF_RQ.get(word)
+        if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
+            state = "sending"
         return None if state is None else Status(job_id, state, attempts=spent)
 
     def _reason(self, job_id: str) -> str | None:
@@ -255,14 +262,15 @@ class Notifier:
         if notification.priority is None and category.priority == "high":
             notification = replace(notification, priority="high")
         check_payload(notification)
-        expires_in_us = notification.expires_in_us
+        own = notification.expires_in_us
+        expires_in_us = category.expires_us if own is None else own
         dedupe, most = notification.dedupe_key, self._most.of(notification.user)
         return lines.Job(
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
-            meta=encode_meta(notification),
-            expires_in_us=category.expires_us if expires_in_us is None else expires_in_us,
+            meta=encode_meta(notification, expires_in_us),
+            expires_in_us=expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),
             # With its length, so that no user's name and key together read like another's.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import pickletools
 import zlib
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from typing import Any, Final, NoReturn
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification import Notification, at_service
 from notifier.providers.apns.options import push_type
+from notifier.text import readable
 
 FUNCTION: Final = "notifier.deliver"
 
@@ -20,6 +23,8 @@ TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
+MAX_BRACKETS: Final = 500
+MAX_DATA_BYTES: Final = 16_000_000  # of one call: a thousandth of that, packed, would fill a worker's memory
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
@@ -44,9 +49,14 @@ def encode_data(notification: Notification) -> bytes:
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 
 
-def encode_meta(notification: Notification) -> bytes:
-    """The job's `meta` field: plain JSON, because the scripts read it inside Redis."""
-    meta = {"user": notification.user, "category": notification.category}
+def encode_meta(notification: Notification, expires_in_us: int | None = None) -> bytes:
+    """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
+
+    expires_in_us: when it expires, in µs; once it has failed and is requeued, the time begins anew.
+    """
+    meta: dict[str, Any] = {"user": notification.user, "category": notification.category}
+    if expires_in_us is not None:
+        meta["expires_in"] = expires_in_us / 1_000_000
     if notification.priority == "high":
         meta["priority"] = "high"
     if notification.zone is not None:
@@ -81,10 +91,13 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
 
     Raises InvalidNotificationError where the bytes are not what RQ's JSON serializer writes.
     """
+    unpack = zlib.decompressobj()
     try:
-        raw = zlib.decompress(data)
+        raw = unpack.decompress(data, MAX_DATA_BYTES)
     except zlib.error:
         raw = data
+    if unpack.unconsumed_tail:
+        raise InvalidNotificationError("job", f"its data is more than {MAX_DATA_BYTES // 1_000_000} MB long")
     try:
         function, _instance, args, kwargs = json.loads(raw)
     except (ValueError, TypeError, RecursionError):
@@ -98,6 +111,40 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     return function, kwargs
 
 
+def read_meta(meta: bytes) -> dict[str, Any]:
+    """What a job's meta says, {} if it is no object.
+
+    RQ's tools, called without `-S json`, write in its place a pickle that holds the bytes which stood there: these are
+    taken out of it. The pickle itself is not loaded, it is only read as a list of constants.
+    """
+    for text in (meta, *_constants(meta)):
+        try:
+            found = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if isinstance(found, dict) and _is_plain(found):
+            return found
+    return {}
+
+
+def _is_plain(meta: dict[str, Any]) -> bool:
+    """Whether the scripts can read it: it is Unicode, and nested no deeper than Redis's JSON goes."""
+    try:
+        written = json.dumps(meta, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return written.count(b"[") + written.count(b"{") < MAX_BRACKETS
+
+
+def _constants(pickled: bytes) -> list[bytes]:
+    found = []
+    with contextlib.suppress(Exception):  # pickletools raises what it likes for what is no pickle
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if isinstance(argument, bytes) and opcode.name in {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}:
+                found.append(argument)
+    return found
+
+
 def targets_in(data: bytes) -> str:
     """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
     try:
@@ -109,4 +156,4 @@ def targets_in(data: bytes) -> str:
 
 def encode_reason(reason: str) -> str:
     """A reason as RQ stores the text of a failure in a job's results."""
-    return b64encode(zlib.compress(reason.encode())).decode()
+    return b64encode(zlib.compress(readable(reason).encode())).decode()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from notifier.limiter.lines import Leased, Named, Plain, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
 from notifier.policies import Policies
+from notifier.text import readable, to_bytes
 from notifier.zones import check_zone, zone_or
 from workers.capacity import Capacity
 from workers.circuits import Circuits
@@ -192,6 +193,7 @@ class Engine:
                 on_join=self._rules.known,
                 keep_failed_us=self._tuning.keep_failed_us,
                 rooms=rooms,
+                keep_delivered_us=self._tuning.keep_delivered_us,
             )
         )
         self._note_suspended(pulled.suspended)
@@ -252,9 +254,9 @@ class Engine:
                 category=held.category,
                 time_left_ms=-(-held.time_left_us // 1000),
             )
-        if admitted.zones:
-            await self._tell_zones({zone for _, zone in admitted.zones}, admitted.now_us)
-        asked = {unread.user for unread in admitted.unread} | {user for user, _ in admitted.zones}
+        for _, zone, job_id in admitted.zones:
+            await self._tell_zone(zone, job_id, admitted.now_us)
+        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones}
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
@@ -262,13 +264,14 @@ class Engine:
             left = room - len(admitted.leased)
             await self._admit([who for who in users if who[0] in asked], left, self._capacity.rooms(left), read)
 
-    async def _tell_zones(self, names: Iterable[str], now_us: int) -> None:
-        """Write down what the clocks of these zones read, for the scripts."""
-        for name in names:
-            try:
-                check_zone(name)
-            except ValueError as error:
-                self._log.warning("unknown_zone", reason=str(error), followed=self._zone)
+    async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
+        """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""
+        try:
+            check_zone(name)
+        except ValueError as error:
+            self._log.warning("unknown_zone", reason=readable(str(error)), followed=self._zone)
+            await self._redis.hdel(b"rq:job:" + to_bytes(job_id), "push_zone")
+        else:
             await self._redis.hset("notifier:zones", name, zone_or(name, self._zone, now_us).encode())
 
     async def _try_suspects(self) -> None:

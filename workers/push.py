@@ -15,12 +15,17 @@ from typing import Any, Final, Literal
 
 import structlog
 from redis.exceptions import RedisError
+from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
+from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
+from rq.worker_registration import clean_worker_registry
 
 from notifier.connection import check, unusable
 from notifier.errors import NotifierError
+from notifier.limiter.lines import sweep
 from notifier.limiter.routes import LIMITS
+from notifier.limiter.scripts import run_async
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
@@ -28,6 +33,7 @@ from notifier.settings import Settings, load_settings, settings_path
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
+from workers.flights import Tuning
 from workers.reload import Reload
 from workers.stock import StockPath
 from workers.watch import LISTEN_S, Watch
@@ -165,7 +171,7 @@ class PushWorker(Worker):
         )
         if self._stop_requested:
             self._engine.stop()
-        beat = asyncio.create_task(self._beat(self._engine, stock, reload, capacity))
+        beat = asyncio.create_task(self._beat(self._engine, stock, reload, capacity, redis, build_tuning(settings)))
         try:
             await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
         finally:
@@ -177,9 +183,20 @@ class PushWorker(Worker):
             await watch.close()
             await redis.aclose()
 
-    async def _beat(self, engine: Engine, stock: StockPath, reload: Reload | None, capacity: Capacity) -> None:
+    async def _beat(  # noqa: PLR0917 - all that it tends
+        self,
+        engine: Engine,
+        stock: StockPath,
+        reload: Reload | None,
+        capacity: Capacity,
+        redis: Any,
+        tuning: Tuning,
+    ) -> None:
         """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
+        swept = sweep(
+            self.queue_names(), keep_failed_us=tuning.keep_failed_us, keep_delivered_us=tuning.keep_delivered_us
+        )
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
@@ -195,14 +212,30 @@ class PushWorker(Worker):
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()
                     next_heartbeat = loop.time() + HEARTBEAT_S
+                await run_async(redis, swept)
+                stock.release_scheduled()
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
-                stock.release_scheduled()
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
             await asyncio.sleep(BEAT_S)
+
+    def clean_registries(self) -> None:
+        """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""
+        self.last_cleaned_at: Any = rq_now()  # RQ tries again in ten minutes, also where it cannot read a job
+        now_s: Any = self.connection.time()
+        for queue in self.queues:
+            if not queue.acquire_maintenance_lock():
+                continue
+            try:
+                for registry in (FinishedJobRegistry, StartedJobRegistry, FailedJobRegistry):
+                    registry(queue=queue).cleanup(timestamp=int(now_s[0]))
+                clean_worker_registry(queue)
+                queue.intermediate_queue.cleanup(self, queue)
+            finally:
+                queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
     def _tell(self, told: dict[Any, str]) -> None:
         if told != self._told:

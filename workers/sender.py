@@ -109,7 +109,7 @@ class Sender:
         if leased.dropped:
             log().info("dropped")
             return _settled(leased, "dropped", "dropped", "when_blocked", reached=False)
-        answered: dict[str, str] = json.loads(leased.answered) if leased.answered else {}
+        answered = _read_answers(leased.answered)
         if leased.left_us is not None and leased.left_us <= 0:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
                 return _delivered(leased, reached=False)
@@ -263,6 +263,15 @@ def decode(leased: Leased) -> Notification:
     if notification.user != leased.user:
         raise InvalidNotificationError("user", "is not the user named in the job's meta")
     return notification
+
+
+def _read_answers(written: bytes | None) -> dict[str, str]:
+    """What the devices have answered finally, by their places; nothing where somebody else has written there."""
+    try:
+        read = json.loads(written or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {place: str(word) for place, word in read.items()} if isinstance(read, dict) else {}
 
 
 def counted(notification: Notification, category: Category, count: int) -> Notification:

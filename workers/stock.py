@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -17,12 +16,15 @@ from rq.serializers import JSONSerializer
 from rq.worker import Worker
 
 from notifier.errors import InvalidNotificationError
-from notifier.job import FUNCTION, STEERING, decode_data, encode_reason
+from notifier.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta
+from notifier.limiter import lines
 from notifier.limiter.lines import Plain, Settlement
+from notifier.limiter.scripts import run
 from notifier.notification import Notification
 from notifier.policy import DEFAULT_CATEGORY
+from notifier.text import readable, to_bytes
 from workers.flights import Foreign
-from workers.sender import check_crashes
+from workers.sender import SUSPECT, check_crashes
 
 MOST_SCHEDULED: Final = 500
 RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
@@ -48,16 +50,16 @@ class StockPath:
 
     def inspect(self, foreign: Foreign) -> Settlement:
         """See `engine.Stock.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
-        fields: Any = self._redis.hmget(f"rq:job:{foreign.job_id}", "data", "meta", "push_crashes")
-        data, meta, crashes = fields
         if foreign.job_id in self._prepared:  # Redis was away before this could be settled
             return foreign.settlement("held")
+        fields: Any = self._redis.hmget(_key(foreign.job_id), "data", "meta", "push_crashes")
+        data, meta, crashes = fields
         try:
-            check_crashes(int(crashes or 0))
+            self._check(foreign, crashes)
             function, kwargs = decode_data(data or b"")
             if function == FUNCTION:
                 told = meta_of(Notification.from_kwargs(kwargs), meta)
-                self._redis.hset(f"rq:job:{foreign.job_id}", "meta", told)
+                run(self._redis, lines.steer([(foreign.job_id.encode(), told)]))
                 return foreign.settlement("line")
             job = Job.fetch(foreign.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:
@@ -70,8 +72,18 @@ class StockPath:
         self._prepared[job.id] = job
         return foreign.settlement("held")
 
+    def _check(self, foreign: Foreign, crashes: bytes | None) -> None:
+        try:
+            foreign.job_id.encode()
+        except UnicodeEncodeError:
+            raise InvalidNotificationError("job", "its id is not UTF-8") from None
+        died = int(crashes) if crashes and crashes.isdigit() else 0
+        check_crashes(died)
+        if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
+            run(self._redis, lines.begin(foreign.job_id, foreign.permit))
+
     def _malformed(self, foreign: Foreign, why: str) -> Settlement:
-        self._log.warning("malformed", job_id=foreign.job_id, reason=why)
+        self._log.warning("malformed", job_id=readable(foreign.job_id), reason=readable(why))
         return foreign.settlement("failed", "failed", encode_reason(f"malformed: {why}"))
 
     def drop(self, job_id: str) -> None:
@@ -89,15 +101,17 @@ class StockPath:
         self._worker.monitor_work_horse(job, queue)
 
     def release_scheduled(self) -> None:
-        """Queue the foreign jobs that `enqueue_in` or `enqueue_at` left on our lanes and whose time has come.
+        """Queue the foreign jobs of `enqueue_in` or `enqueue_at` on our lanes whose time has come, by Redis's clock.
+
 
         RQ's own scheduler would queue again whatever waits in our lines; here the two are told apart.
         """
+        now_s: Any = self._redis.time()
         for queue in self._worker.queues:
             registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
             # What waits in our lines can be late in thousands: each look goes on behind the one before.
             start = self._seen.get(queue.name, 0)
-            due: Any = self._redis.zrangebyscore(registry.key, 0, int(time.time()), start=start, num=MOST_SCHEDULED)
+            due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MOST_SCHEDULED)
             self._seen[queue.name] = start + len(due) if len(due) == MOST_SCHEDULED else 0
             if not due:
                 continue
@@ -105,21 +119,21 @@ class StockPath:
                 for job_id in due:
                     # In this order: what leaves `later` has its place in a line by then.
                     pipe.zscore("notifier:later", job_id)
-                    pipe.hmget(f"rq:job:{job_id.decode()}", "status", "push_order")
+                    pipe.hmget(b"rq:job:" + job_id, "status", "push_order")
                 found = pipe.execute()
             for job_id, later, (status, order) in zip(due, found[::2], found[1::2], strict=True):
                 if later is None and status is not None and order is None:
-                    self._queue(job_id.decode(), queue, registry)
+                    self._queue(job_id, queue, registry)
 
-    def _queue(self, job_id: str, queue: Any, registry: ScheduledJobRegistry) -> None:
-        if not self._redis.set(f"notifier:release:{job_id}", self._worker.name, nx=True, px=RELEASE_MS):
+    def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
+        if not self._redis.set(b"notifier:release:" + job_id, self._worker.name, nx=True, px=RELEASE_MS):
             return  # another worker is about it
         if self._redis.zscore(registry.key, job_id) is None:
             return
         with self._redis.pipeline() as pipe:
-            registry.remove(job_id, pipeline=pipe)
+            pipe.zrem(registry.key, job_id)
             try:
-                job = Job.fetch(job_id, connection=self._redis, serializer=JSONSerializer)
+                job = Job.fetch(job_id.decode(), connection=self._redis, serializer=JSONSerializer)
                 queue._enqueue_job(job, pipeline=pipe)  # noqa: SLF001 - what RQ's scheduler calls
             except RedisError:
                 raise
@@ -133,11 +147,7 @@ def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str
 
     knows: whether a category is configured; one that is not is `default`.
     """
-    try:
-        found = json.loads(meta or b"{}")
-    except ValueError:
-        found = {}
-    kept = found if isinstance(found, dict) else {}
+    kept = read_meta(meta or b"{}")
     for name in ("expires_in", "zone"):
         if name in kept:
             replace(notification, **{name: kept[name]}).validate()
@@ -146,3 +156,7 @@ def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str
     if knows is not None and not knows(merged["category"]):
         merged["category"] = DEFAULT_CATEGORY
     return json.dumps(merged)
+
+
+def _key(job_id: str) -> bytes:
+    return b"rq:job:" + to_bytes(job_id)

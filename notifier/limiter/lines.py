@@ -16,6 +16,7 @@ from notifier.limiter.scripts import Call, script
 from notifier.notification import Device
 from notifier.overload import Limit, Refused
 from notifier.policy import Overflow
+from notifier.text import from_bytes, to_bytes
 
 # A user to be looked at, the lane in which the gate is due, and since when, in µs.
 Named = tuple[str, str, int]
@@ -107,25 +108,26 @@ def pull(
     on_join: str = "",
     keep_failed_us: int = 0,
     rooms: Mapping[str, int] | None = None,
+    keep_delivered_us: int = 0,
     clock: str = "",
 ) -> Call[Pulled]:
     """Line up what has arrived or fallen due, and name the users to look at.
 
-    on_join: of a RuleTable. keep_failed_us: how long what was superseded is kept. rooms: by route, how many more this
-    worker may send; a route that is not among them takes any number.
+    on_join: of a RuleTable. keep_failed_us, keep_delivered_us: how long what ends by this is kept. rooms: by route,
+    how many more this worker may send; a route that is not among them takes any number.
     """
 
     def decode(reply: list[Any]) -> Pulled:
         now, next_us, users, stock, taken, shut, unread = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
-        named = [(_text(users[i]), _text(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
+        named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
         plain = [Plain(*job) for job in unread]
-        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(_text, shut)), plain)
+        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(from_bytes, shut)), plain)
 
     keep_failed_s = -(-keep_failed_us // 1_000_000)
     args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s]
-    args += (json.dumps(rooms) if rooms else "", *lanes)
+    args += (json.dumps(rooms) if rooms else "", keep_delivered_us, *lanes)
     return Call(script("pull"), [], args, decode)
 
 
@@ -177,8 +179,8 @@ class Admitted:
     """What *admit* gave out; `looks` counts the users who had nothing that might go.
 
     unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
-    `targets` of each. zones: (user, zone) for what Redis does not know: *admit* is to be called again for these users
-    after `tell_zones`.
+    `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
+    users after the zone was written, or taken out of the job.
     """
 
     now_us: int
@@ -186,7 +188,7 @@ class Admitted:
     waiting: list[Waiting]
     leased: list[Leased]
     unread: list[Unread]
-    zones: list[tuple[str, str]] = field(default_factory=list)
+    zones: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 def admit(
@@ -215,11 +217,12 @@ def admit(
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread = reply[:4]
         waiting = [
-            Waiting(_text(held[i]), _text(held[i + 1]), _text(held[i + 2]), held[i + 3]) for i in range(0, len(held), 4)
+            Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
+            for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
         ]
-        asked = [Unread(_text(unread[i]), _text(unread[i + 1]), unread[i + 2]) for i in range(0, len(unread), 3)]
-        read = [job for job in asked if job.job_id]
-        zones = [(job.user, _text(job.data)) for job in asked if not job.job_id]
+        asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
+        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
+        zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
         return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read, zones)
 
     return Call(script("admit"), [], args, decode)
@@ -276,20 +279,21 @@ def settle(
         keep_delivered_us,
         worker,
         table,
-        json.dumps(jobs),
+        to_bytes(json.dumps(jobs, ensure_ascii=False)),
         -(-keep_feedback_us // 1000),
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 
-def cancel(job_id: str, *, keep_failed_us: int, clock: str = "") -> Call[Cancelled]:
+def cancel(job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, clock: str = "") -> Call[Cancelled]:
     """Cancel one job; the reply is 'cancelled', 'sending', 'ended' or 'unknown'."""
-    return Call(
-        script("cancel"),
-        [],
-        [clock, job_id, -(-keep_failed_us // 1_000_000)],
-        lambda reply: cast("Cancelled", _text(reply)),
-    )
+    args: list[str | bytes | int] = [clock, job_id, -(-keep_failed_us // 1_000_000), keep_delivered_us]
+    return Call(script("cancel"), [], args, lambda reply: cast("Cancelled", from_bytes(reply)))
+
+
+def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, clock: str = "") -> Call[int]:
+    """End what RQ's own cancel has left behind; the reply is how many jobs."""
+    return Call(script("sweep"), [], [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, *lanes], int)
 
 
 def begin(job_id: str, permit: str) -> Call[bool]:
@@ -304,7 +308,7 @@ def steer(metas: Sequence[tuple[bytes, str]]) -> Call[bool]:
 
 def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
     """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
-    return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (_text(reply[0]), reply[1]))
+    return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
 def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
@@ -318,16 +322,16 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 def _leased(entry: list[Any]) -> Leased:
     job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *more = entry
     return Leased(
-        _text(job_id),
-        _text(permit),
-        _text(user),
-        _text(category),
+        from_bytes(job_id),
+        from_bytes(permit),
+        from_bytes(user),
+        from_bytes(category),
         data,
         left,
         int(attempts),
         int(crashes),
         answered,
-        frozenset(_text(shut).split()) if shut else frozenset(),
+        frozenset(from_bytes(shut).split()) if shut else frozenset(),
         count=more[0] if more else 1,
         dropped=bool(more[1:2] and more[1]),
         refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
@@ -335,16 +339,12 @@ def _leased(entry: list[Any]) -> Leased:
 
 
 def _pairs(flat: list[Any]) -> list[tuple[str, str]]:
-    return [(_text(flat[i]), _text(flat[i + 1])) for i in range(0, len(flat), 2)]
+    return [(from_bytes(flat[i]), from_bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
 
 
 def _answer(reply: bytes | str, job: Job) -> str | Refused:
-    answer = _text(reply)
+    answer = from_bytes(reply)
     if not answer.startswith("!"):
         return answer
     limit, waiting, most = answer[1:].split()
     return Refused(json.loads(job.meta)["user"], cast("Limit", limit), int(waiting), int(most))
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

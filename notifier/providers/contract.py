@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from notifier.notification import Device, Notification
+from notifier.text import MAX_REASON, readable
 
 
 class Outcome(StrEnum):
@@ -40,6 +41,10 @@ class Answer:
     retry_after_us: int | None = None
     gone_at_us: int | None = None
     help: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.reason.isascii() or len(self.reason) > MAX_REASON:  # it goes into logs, scripts and registries
+            object.__setattr__(self, "reason", readable(self.reason))
 
 
 @dataclass(frozen=True, slots=True)

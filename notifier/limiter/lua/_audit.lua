@@ -6,9 +6,10 @@ local function finding(what, saw, right, done)
 end
 
 -- steered: the user and the category that a job's meta names, as *line_up* reads them; or nil.
-local function steered(meta)
+-- rq_job: its push_rq_job; then it was handed to RQ, whatever its meta names.
+local function steered(meta, rq_job)
   local ok, read = pcall(cjson.decode, meta or '')
-  if not ok or type(read) ~= 'table' or type(read.user) ~= 'string' or read.user == '' then return nil end
+  if rq_job or not ok or type(read) ~= 'table' or type(read.user) ~= 'string' or read.user == '' then return nil end
   local category = read.category or 'default'
   if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
   return read.user, category

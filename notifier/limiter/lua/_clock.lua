@@ -1,6 +1,13 @@
 -- text: a whole number as Redis reads it. Redis itself prints a Lua number by %.17g and parses it back, at every
 -- call; what goes into many calls is written once.
 local function text(number) return string.format('%.0f', number) end
+
+-- number: the whole number in a field of a hash, or nil: anybody may have written there, and anything.
+local function number(value)
+  local n = tonumber(value)
+  return n and n >= -9007199254740992 and n <= 9007199254740992 and math.floor(n) or nil -- NaN is not either
+end
+
 local function seconds(us) return string.format('%.6f', us / 1000000) end -- as RQ's registries count
 
 -- now_us: µs since the epoch on Redis's own clock. A test passes a clock of its own as `given`; all else passes ''.

@@ -10,7 +10,7 @@ local function same_waiting(user, category, collapse_id)
   if not order then return nil end
   local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather', 'push_targets')
   if not job[1] or job[2] == 'canceled' then return nil end
-  return {id = id, order = order, origin = job[1], count = tonumber(job[3]) or 1, gather = job[4], targets = job[5]}
+  return {id = id, order = order, origin = job[1], count = number(job[3]) or 1, gather = number(job[4]), targets = job[5]}
 end
 
 local function note_newcomer(user, category, collapse_id, id)
@@ -37,6 +37,6 @@ end
 -- gather_for: `id` stands for a digest in the place of `old`, and waits as long. Returns whether `after` wait now.
 local function gather_for(id, old, after)
   local full = old.count + 1 >= after
-  if full or old.gather then redis.call('HSET', job_key(id), 'push_gather', full and '0' or old.gather) end
+  if full or old.gather then redis.call('HSET', job_key(id), 'push_gather', full and '0' or text(old.gather)) end
   return full
 end

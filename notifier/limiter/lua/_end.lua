@@ -24,9 +24,11 @@ local function end_unsent(now, id, origin, word, keep, ...)
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
   redis.call('EXPIRE', key, keep)
   local canceled = 'rq:canceled:' .. origin
-  local old = redis.call('ZRANGEBYSCORE', canceled, '-inf', whole - keep, 'LIMIT', 0, MOST_OLD)
-  if #old > 0 then redis.call('ZREM', canceled, unpack(old)) end
-  redis.call('ZADD', canceled, whole, id)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST_OLD)) do
+    if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
+  end
+  -- Until when it is kept, as RQ counts in its failed registry. Its own cancel puts now there: so *sweep* finds those.
+  redis.call('ZADD', canceled, whole + keep, id)
 end
 
 -- tally: counts what became of a notification. user: nil where its meta names none.

@@ -46,7 +46,7 @@ local function digest_at(rules, category, head, at, now)
   if not within then return at end
   local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')
   if not job[2] then return at end
-  local till = tonumber(job[1])
+  local till = number(job[1])
   if not till and at > now then
     till = now + within
     redis.call('HSET', job_key(head), 'push_gather', text(till))
@@ -62,15 +62,15 @@ local function next_of(user, user_next, category, policy, bypass, cost)
 end
 
 local function has_expired(id, now)
-  local deadline = redis.call('HGET', job_key(id), 'push_deadline')
-  return deadline and tonumber(deadline) <= now
+  local deadline = number(redis.call('HGET', job_key(id), 'push_deadline'))
+  return deadline and deadline <= now
 end
 
 -- expect: tells RQ until when a job waits. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at)
   local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline')
   if job[1] then redis.call('ZADD', 'rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
-  return job[2] and tonumber(job[2])
+  return number(job[2])
 end
 
 -- sign_of: 1 where the most urgent lane goes first; every eighth send of a user who waits in several lanes goes the other

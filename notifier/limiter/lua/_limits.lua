@@ -26,9 +26,9 @@ local function plan_of(targets, app)
   if plan then return plan end
   plan = {of = {}, needs = {}, limited = false}
   local own, rest = string.match(sign, '^(%S+)(.*)$')
-  if own ~= '-' then app = own end
+  if own and own ~= '-' then app = own end
   local needs = {}
-  for platform, kind, service in string.gmatch(rest, '(%w+):(%a)(%S*)') do
+  for platform, kind, service in string.gmatch(rest or '', '(%w+):(%a)(%S*)') do
     local by = app and platform .. '/' .. app or platform
     local route = by .. service
     plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route, by = by}
@@ -45,7 +45,9 @@ end
 
 -- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, route, device}.
 local function targets_of(targets, answered, app)
-  local done, plan = answered and cjson.decode(answered), plan_of(targets, app)
+  local ok, done = pcall(cjson.decode, answered or '')
+  local plan = plan_of(targets, app)
+  if not ok or type(done) ~= 'table' then done = nil end
   local found, n = {}, 0
   for device in string.gmatch(string.match(targets, '|(.*)$') or '', '%S+') do
     local of = plan.of[n + 1]

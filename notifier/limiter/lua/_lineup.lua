@@ -43,21 +43,60 @@ local function is_text(value)
   return not value:find('[\128-\255]')
 end
 
+-- What is forgotten of a job that begins anew. push_targets tells of its data, and so only of a call that is another one.
+local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather', 'push_crashes',
+  'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse', 'push_deadline',
+  'push_again', 'push_seen', 'push_read',
+  'push_refusals'}
+
+local function forget(key)
+  redis.call('HDEL', key, unpack(OF_A_START))
+  redis.call('HDEL', key, 'push_targets')
+end
+
+-- is_another: whether a job was enqueued again under its id, by another call than the one that was lined up before.
+-- seen: what that one left, see *line_up*.
+local function is_another(created, seen)
+  return seen and created and seen:sub(1, #created + 1) ~= created .. ' '
+end
+
+-- begin_anew: it had ended, and somebody requeued it; or another call enqueued it under the same id: what the first was to
+-- say is gone, so it is superseded wherever it waited.
+local function begin_anew(now, id, key, origin, job, another)
+  local user, category = (another and job.order and job.seen or ''):match(' notifier:line:{(.*)}:([^}]*)$')
+  if user then
+    leave_line(now, user, category, id, job.collapse)
+    redis.call('ZREM', 'notifier:later', id)
+    for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', 'rq:scheduled:' .. lane, id) end
+    tally(user, 'superseded')
+  end
+  if another then forget(key) else redis.call('HDEL', key, unpack(OF_A_START)) end
+  redis.call('PERSIST', key)
+  redis.call('ZREM', 'rq:failed:' .. origin, id)
+  redis.call('ZREM', 'rq:canceled:' .. origin, id)
+  redis.call('ZREM', 'notifier:delivered', id)
+end
+
+-- lives_for: RQ's `ttl` would delete the job's hash, and with it all that is known of it: it is an expiry like others.
+-- Returns µs, or nil.
+local function lives_for(key, ttl)
+  local left, said = redis.call('PTTL', key), number(ttl)
+  redis.call('PERSIST', key)
+  if left < 0 then return nil end
+  return math.min(left * 1000, said and said > 0 and said * 1000000 or math.huge)
+end
+
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
 -- library cannot give: it cannot ask Redis for the time.
-local function first_time(now, key, meta, deadline, outcome)
+local function first_time(now, key, meta, deadline)
   local order = redis.call('INCR', 'notifier:seq')
-  if outcome then -- it had failed, and somebody requeued it: it starts afresh and no longer fades away
-    redis.call('HDEL', key, 'push_outcome', 'push_attempts', 'push_count', 'push_gather')
-    redis.call('PERSIST', key)
-  end
   if type(meta.expires_in) == 'number' and not deadline then
-    deadline = text(now + math.floor(meta.expires_in * 1000000))
-    redis.call('HSET', key, 'push_deadline', deadline)
+    deadline = now + math.floor(meta.expires_in * 1000000)
+    redis.call('HSET', key, 'push_deadline', text(deadline))
   end
-  if type(meta.zone) == 'string' then redis.call('HSET', key, 'push_zone', meta.zone) end
+  if type(meta.zone) == 'string' and meta.zone ~= '' then redis.call('HSET', key, 'push_zone', meta.zone) end
   if goes_by_clock() then redis.call('HSET', key, 'push_since', text(now)) end
-  return text(meta.priority == 'high' and order - HIGH or order), deadline
+  return meta.priority == 'high' and order - HIGH or order, deadline
 end
 
 -- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled in.
@@ -67,7 +106,7 @@ local function steering(text_of_meta)
   if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return nil end
   meta.category = meta.category or 'default'
   if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
-  if type(meta.expires_in) == 'number' and not (meta.expires_in <= MOST_EXPIRES) then return nil end -- NaN is not either
+  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MOST_EXPIRES) then return nil end -- NaN is not either
   return meta
 end
 
@@ -78,31 +117,64 @@ local function is_unknown(meta, known)
 end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
--- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta (plain JSON) names no user and
--- category; or nil where nothing is to be done (deleted, cancelled, or in flight under a lease). After 'lined' also
--- the user, the line's lane, and whether the line, or a head of which the gate knows nothing, is new: the caller looks
--- at the user, or sets the gate. join: what *pull* does with a newcomer, which may give it another's place. known: the
--- configured categories, where they are known: one of another category is 'stock' until its meta says 'default'.
-local function line_up(now, id, join, known)
+-- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta names no user and category, or that was
+-- handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended, or in
+-- flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which the gate
+-- knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a newcomer, which
+-- may give it another's place. known: the configured categories, where they are known:
+-- one of another category is 'stock' until its meta says 'default'. from: the lane from whose queue it came, if it did.
+-- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
+local function line_up(now, id, join, known, from)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
-    'push_outcome', 'push_arriving')
-  if not job[1] or job[4] or job[5] == 'canceled' then return nil end
-  local meta = steering(job[2])
-  if not meta or known and not job[3] and is_unknown(meta, known) then return 'stock' end
-  local user, origin, category = meta.user, job[1], meta.category
-  local order, deadline, expected = job[3], job[6], nil
+  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
+    'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets')
+  if job.err then return nil end -- a key of another kind: RQ keeps sets beside its jobs
+  local origin, outcome, plain = job[1], job[7], job[12] or not job[14]
+  if from and (not origin or origin ~= from and not number(job[3])) then
+    if not origin and redis.call('EXISTS', key) == 0 then return nil end
+    origin = from -- whatever the producer wrote there, its lane is the one in which it was found
+    redis.call('HSET', key, 'origin', origin)
+  end
+  if not origin then return nil end
+  if job[4] and (job[4] == 'leaves' or redis.call('ZSCORE', 'notifier:leases', id)) then
+    -- Somebody enqueues it again while it is in flight: its worker puts it back when it has settled the first.
+    if from and job[5] == 'queued' then redis.call('HSET', key, 'push_again', '1') end
+    return nil
+  elseif job[4] then
+    redis.call('HDEL', key, 'push_permit') -- nobody holds it
+  end
+  if job[5] == 'canceled' then return not outcome and 'cancelled' or nil end
+  local meta = not job[9] and is_text(id) and steering(job[2])
+  if not meta or known and not number(job[3]) and is_unknown(meta, known) then return 'stock' end
+  local user, category = meta.user, meta.category
+
+  local order, deadline, expected = number(job[3]), number(job[6]), nil
+  local another = from and job[5] == 'queued' and is_another(job[11], job[12])
+  local lasts = from and job[10] and lives_for(key, job[10])
+  if outcome or another then
+    begin_anew(now, id, key, origin, {order = order, seen = job[12], collapse = job[13]}, another)
+    order, deadline = nil, nil
+  elseif plain and not order then
+    redis.call('ZREM', 'notifier:delivered', id) -- of an earlier job of this id
+  end
+  if lasts and now + lasts < (deadline or math.huge) then
+    deadline = now + lasts
+    redis.call('HSET', key, 'push_deadline', text(deadline))
+  end
   -- unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.
   local leaves, unlike = is_leaving(user), order or nil
   if not order then
-    order, deadline = first_time(now, key, meta, job[6], job[7])
+    order, deadline = first_time(now, key, meta, deadline)
     if job[8] then
       redis.call('ZREM', arriving_key(user), id)
       redis.call('HDEL', key, 'push_arriving')
     end
-    if join and not leaves then order, expected, unlike = join(id, user, category, meta.collapse_id, order) end
+    -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
+    local is_newcomer = (another or not outcome) and not (deadline and deadline <= now)
+    if join and not leaves and is_newcomer then order, expected, unlike = join(id, user, category, meta.collapse_id, order) end
     if unlike == nil then unlike = tonumber(order) < 0 end
   end
+  order = text(order)
   if leaves then
     put_aside(now, id, user, category, origin, order)
     return nil
@@ -121,12 +193,13 @@ local function line_up(now, id, join, known)
   if not fresh and (unlike or deadline) and redis.call('ZRANK', line, id) == 0 then
     if unlike then fresh = true
     else -- A head that the gate does not know of may expire before the gate opens.
-      local ends = math.max(now, tonumber(deadline))
+      local ends = math.max(now, deadline)
       redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(ends), user)
       alarm(ends, lane)
     end
   end
-  redis.call('HSET', key, 'push_order', order, 'status', 'scheduled')
+  redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(plain and job[11]
+    and {'push_seen', job[11] .. ' ' .. line} or {}))
   redis.call('ZADD', 'rq:scheduled:' .. origin, expected, id)
   return 'lined', user, lane, fresh
 end

@@ -1,10 +1,11 @@
--- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile.
+-- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ: *sweep* ends it).
 local function read_job(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
     'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals')
-  if not job[1] or not job[2] or job[3] == 'canceled' then return nil, job[2] end
-  return {data = job[1], origin = job[2], status = job[3], deadline = tonumber(job[4]), attempts = job[5],
-    crashes = job[6], answered = job[7], targets = job[8], collapse = job[9], count = job[10], refusals = job[11]}
+  if not job[2] or job[3] == 'canceled' then return nil, job[2] end
+  return {data = job[1] or '', origin = job[2], status = job[3], deadline = number(job[4]), attempts = number(job[5]) or 0,
+    crashes = number(job[6]) or 0, answered = job[7], targets = job[8], collapse = job[9], count = number(job[10]),
+    refusals = number(job[11])}
 end
 
 -- take: leases the head `id` of a line to `worker` under `permit`. Returns what the worker needs to send it. shut: the
@@ -18,7 +19,6 @@ local function take(now, until_text, worker, line, user, category, id, permit, j
   if job.collapse then forget_newcomer(user, category, id, job.collapse) end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,
-    job.attempts or '0', job.crashes or '0', job.answered or false, shut,
-    job.count and tonumber(job.count) or (dropped or job.refusals) and 1 or nil,
-    (dropped or job.refusals) and (dropped and 1 or 0) or nil, job.refusals and tonumber(job.refusals) or nil}
+    job.attempts, job.crashes, job.answered or false, shut, job.count or (dropped or job.refusals) and 1 or nil,
+    (dropped or job.refusals) and (dropped and 1 or 0) or nil, job.refusals}
 end

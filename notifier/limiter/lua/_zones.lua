@@ -83,10 +83,10 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
   if line.policy.q then quiet[#quiet + 1] = line.policy.q end
   if not (calendar or quiet[1]) then return at end
   local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
-  local name = head[1] or rules.z.n
+  local name = head[1] and head[1] ~= '' and head[1] or rules.z.n
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
-  local scopes, since = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}, tonumber(head[2] or 0)
+  local scopes, since = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}, number(head[2]) or 0
   at = math.max(at, now)
   for _, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].d or {}) do

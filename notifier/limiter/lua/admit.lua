@@ -5,12 +5,13 @@
 --      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
--- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, …}, {job id, permit, user, category, data,
+-- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
 --          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
---   {'', user, zone} for a line that stays shut until the caller has written the zone into notifier:zones.
+--   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into
+--   notifier:zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _newcomer _take _routes _limits _zones _full
@@ -141,7 +142,7 @@ local function ask(user, line)
   for _, id in ipairs(redis.call('ZRANGE', line.key, 0, MOST_UNREAD - 1)) do
     local job = redis.call('HMGET', job_key(id), 'data', 'push_targets')
     if job[1] and not job[2] then
-      for _, value in ipairs({id, user, job[1]}) do reply[4][#reply[4] + 1] = value end
+      for _, value in ipairs({id, user, job[1], ''}) do reply[4][#reply[4] + 1] = value end
     end
   end
 end
@@ -230,7 +231,7 @@ local function visit(user, due_lane, since, index)
     at, unknown = by_the_clock(rules, user, policy, line, at, now)
     if at then return digest_at(rules, line.category, line.head, at, now) end
     line.unread = true
-    for _, value in ipairs({'', user, unknown}) do reply[4][#reply[4] + 1] = value end
+    for _, value in ipairs({line.head, user, '', unknown}) do reply[4][#reply[4] + 1] = value end
     return now + lease
   end
   local i = 1

@@ -24,7 +24,7 @@ end
 
 -- fading: of what has ended the registry may remember for a moment longer than the job is kept.
 local function fading(kind, score)
-  local ends = kind == 'failed' and score or kind == 'canceled' and score + keep
+  local ends = (kind == 'failed' or kind == 'canceled') and score
   return ends and ends <= now / 1000000 + SLACK
 end
 
@@ -38,13 +38,13 @@ local function judge(key, member)
     id, permit = member:match('^(.+):(%d+x?%d*d?)$')
     if not id then return end
   end
-  local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_rq_job')
   if not job[1] then
     if key == 'notifier:leases' and tonumber(score) <= now or fading(kind, tonumber(score)) then return end
     finding(id, 'stands in ' .. key .. ' and has no job', 'nowhere', take_out(key, member, id))
     return
   end
-  local user, category = steered(job[2])
+  local user, category = steered(job[2], job[4])
   local belongs
   if kind == 'wip' then
     belongs = job[3] == permit and job[1] == lane

@@ -5,7 +5,7 @@
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
 -- a line or in `later` stays there, in one of them; who stands nowhere goes to its line. Of what a live lease holds
 -- nothing is changed. A lease that ended is *pull*'s affair.
---! include _clock _keys _alarm _leaving _lineup _audit
+--! include _clock _keys _alarm _newcomer _end _leaving _lineup _audit
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
@@ -15,11 +15,12 @@ local MOST_FROM_TAIL = 2000 -- what came back to its queue meanwhile stands ther
 local FADING = 2000 -- ms before a job's own end in which RQ may have cleared its registry already
 
 local function read(id)
-  local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome')
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome',
+    'push_rq_job')
   if job.err or not job[1] or not rank[job[1]] then return nil end -- RQ's sets beside its jobs, and other queues
   local j = {id = id, key = job_key(id), origin = job[1], status = job[2] or 'none', permit = job[4], order = job[5],
     outcome = job[6]}
-  j.user, j.category = steered(job[3])
+  j.user, j.category = steered(job[3], job[7])
   local ends = redis.call('ZSCORE', 'notifier:leases', id)
   j.lease = ends and tonumber(ends)
   j.held = j.permit and j.lease and j.lease > now
@@ -88,7 +89,7 @@ function by_status.started(j)
 end
 function by_status.failed(j)
   if j.in_line or j.in_later or j.scheduled or j.lease or j.permit or j.canceled then return 'it has ended' end
-  if not j.failed and not fades(j) then return 'in rq:failed:' .. j.origin end
+  if not j.failed and not fades(j) and is_text(j.id) then return 'in rq:failed:' .. j.origin end
   if not j.outcome then return 'with an outcome' end
 end
 function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* and *admit* pass over it
@@ -122,7 +123,8 @@ local function end_again(j)
     redis.call('ZADD', 'rq:failed:' .. j.origin, 'NX', ends, j.id)
   else
     remove(j, 'rq:failed:' .. j.origin)
-    redis.call('ZADD', 'rq:canceled:' .. j.origin, 'NX', seconds(now), j.id)
+    local ends = kept > 0 and now + kept * 1000 or now -- *sweep* ends what is not counted yet
+    redis.call('ZADD', 'rq:canceled:' .. j.origin, 'NX', seconds(ends), j.id)
   end
   return 'kept as ' .. j.status .. ', and nowhere else'
 end

@@ -9,10 +9,10 @@ local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the near
 local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
 
 local function why_not(id)
-  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_rq_job')
   if not job[1] then return 'has no job' end
   if job[1] ~= lane then return 'is of the lane ' .. job[1] end
-  local user, category = steered(job[3])
+  local user, category = steered(job[3], job[5])
   if not user or job[2] == 'queued' and not job[4] or job[2] == 'canceled' then return nil end -- or RQ's affair
   return 'is ' .. (job[2] or 'of no status'), job[2] == 'scheduled' and not job[4]
     and not redis.call('ZSCORE', line_key(user, category), id) and not redis.call('ZSCORE', 'notifier:later', id)

@@ -5,7 +5,8 @@
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default', and
 --      where '' is among them, *steer* is to say so in the job's meta before it comes to a line
 --      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
---      9.. the caller's lanes, most urgent first
+--      9 keep_delivered µs
+--      10.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}, {{job id, data, meta or nil}, …}}
@@ -14,13 +15,13 @@
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
 --   'suspended' under `rq suspend`. The last: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include _clock _keys _alarm _leaving _lineup _routes _newcomer _end _collapse _behind _full
+--! include _clock _keys _alarm _newcomer _end _cancel _leaving _lineup _routes _collapse _behind _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}} end
 
 local worker, lanes, rank = ARGV[5], {}, {}
-for i = 9, #ARGV do
+for i = 10, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
 end
@@ -92,7 +93,7 @@ local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lea
 -- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once.
 local function tell_unread(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read')
-  if job[3] or not job[1] or #job[1] > MAX_READ then return false end
+  if job[3] or not job[1] or #job[1] > MAX_READ or not is_text(id) then return false end
   unread[#unread + 1] = {id, job[1], job[2]}
   return true
 end
@@ -102,23 +103,26 @@ local some_behind = next(behind) ~= nil
 
 -- stands_behind: whether a job of a queue has to let those go first that stand in the queue of the lane before.
 local function stands_behind(id)
-  local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_order')
-  local meta = job[1] and not job[3] and steering(job[2])
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_order')
+  local meta = not job.err and job[1] and not job[3] and steering(job[2])
   local before = meta and behind[meta.category]
   if not before or before.lane == job[1] then return false end
   redis.call('RPUSH', behind_key(meta.category), id)
   return true
 end
 
--- place: puts a job at its place. Returns false, and nothing was done, where it came from a queue and is to be read first.
-local function place(id, queued)
-  if queued and some_behind and stands_behind(id) then return true end
+-- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
+-- the lane `from` and is to be read first.
+local function place(id, from)
+  if from and some_behind and stands_behind(id) then return true end
   full = false
-  local what, user, lane, is_new = line_up(now, id, join, known)
+  local what, user, lane, is_new = line_up(now, id, join, known, from)
   is_new = is_new or full
   if what == 'stock' then
-    if queued and tell_unread(id) then return false end
+    if from and tell_unread(id) then return false end
     hold(id)
+  elseif what == 'cancelled' then
+    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), ARGV[7], tonumber(ARGV[9]))
   end
   if is_new then look_at(user, lane, fresh) end
   return true
@@ -131,14 +135,21 @@ local function share_of_room() return math.ceil(room / 2) end
 -- The dead first: they were at the head of their lines.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun')
+  local job = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
+    'push_again')
   redis.call('ZREM', 'notifier:leases', id)
-  if job[1] then
+  if job[1] and job[5] == 'queued' and job[6] then -- somebody enqueued it again while it was in flight
+    if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
+    forget(key)
+    tally(nil, 'superseded')
+    if job[7] then redis.call('LPUSH', 'rq:queue:' .. job[1], id) end
+  elseif job[1] then
     if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
     redis.call('HDEL', key, 'push_permit')
     -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
     -- whoever holds it next: from then on only what had been begun is to blame.
-    if (tonumber(job[3]) or 0) < SUSPECT or job[4] == job[2] then redis.call('HINCRBY', key, 'push_crashes', 1) end
+    local crashes = number(job[3]) or 0
+    if crashes < SUSPECT or job[4] == job[2] then redis.call('HSET', key, 'push_crashes', crashes + 1) end
     place(id)
   end
   room = room - 1
@@ -153,8 +164,8 @@ end
 local function stay(queue, ids, i)
   for n = #ids, i, -1 do redis.call('LPUSH', queue, ids[n]) end
   for n = i + 1, #ids do
-    local job = redis.call('HMGET', job_key(ids[n]), 'meta', 'push_order')
-    if not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
+    local job = redis.pcall('HMGET', job_key(ids[n]), 'meta', 'push_order')
+    if not job.err and not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
   end
 end
 
@@ -167,7 +178,9 @@ local function take_from(lane, n)
   local ids = redis.call('LPOP', queue, n) or {}
   for j, id in ipairs(ids) do
     -- RQ's own scheduler may have queued again what waits for a time of its own.
-    if not (some_later and redis.call('ZSCORE', 'notifier:later', id)) and not place(id, true) then
+    local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
+      and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
+    if not is_later and not place(id, lane) then
       return stay(queue, ids, j)
     end
     taken = taken + 1

@@ -15,7 +15,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _counts _burst _rules _alarm _leaving _lineup _newcomer _end _gates _flight _gather _limits _zones
+--! include _clock _keys _counts _burst _rules _alarm _newcomer _end _cancel _leaving _lineup _gates _flight _gather _limits _zones
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -45,25 +45,33 @@ local function counts_devices(permit) return string.byte(permit, -1) == 100 end 
 
 local function close_devices(key, permit, reached, unused)
   local job = redis.call('HMGET', key, 'push_targets', 'push_answered')
-  local targets = targets_of(job[1], job[2], nil)
+  local targets = targets_of(job[1] or '', job[2], nil)
   for _, target in ipairs(targets) do
     close_device(rules, target, permit, now_text, reached, unused, #targets == 1)
   end
 end
 
-local function delivered(id, key)
+-- cancelled_in: the lane in whose registry it stands, if RQ's own cancel came too late for it.
+local function delivered(id, key, cancelled_in)
+  if cancelled_in then redis.call('ZREM', 'rq:canceled:' .. cancelled_in, id) end
   finished[#finished + 1] = key
   if keep_delivered > 0 then gather('ZADD', 'notifier:delivered', now_text, id) end
+end
+
+local function add_one(key, field) -- no HINCRBY: anything may stand there
+  redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
 end
 
 local function failed(id, key, origin, word, reason)
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
     'push_answered', 'push_refusals')
-  if word ~= 'expired' then redis.call('HINCRBY', key, 'push_attempts', 1) end
+  if word ~= 'expired' then add_one(key, 'push_attempts') end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
+  redis.call('ZREM', 'rq:canceled:' .. origin, id) -- RQ's own cancel came too late
   local expires = math.floor(now / 1000000) + keep_failed
-  redis.call('ZADD', 'rq:failed:' .. origin, expires, id)
+  -- RQ's tools could list nothing of a registry in which an id stands that is no text.
+  if is_text(id) then redis.call('ZADD', 'rq:failed:' .. origin, expires, id) end
   local results = 'rq:results:' .. id
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
   redis.call('EXPIRE', results, keep_failed)
@@ -71,14 +79,18 @@ end
 
 local function back(id, key, origin, state, wait, answered, fault)
   redis.call('HDEL', key, 'push_permit')
-  if state == 'held' then return end
+  if state == 'held' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
+    forget(key)
+    redis.call('HSET', key, 'push_rq_job', '1')
+    return
+  end
   if state == 'queue' then
     redis.call('HSET', key, 'status', 'queued')
     redis.call('LPUSH', 'rq:queue:' .. origin, id)
     return
   end
-  if state == 'later' then redis.call('HINCRBY', key, 'push_attempts', 1) end
-  if state == 'wait' or fault then redis.call('HINCRBY', key, 'push_refusals', 1) end
+  if state == 'later' then add_one(key, 'push_attempts') end
+  if state == 'wait' or fault then add_one(key, 'push_refusals') end
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
   if state == 'line' then
     -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
@@ -95,6 +107,23 @@ local function back(id, key, origin, state, wait, answered, fault)
   earliest = math.min(earliest, now + wait)
 end
 
+-- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in flight
+-- ends here, and the new one begins. popped: it was taken out of its queue meanwhile. Returns the word to count.
+local function again(id, key, origin, popped, state, word)
+  forget(key)
+  if popped then redis.call('LPUSH', 'rq:queue:' .. origin, id) end
+  local ended = state == 'delivered' or state == 'failed' or state == 'dropped'
+  return ended and word or 'superseded'
+end
+
+-- cancelled: RQ's own cancel came while it was in flight: it is not tried again. Returns the word to count: ''.
+local function cancelled(id, key, answered)
+  redis.call('HDEL', key, 'push_permit')
+  if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
+  end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
+  return ''
+end
+
 local function tell(id, user, gone)
   local oldest = text(math.max(0, math.floor(now / 1000) - keep_feedback))
   for _, dead in ipairs(gone) do
@@ -107,7 +136,7 @@ end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again')
   if job[2] and job[1] ~= permit then return 0 end
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
@@ -117,12 +146,14 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   close_permit(permit, sent_key(user), reached == 1, cost)
   close_permit(permit, sent_key(user, category), reached == 1, cost)
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
-  if state == 'delivered' then delivered(id, key)
+  if job[2] and job[3] == 'queued' and user ~= '' then word = again(id, key, job[2], job[4], state, word)
+  elseif state == 'delivered' then delivered(id, key, job[3] == 'canceled' and job[2])
   elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   elseif state == 'dropped' then
     redis.call('HDEL', key, 'push_permit', 'push_deadline')
     end_unsent(now, id, job[2], word, keep_failed, 'push_reason', detail)
+  elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered)
   else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault') end
   if word ~= '' then count(user, word) end
   if gone then tell(id, user, gone) end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -12,7 +14,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier import sentinel
-from notifier.errors import RedisUnusableError
+from notifier.errors import RedisAwayError, RedisUnusableError
 from notifier.settings import RedisSettings, Settings
 
 T = TypeVar("T")
@@ -20,6 +22,7 @@ T = TypeVar("T")
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
 
+AWAY_S: Final = (0.1, 5.0)  # between two looks for a Redis that is not there
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 FAULTS: Final = (
     (
@@ -105,19 +108,48 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     return RedisUnusableError(f"Redis {said}: {error}")
 
 
+def check_when_there(client: redis.Redis, say: Callable[[str], object]) -> bool:
+    """As `check`, but where Redis cannot be reached or is still loading, wait until it is there.
+
+    say: called once before the wait, with what is waited for. Returns whether there was a wait.
+    """
+    waits = 0
+    while True:
+        try:
+            check(client)
+        except RedisAwayError as error:
+            if not waits:
+                say(str(error))
+            waits += 1
+            first, most = AWAY_S
+            time.sleep(random.uniform(0.5, 1) * min(most, first * 2 ** min(waits, 10)))  # noqa: S311 - jitter
+        else:
+            return waits > 0
+
+
 def check(client: redis.Redis) -> None:
-    """Raise RedisUnusableError, one clear line, unless Redis answers and is 6.2 or newer."""
+    """Raise RedisUnusableError, one clear line, unless Redis answers and is 6.2 or newer.
+
+    It is a RedisAwayError where it may be there by and by.
+    """
     where = address(client)
     try:
         info: dict[str, Any] = client.info("server")
     except redis.exceptions.RedisError as error:
-        raise RedisUnusableError(f"Redis at {where} {_why(error)}") from None
+        kind = RedisAwayError if _is_away(error) else RedisUnusableError
+        raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
         raise RedisUnusableError(f"Redis at {where} is version {version or 'unknown'}; 6.2 or newer is needed")
+
+
+def _is_away(error: redis.exceptions.RedisError) -> bool:
+    lasting = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
+    passing = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+    return isinstance(error, passing) and not isinstance(error, lasting)
 
 
 def _why(error: redis.exceptions.RedisError) -> str:

@@ -34,6 +34,10 @@ class RedisUnusableError(NotifierError):
     """Redis cannot be reached, refuses the password, or is older than 6.2."""
 
 
+class RedisAwayError(RedisUnusableError):
+    """Redis cannot be reached, or is still loading its data: it may be there by and by."""
+
+
 class ShardsUnusableError(RedisUnusableError):
     """Some of the `redis.shards` cannot be used; the others went on.
 

@@ -8,7 +8,7 @@ Each step can be repeated: what was ended in the middle is gone on with by the n
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
@@ -22,7 +22,7 @@ from notifier.errors import NotifierError
 from notifier.limiter import lines, moves
 from notifier.limiter.moves import HERE, MOVES, ON_THE_WAY, Moving
 from notifier.limiter.scripts import run
-from notifier.moving_state import State, cut
+from notifier.moving_state import State, cut, scope_of
 from notifier.policy import LANES
 from notifier.residents import LOOK, residents_in, user_of
 
@@ -58,12 +58,13 @@ class Mover:
     source: str
     clients: Mapping[str, Redis]
     home: Callable[[str], str]
-    categories: Iterable[str]
+    categories: Collection[str]
     everybody: bool
     keep_failed_us: int
     on_progress: Callable[[Progress], object] = lambda _: None
     progress: Progress = field(default_factory=Progress)
     _pending: dict[str, list[str]] = field(default_factory=dict)  # user -> the last jobs that were queued then
+    _categories: dict[str, set[str]] = field(default_factory=dict)  # user -> those that no configuration names
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def run(self) -> Progress:
@@ -133,7 +134,14 @@ class Mover:
         while cursor:
             cursor, keys = redis.scan(max(cursor, 0), count=LOOK)
             self._hold()
+            self._note_categories(keys)
             yield keys, [user for user in residents_in(redis, keys) if self.home(user) != self.source]
+
+    def _note_categories(self, keys: list[bytes]) -> None:
+        """Note the categories of which something is kept, and that are not, or no longer, configured here."""
+        for key in keys:
+            if (scope := scope_of(key)) is not None and scope[1] not in self.categories:
+                self._categories.setdefault(scope[0], set()).add(scope[1])
 
     def _later(self, redis: Any) -> dict[str, list[str]]:
         """The jobs that wait for a time of their own, by user."""
@@ -199,12 +207,13 @@ class Mover:
     def _move(self, redis: Any, user: str, later: list[str]) -> None:
         to = self.home(user)
         state = State(redis, self.clients[to], user)
+        categories = {*self.categories, *self._categories.pop(user, ())}
         if (redis.hget(MOVES, user) or b"").startswith(ON_THE_WAY.encode()):
-            state.copy(self.categories)
+            state.copy(categories)
             self.clients[to].hdel(MOVES, user)  # who comes back is here again
             self.progress.users += 1
         else:  # gone before; something has turned up since
-            state.add()
+            state.add(categories)
         for category in redis.hkeys(f"notifier:away:{{{user}}}"):
             while jobs := run(redis, moves.depart(user, category.decode(), most=JOBS_A_CALL)):
                 self._send_on(redis, to, user, [state.shifted(job) for job in jobs])

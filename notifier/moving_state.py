@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -25,6 +26,9 @@ OF_SCOPE: Final[Mapping[str, Times]] = {
     "burst": frozenset({b"full", b"at"}),
     "collapse": frozenset(),
 }
+
+
+SCOPE: Final = re.compile(rb"notifier:(?:%s):\{(.*)\}:([^}]+)" % "|".join(OF_SCOPE).encode(), re.DOTALL)
 
 
 class State:
@@ -79,13 +83,14 @@ class State:
             mapping = {name: self._later(value) if name in times else value for name, value in content.items()}
             pipe.hset(key, mapping=mapping)
 
-    def add(self) -> None:
-        """Add what was counted here after `copy`, such as a late cancellation."""
+    def add(self, categories: Iterable[str] = ()) -> None:
+        """Add what turned up here after `copy`: a late cancellation, sends of a category that nobody knew of."""
         key = f"notifier:usage:{self._user}"
         for name, value in self._old.hgetall(key).items():
             if name not in {b"first", b"last"}:
                 self._new.hincrby(key, name, int(value))
         self._old.delete(key)
+        self.copy(categories)
 
     def shifted(self, job: Moving) -> Moving:
         """A job as it is to stand on the new shard: its times by that one's clock, its order before that one's own."""
@@ -99,6 +104,12 @@ class State:
 
     def _later(self, us: bytes) -> bytes:
         return b"%d" % (int(float(us)) + self.ahead_us)
+
+
+def scope_of(key: bytes) -> tuple[str, str] | None:
+    """The user and the category whose sends, counts or newcomers a key holds."""
+    found = SCOPE.fullmatch(key)
+    return (found[1].decode(), found[2].decode()) if found else None
 
 
 def cut(items: Iterable[T], size: int) -> Iterator[list[T]]:

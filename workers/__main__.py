@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 
-from notifier.connection import check, connect
+from notifier.connection import connect
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.policy import LANES
 from notifier.settings import load_settings, settings_path
 from notifier.shards import claim
-from workers.push import PushWorker
+from workers.push import PushWorker, wait_for_redis
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         configure_logging(settings.log.format, settings.log.level)
         shard = settings.redis.which(arguments.shard or os.environ.get("NOTIFIER_SHARD") or None)
         connection = connect(settings.redis.shard(shard))
-        check(connection)
+        wait_for_redis(connection)
         if shard:
             claim(connection, shard)
     except NotifierError as error:

@@ -142,7 +142,7 @@ class Engine:
                     await self._circuits.begin()
                     begun = True
                 worked = await self._round(wait=not burst)
-                self._outage = 0
+                self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 await self._wait_for_redis(error)
                 continue
@@ -325,6 +325,11 @@ class Engine:
         if self._outage == 1:
             self._log.warning("limiter_unreachable", reason=str(error))
         await asyncio.sleep(wait)
+
+    def _note_reachable(self) -> None:
+        if self._outage:
+            self._log.info("limiter_reachable")
+        self._outage = 0
 
     def _note_suspended(self, suspended: bool) -> None:
         if suspended != self.suspended:

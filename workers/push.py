@@ -21,7 +21,7 @@ from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from notifier.connection import check, unusable
+from notifier.connection import check_when_there, unusable
 from notifier.errors import NotifierError
 from notifier.limiter.lines import sweep
 from notifier.limiter.routes import LIMITS
@@ -50,6 +50,15 @@ from workers.wiring import (
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
+
+
+def wait_for_redis(connection: Any) -> None:
+    """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
+    log = structlog.get_logger("notifier.worker")
+    if check_when_there(
+        connection, lambda why: log.warning("limiter_unreachable", reason=why, waits="until it is there")
+    ):
+        log.info("limiter_reachable")
 
 
 class PushWorker(Worker):
@@ -106,15 +115,15 @@ class PushWorker(Worker):
                 self._config = settings_path(self._config)
             settings = self._settings or load_settings(self._config)
             self._grace_s = settings.worker.grace_us / 1e6
-            check(self.connection)
+            if not structlog.is_configured():  # under `rq worker`
+                configure_logging(settings.log.format, settings.log.level)
+            wait_for_redis(self.connection)
             redis = asyncio_client(self.connection)
             tokens = RedisTokenStore(redis)
             built = build_providers(settings, tokens=tokens) if self._providers is None else self._providers
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(1) from None
-        if not structlog.is_configured():  # under `rq worker`
-            configure_logging(settings.log.format, settings.log.level)
         self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         try:
             self.bootstrap(logging_level, *args)

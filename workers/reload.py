@@ -39,6 +39,8 @@ class Reload:
         self._lanes = lanes
         self._users_from: Path | None = None
         self._seen: Seen = None
+        self._next: Seen = None  # as it was at the last look
+        self._limited = False  # whether the rules in force hold for everybody
         self._published = Published()
         self.version = ""
         self._number = 0  # of this worker among those who took up the same rates
@@ -47,20 +49,27 @@ class Reload:
     async def begin(self, settings: Settings) -> Settings:
         """These settings, read from the file, or where rates are published those."""
         self.version, self._users_from = settings.rates_version, settings.users_from
+        self._limited = _limits_everybody(settings)
         self._seen = _fingerprint(self._path, self._users_from)
         self._published = await self._ask()
-        loaded = await self._load() if self._published.version else None
+        loaded = await self._load(None) if self._published.version else None
         await run_async(self._redis, leaders.follow(self.version))
         return loaded[0] if loaded else settings
 
     async def changed(self) -> Policies | None:
-        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on.
+
+        A file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of limits.
+        """
         seen = await asyncio.to_thread(_fingerprint, self._path, self._users_from)
+        if seen not in {self._seen, self._next, None}:
+            self._next = seen
+            return None
         published = await self._ask()
         if published == self._published and seen in {self._seen, None}:
             return None
         self._seen, self._published = seen, published
-        loaded = await self._load()
+        loaded = await self._load(seen)
         if loaded is None:
             return None
         await run_async(self._redis, leaders.follow(self.version))
@@ -83,10 +92,16 @@ class Reload:
     async def _ask(self) -> Published:
         return decode(*await self._redis.hmget(KEY, "version", "at"))
 
-    async def _load(self) -> tuple[Settings, Policies] | None:
+    async def _load(self, seen: Seen) -> tuple[Settings, Policies] | None:
+        """Read the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
         try:
             applied = await self._redis.hget(KEY, "rates") or b"" if self._published.version else None
             settings, policies = await asyncio.to_thread(read, self._path, applied)
+            if seen is not None and await asyncio.to_thread(_fingerprint, self._path, self._users_from) != seen:
+                self._seen = ()
+                return None
+            if applied is None:
+                self._check_whole(settings)
             if applied is not None:
                 await self._until(self._published.at_us)
         except SettingsError as error:
@@ -94,7 +109,16 @@ class Reload:
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
         self.problem, self.version, self._users_from = "", settings.rates_version, settings.users_from
+        self._limited = _limits_everybody(settings)
         return settings, policies
+
+    def _check_whole(self, settings: Settings) -> None:
+        """Raise SettingsError for a file that has lost the limits of everybody, and does not say so."""
+        if self._limited and "user" not in settings.model_fields_set:
+            raise SettingsError(
+                f"{self._path}: the section user is gone, and the rules in force have one: is the file whole?"
+                " If everybody may receive any number, say so: user: {}"
+            )
 
     async def _until(self, at_us: int) -> None:
         """Wait for a moment on Redis's clock, so that every host changes at the same one."""
@@ -143,6 +167,10 @@ def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
     finally:
         gc.enable()
     return settings, policies
+
+
+def _limits_everybody(settings: Settings) -> bool:
+    return not settings.user.policy().is_empty
 
 
 def _fingerprint(path: Path, users_from: Path | None) -> Seen:

@@ -16,6 +16,7 @@ import typer
 from notifier.cli.output import JsonOption, Status, complain, counted, duration_us, moment, print_json, print_rows, say
 from notifier.connection import ask
 from notifier.errors import SettingsError
+from notifier.providers.apns import tls
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
@@ -71,8 +72,12 @@ def _lacking(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
                         platform.read_service_account(environ, app)
                     case WebPushSettings(client="pywebpush"):
                         platform.read_key(environ, app)
-                    case ApnsSettings(client="h2" | "apns2") if not platform.app(app).cert_file:
-                        platform.read_key(environ, app)
+                    case ApnsSettings(client="h2" | "apns2"):
+                        mine = platform.app(app)
+                        if mine.cert_file:
+                            tls.context(mine.ca_file, mine.cert_file, mine.cert_key_file)
+                        else:
+                            platform.read_key(environ, app)
             except SettingsError as error:
                 yield str(error)
 

@@ -141,6 +141,12 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
         if category.when_blocked in {"digest", "drop"}:
             yield (*path, "when_blocked"), "never applies: a category with bypass is never held back"
         return
+    if category.digest is not None and category.expires_us and category.digest.within_us >= category.expires_us:
+        within, expires = format_duration(category.digest.within_us), format_duration(category.expires_us)
+        yield (
+            (*path, "digest", "within"),
+            f"{within} is no shorter than expires, {expires}: what gathers expires first",
+        )
     said = dict(_of_policy(path, policy))
     yield from said.items()
     for index, window in enumerate(policy.windows):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import apns, clean_environ, fcm, note, notifier, rq, write_config
+from support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
 
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
 from notifier.embedded import EmbeddedRedis
@@ -232,22 +232,31 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
-    """A wrong password, no Redis, an old Redis: one clear line on standard error, exit status 1."""
-    with (
-        EmbeddedRedis(extra_args=("--requirepass", "right")) as locked,
-        _old_redis() as old,
-        socket.socket() as free,
-    ):
-        free.bind(("127.0.0.1", 0))
-        nobody = f"redis://127.0.0.1:{free.getsockname()[1]}/0"
+    """A wrong password, an old Redis: one clear line on standard error, exit status 1."""
+    with EmbeddedRedis(extra_args=("--requirepass", "right")) as locked, _old_redis() as old:
         config = write_config(tmp_path, locked.url)
         wrong = f"redis://:hunter2@127.0.0.1:{locked.port}/0"
         assert "refuses the password" in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": wrong}))
         assert "wants a password" in _one_line(_start(config))
-        assert nobody.split("/")[2] in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": nobody}))
         line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": old}))
         assert "5.0.7" in line
         assert "6.2" in line
+
+
+def test_a_worker_waits_for_a_redis_that_is_not_there(tmp_path: Path) -> None:
+    """It says in one line for what it waits, and goes to work when it is there, which the log says too."""
+    with EmbeddedRedis() as server:
+        config = write_config(tmp_path, server.url)
+        server.kill()
+        with worker(config) as waiting:
+            eventually(lambda: "limiter_unreachable" in waiting.log, "the line that says for what it waits")
+            assert f"127.0.0.1:{server.port}" in waiting.log
+            server.restart()
+            with client_of(config) as redis:
+                waiting.ready(redis)
+            assert waiting.log.count("limiter_unreachable") == 1
+            assert "limiter_reachable" in waiting.log
+            assert waiting.end() == 0
 
 
 def test_a_worker_with_a_broken_configuration_says_where(redis_server: EmbeddedRedis, tmp_path: Path) -> None:

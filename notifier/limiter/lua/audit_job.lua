@@ -59,7 +59,8 @@ local by_status = {}
 function by_status.queued(j)
   if j.in_line or j.in_later then return 'it is scheduled' end
   -- A job whose meta was read only when a worker had leased it stays queued meanwhile.
-  if j.failed or j.canceled or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
+  -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
+  if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
     if redis.call('LPOS', 'notifier:behind:' .. j.category, j.id) then return end -- see _behind.lua
     if j.unlisted and not redis.call('LPOS', 'rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then

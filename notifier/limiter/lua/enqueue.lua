@@ -79,10 +79,13 @@ local function own_time(at)
   return free
 end
 
+local UNSENT = {cancelled = true, expired = true, dropped = true}
+
 local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
   if dedupe ~= '' then
     local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
-    if earlier then return earlier end -- this very id, where it is the same call again
+    -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of another.
+    if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then return earlier end
   end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.

@@ -1,0 +1,287 @@
+"""What people do to jobs through RQ itself: each notification ends once, is counted, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from redis import Redis
+from rq import Retry
+from rq.job import Job
+from rq.registry import FailedJobRegistry
+from rq.serializers import JSONSerializer
+from support import apns, note, queue
+
+from notifier import Notifier
+from notifier.audit import Audit
+from notifier.job import targets_in
+from notifier.limiter import lines
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.policy import LANES
+from notifier.settings import Settings, parse_settings
+from workers import PushWorker
+
+if TYPE_CHECKING:
+    from notifier.embedded import EmbeddedRedis
+
+HOUR_US: Final = 3_600_000_000
+KEPT: Final = {"keep_failed_us": HOUR_US, "keep_delivered_us": HOUR_US}
+CONSOLE: Final = {"client": "console", "timeout": "1s"}
+RATES: Final[dict[str, Any]] = {
+    "users": {"slow": {"windows": ["1/1h"]}},
+    "categories": {"default": {"lane": "default"}, "latest": {"lane": "default", "when_blocked": "collapse"}},
+    "providers": {"apns": CONSOLE, "fcm": CONSOLE},
+    "worker": {"lease": "3s"},
+}
+
+
+class InProcess(PushWorker):
+    """A worker in this thread, without the thread that hears RQ's commands and without signals."""
+
+    def subscribe(self) -> None:
+        pass
+
+    def unsubscribe(self) -> None:
+        pass
+
+    def _install_signal_handlers(self) -> None:
+        pass
+
+
+class World:
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self.redis = redis
+        self.settings = settings
+        self.producer = Notifier(redis, settings)
+
+    def work(self) -> None:
+        worker = InProcess(list(LANES), name="by-hand", connection=self.redis, settings=self.settings)
+        worker.work(burst=True, logging_level="CRITICAL")
+
+    def plain(self, user: str, job_id: str, *, title: str = "plain", **options: Any) -> None:
+        device = {"platform": "apns", "token": apns(user).token}
+        meta = {"user": user, **options.pop("meta", {})}
+        kwargs = {"user": user, "devices": [device], "title": title}
+        queue(self.redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta, job_id=job_id, **options)
+
+    def job(self, job_id: str) -> Job:
+        return Job.fetch(job_id, connection=self.redis, serializer=JSONSerializer)
+
+    def counted(self, word: str) -> int:
+        return int(self.redis.hget("notifier:stats", word) or 0)
+
+    def state(self, job_id: str) -> str | None:
+        status = self.producer.status(job_id)
+        return None if status is None else status.state
+
+    def lease(self) -> lines.Leased:
+        table = RuleTable(self.settings.policies())
+        users = run(self.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
+        targets: dict[str, str] | None = None
+        while True:  # whom a plain job is for is read between two calls
+            call = lines.admit(users, table, most=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
+            admitted = run(self.redis, call)
+            if not admitted.unread:
+                return admitted.leased[0]
+            targets = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
+
+    def settle(self, job: lines.Leased, state: lines.State, *, answered: str = "") -> None:
+        word = {"delivered": "delivered", "later": "retried"}[state]
+        detail = 0 if state == "later" else ""
+        done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
+        table = RuleTable(self.settings.policies())
+        assert run(self.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+
+    def sweep(self) -> int:
+        return run(self.redis, lines.sweep(LANES, **KEPT))
+
+    def all_right(self) -> None:
+        audit = Audit(self.redis, keep_failed_us=HOUR_US, lease_us=3_000_000)
+        found = [str(finding) for finding in audit.findings()]
+        assert found == []
+
+
+@pytest.fixture
+def world(redis: Redis, redis_server: EmbeddedRedis) -> World:
+    return World(redis, parse_settings(json.dumps({"redis": {"url": redis_server.url}, **RATES})))
+
+
+@pytest.mark.parametrize("where", ["queue", "line", "later"])
+def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> None:
+    """RQ's `Job.cancel()` of what waits ends it as ours does: counted once, kept for a time, and the audit is clean."""
+    world.plain("slow", "first")
+    world.plain("slow", "second")
+    if where != "queue":
+        world.work()
+    if where == "later":
+        world.redis.zadd("notifier:later", {"second": 2**52})
+        world.redis.zrem("notifier:line:{slow}:default", "second")
+    world.job("second").cancel()
+    assert world.sweep() == 1
+    assert world.sweep() == 0
+    assert world.counted("cancelled") == 1
+    assert world.state("second") == "cancelled"
+    assert 0 < world.redis.ttl("rq:job:second") <= 3_600
+    assert world.producer.cancel("second") == "cancelled"
+    assert world.counted("cancelled") == 1
+    world.all_right()
+
+
+@pytest.mark.parametrize("ends", ["later", "delivered"])
+def test_what_rq_cancels_in_flight_is_not_revived(world: World, ends: lines.State) -> None:
+    """In flight it is being sent; what was delivered was, and a retry is not made: it is cancelled, once."""
+    world.plain("anna", "job")
+    leased = world.lease()
+    world.job("job").cancel()
+    assert world.state("job") == "sending"
+    world.sweep()
+    world.settle(leased, ends)
+    world.sweep()
+    word = "delivered" if ends == "delivered" else "cancelled"
+    assert world.state("job") == word
+    assert {name: world.counted(name) for name in ("delivered", "cancelled")} == {
+        "delivered": int(word == "delivered"),
+        "cancelled": int(word == "cancelled"),
+    }
+    assert not world.redis.zcard("notifier:later")
+    world.all_right()
+
+
+@pytest.mark.parametrize("by_rq", [False, True])
+def test_a_cancel_after_one_device_took_it_is_no_cancel(world: World, *, by_rq: bool) -> None:
+    """One device has it, the other waits for a retry: whoever cancels, it is delivered."""
+    devices = (apns("anna"), apns("anna-2"))
+    job_id = world.producer.send(note("anna", "two", *devices))
+    world.settle(world.lease(), "later", answered='{"0": "delivered"}')
+    if by_rq:
+        world.job(job_id).cancel()
+        world.sweep()
+    else:
+        assert world.producer.cancel(job_id) == "ended"
+    assert world.state(job_id) == "delivered"
+    assert (world.counted("delivered"), world.counted("cancelled")) == (1, 0)
+    world.all_right()
+
+
+def test_rqs_ttl_is_an_expiry(world: World) -> None:
+    """`ttl=` does not delete a waiting notification: it expires, counted, and leaves nothing behind."""
+    world.plain("slow", "first")
+    world.plain("slow", "second", ttl=1)
+    world.work()
+    assert world.redis.ttl("rq:job:second") == -1
+    deadline = int(world.redis.hget("rq:job:second", "push_deadline") or 0)
+    seconds, us = world.redis.time()
+    assert deadline <= seconds * 1_000_000 + us + 1_000_000
+    world.redis.hset("rq:job:second", "push_deadline", 1)
+    world.redis.zadd("notifier:gates:default", {"slow": 1})
+    world.work()
+    assert world.state("second") == "expired"
+    assert world.counted("expired") == 1
+    world.all_right()
+
+
+def test_a_job_id_used_again_begins_anew(world: World) -> None:
+    """After a cancel, and while the first waits: the second has an expiry of its own, and the first is counted."""
+    world.plain("slow", "first")
+    world.plain("slow", "again", meta={"expires_in": 60})
+    world.work()
+    world.plain("slow", "again", title="newer")
+    world.work()
+    assert world.redis.hget("rq:job:again", "push_deadline") is None
+    assert world.counted("superseded") == 1
+    assert world.redis.zcard("notifier:line:{slow}:default") == 1
+    assert world.producer.cancel("again") == "cancelled"
+    world.plain("anna", "again")
+    world.all_right()
+    world.work()
+    assert world.state("again") == "delivered"
+    world.all_right()
+
+
+def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
+    """Enqueued while the first is in flight, whether its queue was looked at meanwhile or not: both are delivered."""
+    for pulled in (False, True):
+        world.plain("anna", "job")
+        leased = world.lease()
+        world.plain("anna", "job", title="second")
+        if pulled:
+            run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+        world.settle(leased, "delivered")
+        world.work()
+        assert world.state("job") == "delivered"
+        world.redis.delete("notifier:delivered")
+    assert world.counted("delivered") == 4
+    world.all_right()
+
+
+def test_another_functions_job_with_a_user_is_rqs_again(world: World) -> None:
+    """A job of another function whose meta names a user is tried again by RQ as often as it asked to be."""
+    queue(world.redis).enqueue("nowhere.at_all", meta={"user": "anna"}, job_id="other", retry=Retry(max=2, interval=1))
+    for _ in range(3):
+        world.work()
+        world.redis.zadd("rq:scheduled:default", {"other": 1}, xx=True)
+        world.redis.delete("notifier:release:other")
+        world.all_right()
+    world.work()
+    assert world.job("other").retries_left == 0
+
+
+def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -> None:
+    """`rq requeue` without `-S json`: the message goes again, with its expiry and what else its meta said."""
+    world.plain("anna", "job", meta={"expires_in": 50, "theirs": 1})
+    failed = world.lease()
+    done = lines.Settlement("job", failed.permit, "anna", "default", False, "failed", "failed", "eJwDAAAAAAE=")
+    table = RuleTable(world.settings.policies())
+    assert run(world.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    world.redis.zadd("notifier:sent:{anna}", {"x": 1})
+    FailedJobRegistry("default", connection=world.redis).requeue("job")
+    assert (world.redis.hget("rq:job:job", "meta") or b"").startswith(b"\x80")
+    for _ in range(2):  # to be read, then to its line
+        pulled = run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+        if pulled.unread:
+            from workers.stock import meta_of  # noqa: PLC0415 - what the engine does
+
+            told = meta_of(note("anna"), pulled.unread[0].meta)
+            run(world.redis, lines.steer([(b"job", told)]))
+    assert json.loads(world.redis.hget("rq:job:job", "meta") or b"") == {
+        "user": "anna",
+        "category": "default",
+        "expires_in": 50,
+        "theirs": 1,
+    }
+    assert world.redis.hget("rq:job:job", "push_deadline") is not None
+
+
+def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
+    """A failed notification of ours that is requeued with `-S json` expires again as long after as it was to."""
+    job_id = world.producer.send(note("slow", "expires", expires_in=60))
+    leased = world.lease()
+    done = lines.Settlement(job_id, leased.permit, "slow", "default", False, "failed", "failed", "eJwDAAAAAAE=")
+    table = RuleTable(world.settings.policies())
+    assert run(world.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    world.job(job_id).requeue()
+    run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+    assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None
+
+
+def test_a_dedupe_key_is_free_after_a_cancel(world: World) -> None:
+    """What was never sent does not stand in the way of another with its key; what was delivered does."""
+    first = world.producer.send(note("slow", "one", dedupe_key="k"))
+    assert world.producer.cancel(first) == "cancelled"
+    second = world.producer.send(note("slow", "one", dedupe_key="k"))
+    assert second != first
+    assert world.producer.send(note("slow", "one", dedupe_key="k")) == second
+
+
+def test_an_expired_or_requeued_one_takes_nobodys_place(world: World) -> None:
+    """In a category that collapses only a newcomer that is alive supersedes what waits."""
+    world.plain("slow", "sent")
+    world.work()
+    world.plain("slow", "good", meta={"category": "latest", "collapse_id": "c"})
+    world.work()
+    world.plain("slow", "dead", meta={"category": "latest", "collapse_id": "c", "expires_in": -1})
+    world.work()
+    assert world.state("good") == "waiting"
+    assert world.counted("superseded") == 0

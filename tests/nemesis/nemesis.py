@@ -10,6 +10,7 @@ import heapq
 import itertools
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -305,6 +306,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="no history")
     parser.add_argument("--stories", type=int, default=5, help="how many violations are told")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and everything that was started ends
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     verdict = run(seed, options.seconds, leave_out=set(options.leave_out), echo=not options.quiet)
     print(f"\n{verdict.summary()}")  # noqa: T201 - what was asked for

@@ -26,6 +26,8 @@ local function bypasses(rules, category)
   return rules.b.default
 end
 
+local function bypasses_any(rules) return next(rules.b) ~= nil end
+
 local function drops(rules, category)
   if not rules.h then return false end
   if rules.c[category] then return rules.h[category] end
@@ -59,11 +61,6 @@ local function next_of(user, user_next, category, policy, bypass, cost)
   if bypass then return 0 end
   if is_empty(policy) then return user_next end
   return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))
-end
-
-local function has_expired(id, now)
-  local deadline = number(redis.call('HGET', job_key(id), 'push_deadline'))
-  return deadline and deadline <= now
 end
 
 -- expect: tells RQ until when a job waits. Returns the job's own deadline in µs, if it has one.

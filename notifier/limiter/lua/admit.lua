@@ -14,7 +14,7 @@
 --   notifier:zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include _clock _keys _counts _burst _rules _alarm _gates _flight _gather _newcomer _take _routes _limits _zones _full
+--! include _clock _keys _counts _burst _rules _alarm _gates _many _flight _gather _newcomer _take _routes _limits _zones _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -40,48 +40,52 @@ local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - ro
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
-  local first = redis.call('ZRANGE', line.key, 0, 1)
-  line.head, line.more = first[1], first[2]
-  line.least, line.parked, line.at = nil, nil, nil
+  local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
+  line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
+  line.least, line.parked, line.at, line.own, line.expires = nil, nil, nil, nil, nil
   return line.head
 end
 
--- lines_of: the user's lines that have a head, the most urgent lane first, then the older head. Every eighth
--- send of a user who waits in several lanes goes the other way round: the lower lanes do not starve.
+-- sort_lines: the most urgent lane first, then the older head. Every eighth send of a user who waits in several lanes goes
+-- the other way round: the lower lanes do not starve. Returns whether there are several lanes.
+local function sort_lines(lines, turn)
+  local several = false
+  for _, line in ipairs(lines) do several = several or lines[1].lane ~= line.lane end
+  local sign = several and sign_of(turn) or 1
+  table.sort(lines, function(a, b)
+    if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
+    return a.order < b.order
+  end)
+  return several
+end
+
+-- lines_of: the user's lines that have a head, in the order of *sort_lines*; whether they stand in several lanes; #turn.
 local function lines_of(user, fields)
-  local lines, turn, several = {}, nil, false
+  local lines, turn = {}, nil
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category == '#turn' then turn = lane
-    elseif category ~= '#pace' then
+    elseif is_line(category) then
       local line = {category = category, lane = lane, rank = rank[lane] or 99, key = line_key(user, category),
         policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
         cost = cost_of(rules, category)}
       if peek_line(line) then
         line.flying, line.elsewhere = flight_of(user, category, worker, now)
         lines[#lines + 1] = line
-        several = several or lines[1].lane ~= lane
       else
         redis.call('HDEL', lines_key(user), category)
       end
     end
   end
-  if #lines > 1 then
-    for _, line in ipairs(lines) do line.order = tonumber(redis.call('ZSCORE', line.key, line.head)) end
-    local sign = several and sign_of(turn) or 1
-    table.sort(lines, function(a, b)
-      if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
-      return a.order < b.order
-    end)
-  end
-  return lines, several, turn
+  return lines, sort_lines(lines, turn), turn
 end
 
+local whole -- of the user who is looked at, see _many.lua; nil where all the lines are
 -- advance: line i has lost its head. Of a user's last line the whole hash of lines goes, in `visit`.
 local function advance(user, lines, i)
   local line = lines[i]
   if line.more and peek_line(line) then return end
-  if #lines > 1 then redis.call('HDEL', lines_key(user), line.category) end
+  if whole or #lines > 1 then redis.call('HDEL', lines_key(user), line.category) end
   table.remove(lines, i)
 end
 
@@ -215,7 +219,9 @@ end
 
 local function visit(user, due_lane, since, index)
   local sent, policy = sent_key(user), rules.u[index + 1]
-  local lines, several, turn = lines_of(user, redis.call('HGETALL', lines_key(user)))
+  local fields
+  fields, whole = part_of(redis.call('HGETALL', lines_key(user)), rank)
+  local lines, several, turn = lines_of(user, fields)
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
@@ -224,8 +230,9 @@ local function visit(user, due_lane, since, index)
     -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it read.
     if line.elsewhere or line.unread then return now + lease end
     user_next[line.cost] = user_next[line.cost] or next_for(sent, policy, line.cost)
-    local of_user = user_next[line.cost]
-    local at = math.max(line.least or 0, next_of(user, of_user, line.category, line.policy, line.bypass, line.cost))
+    -- What its own rules say changes only when one of its own goes.
+    line.own = line.own or next_of(user, 0, line.category, line.policy, line.bypass, line.cost)
+    local at = math.max(line.least or 0, line.own, line.bypass and 0 or user_next[line.cost])
     if line.bypass or not rules.z then return digest_at(rules, line.category, line.head, at, now) end
     local unknown
     at, unknown = by_the_clock(rules, user, policy, line, at, now)
@@ -234,20 +241,24 @@ local function visit(user, due_lane, since, index)
     for _, value in ipairs({line.head, user, '', unknown}) do reply[4][#reply[4] + 1] = value end
     return now + lease
   end
+  local function expires(line)
+    if line.expires == nil then line.expires = redis.call('HGET', job_key(line.head), 'push_deadline') end
+    local ends = number(line.expires)
+    return ends and ends <= now
+  end
   local i = 1
   while i <= #lines and room > 0 and #reply < full do
     local line = lines[i]
     line.at = line.at or timed(line)
     if line.rank == 99 or line.elsewhere or line.unread or line.parked
-      or line.at > now and not has_expired(line.head, now) and not (line.drops and is_untried(line.head)) then
+      or line.at > now and not expires(line) and not (line.drops and is_untried(line.head)) then
       i = i + 1
     elseif try(user, sent, policy, index, lines, i, flying) then
       sends, user_next = sends + 1, {}
+      line.own = nil
       for _, other in ipairs(lines) do other.at = nil end
-      if several then
-        redis.call('HINCRBY', lines_key(user), '#turn', 1)
-        lines, several, turn = lines_of(user, redis.call('HGETALL', lines_key(user)))
-      end
+      if several then turn = redis.call('HINCRBY', lines_key(user), '#turn', 1) end
+      several = sort_lines(lines, turn)
       i = 1
     end
   end
@@ -266,11 +277,19 @@ local function visit(user, due_lane, since, index)
   end
   for category, n in pairs(flying) do take_off(user, category, worker, n, lease, until_text) end
   local gates = set_gates(user, lines, now, turn)
+  if whole then
+    local least = math.huge
+    for _, line in ipairs(lines) do
+      if not line.parked then least = math.min(least, line.at) end
+    end
+    local of_user = bypasses_any(rules) and 0 or next_for(sent, policy, 1)
+    set_part_gates(user, whole.lanes, part_gate(user, whole, now, of_user, least, sends > 0))
+  end
   for lane in pairs(lanes) do
-    if not gates[lane] then gather('ZREM', 'notifier:gates:' .. lane, user) end
+    if not gates[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', 'notifier:gates:' .. lane, user) end
   end
   if holds then park(user, lanes, lines, since) end
-  if #lines == 0 then
+  if #lines == 0 and not whole then
     emptied[#emptied + 1] = lines_key(user)
   else
     local slowest = pace(policy)

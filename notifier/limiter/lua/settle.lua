@@ -15,7 +15,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _counts _burst _rules _alarm _newcomer _end _cancel _leaving _lineup _gates _flight _gather _limits _zones
+--! include _clock _keys _counts _burst _rules _alarm _newcomer _end _cancel _leaving _lineup _gates _many _flight _gather _limits _zones
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -173,6 +173,12 @@ for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))
   local lines, turn = {}, nil
   local user_next = {}
+  local count, lanes = lines_in(fields)
+  if count > MAX_LINES then -- *admit* looks at them a part at a time
+    local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), touched[user], 1)
+    set_part_gates(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
+    fields = {}
+  end
   for i = 1, #fields, 2 do
     if fields[i] == '#turn' then turn = fields[i + 1] end
     local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]

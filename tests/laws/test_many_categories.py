@@ -1,0 +1,122 @@
+"""Law 9: one user's many categories do not block Redis: what a look costs is bounded, and all of it goes in the end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier.limiter import RedisLimiter, lines
+from notifier.limiter.lines import Job, Leased, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import Call, run
+from notifier.policies import Policies
+from notifier.policy import LANES, Category, Policy, Window
+
+S = 1_000_000
+NOW = 1_700_000_000 * S
+BATCH = 50
+MAX_COMMANDS = 40 * BATCH
+COUNT = 1_000
+
+
+def configured(count: int, policy: Policy, user: Policy) -> Policies:
+    """So many categories in two lanes, a few of them urgent."""
+    categories = {f"c{n}": Category(f"c{n}", "urgent" if n < 3 else "bulk", policy) for n in range(count)}
+    return Policies(user, categories=categories)
+
+
+class Waiting:
+    """One user who waits in each of so many categories, and one worker."""
+
+    def __init__(self, redis: Redis, policies: Policies, each: int = 1) -> None:
+        self.redis, self.now = redis, NOW
+        self.rules = RuleTable(policies)
+        categories = [c for c in policies.categories.values() if c.name != "default"]
+        jobs = [
+            Job(f"{c.name}-{n}", c.lane, b"data", json.dumps({"user": "ann", "category": c.name}).encode())
+            for n in range(each)
+            for c in categories
+        ]
+        for start in range(0, len(jobs), 500):
+            some = jobs[start : start + 500]
+            run(redis, lines.enqueue(some, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+        while self.pull(500).taken:
+            pass
+        self.sent: list[tuple[int, str]] = []
+        self.looks = 0
+
+    def pull(self, most: int = BATCH) -> lines.Pulled:
+        call = lines.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker="w", clock=str(self.now))
+        return run(self.redis, call)
+
+    def counted(self, call: Call[Any]) -> Any:
+        """Run a call, which must not run more commands than a batch is worth."""
+        self.redis.config_resetstat()
+        reply = run(self.redis, call)
+        ran: Any = self.redis.info("commandstats")
+        assert sum(entry["calls"] for entry in ran.values()) <= MAX_COMMANDS
+        return reply
+
+    def look(self, users: Sequence[lines.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
+        call = lines.admit(users, self.rules, most=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now))
+        leased: list[Leased] = self.counted(call).leased
+        self.looks += 1
+        self.sent += [(self.now, one.job_id) for one in leased]
+        done = [
+            Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
+            for one in leased
+        ]
+        if done:
+            keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
+            self.counted(lines.settle(done, self.rules, worker="w", clock=str(self.now), **keep))
+        return leased
+
+    def drain(self, count: int) -> None:
+        """Look whenever the user is due, until so many have gone."""
+        while len(self.sent) < count:
+            pulled = self.pull()
+            if pulled.users:
+                self.look(pulled.users)
+            else:
+                assert pulled.next_us is not None
+                self.now = pulled.next_us
+
+
+@pytest.mark.parametrize("user", [Policy(), Policy(gap_us=S)], ids=["free", "gap"])
+@pytest.mark.parametrize("policy", [Policy(), Policy((Window(1, 60 * S),))], ids=["plain", "window"])
+def test_a_look_at_a_thousand_categories_is_bounded(redis: Redis, user: Policy, policy: Policy) -> None:
+    """Neither a look nor the end of a send goes through all that waits, whichever rules hold; refunds do not either."""
+    waiting = Waiting(redis, configured(COUNT, policy, user), each=2)
+    for _ in range(5):
+        assert waiting.look()
+        waiting.now += 2 * S
+    limiter = RedisLimiter(redis, clock=str(waiting.now))
+    permit = limiter.acquire("ann", Policy((Window(10**6, 60 * S),)))
+    redis.config_resetstat()
+    assert limiter.refund(permit)  # type: ignore[arg-type]
+    ran: Any = redis.info("commandstats")
+    assert sum(entry["calls"] for entry in ran.values()) <= 30
+
+
+def test_all_of_them_go_each_at_its_time(redis: Redis) -> None:
+    """Under a gap each goes when the gap is over, one look for one message, the urgent before the rest."""
+    waiting = Waiting(redis, configured(120, Policy(), Policy(gap_us=S)))
+    waiting.drain(120)
+    assert [at - waiting.sent[0][0] for at, _ in waiting.sent] == [n * S for n in range(120)]
+    assert waiting.looks <= 1.2 * 120
+    urgent = [n for n, (_, job_id) in enumerate(waiting.sent) if job_id in {"c0-0", "c1-0", "c2-0"}]
+    assert max(urgent) <= 3
+
+
+def test_what_its_own_rules_hold_back_goes_when_they_open(redis: Redis) -> None:
+    """Of each of 120 categories one a minute: the second of each goes a minute after the first, not before or later."""
+    waiting = Waiting(redis, configured(120, Policy((Window(1, 60 * S),)), Policy()), each=2)
+    waiting.drain(240)
+    assert Counter(at - waiting.sent[0][0] for at, _ in waiting.sent) == {0: 120, 60 * S: 120}
+    assert waiting.looks <= 120
+    assert not redis.keys("notifier:lines:*")

@@ -103,8 +103,8 @@ class Inspection:
             quiet = None if rules.category.ignores_quiet else rules.user.quiet
             uses = self._uses(user, None, rules.user, now_us)
             uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
-            uses += self._uses(user, category, rules.category.policy, now_us)
-            uses += self._by_clock(user, category, rules.category.policy, clock.zone, now_us)
+            uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
+            uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
             raise unusable(error) from error

@@ -47,8 +47,8 @@ class Policies:
 
     What an entry or a tier does not give (windows or gap) is taken from `user` (`Policy.replaced`, done by
     the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
-    the other. A category that is not, or no longer, configured follows the rules of the category
-    `default`, under its own name; `default` exists always and has no rules unless it is configured.
+    the other. A category that is not, or no longer, configured is the category `default`; `default` exists
+    always and has no rules unless it is configured.
     """
 
     __slots__ = (
@@ -108,8 +108,8 @@ class Policies:
         return self._users.get(user, self._everyone)
 
     def category(self, name: str) -> Category:
-        """Return the category of that name; one that is not known has the rules of `default`."""
-        return self._categories.get(name) or replace(self._default, name=name)
+        """Return the category of that name; one that is not known is `default`."""
+        return self._categories.get(name, self._default)
 
     def rules(self, user: str, category: str) -> Rules:
         """All that applies to a notification of this category for this user."""

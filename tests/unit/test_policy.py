@@ -31,12 +31,11 @@ def test_the_users_rules_and_the_categorys_hold_together() -> None:
     assert some().rules("42", "chat") == Rules(QUIET, CHAT)
 
 
-def test_a_category_that_is_not_configured_follows_default_under_its_own_name() -> None:
-    """What waits in a category that has left the config goes on by the rules of `default`."""
+def test_a_category_that_is_not_configured_is_default() -> None:
+    """Nobody has rules, or sends, of a category that the configuration does not know."""
     default = Category("default", "bulk", Policy(gap_us=7), attempts=3, on_unknown="give_up")
     policies = Policies(categories={"default": default})
-    gone = policies.category("gone")
-    assert gone == Category("gone", "bulk", Policy(gap_us=7), attempts=3, on_unknown="give_up")
+    assert policies.category("gone") == default
     assert not policies.knows("gone")
 
 

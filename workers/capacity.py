@@ -34,6 +34,7 @@ KEPT: Final = (0.5, 0.9)  # of a limit that shrinks; never all of it, so that th
 ROUND: Final = (4, 50)  # the fewest and the most answers that are judged together
 IN_VAIN: Final = 2  # so often the limit shrinks, and answers are no quicker, until `base` is held to be wrong
 BASE_S: Final = 30.0  # `base` is the least of the time of this length that runs, and of the one before
+MOST_SERVICES: Final = 1000
 LATE: Final = "Timeout"  # the reason of an answer for which nobody waits any longer
 FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for so long is not true any more
 
@@ -47,6 +48,7 @@ class RouteLimit:
 
     def __init__(self, *, most: int, timeout_s: float) -> None:
         self._most = most
+        self.timeout_s = timeout_s
         self._queue_s, self._base_most_s = timeout_s * QUEUE, timeout_s * BASE
         self.in_flight = self._peak = 0
         self._used_at = self._changed_at = self._overtaken = -math.inf
@@ -143,14 +145,18 @@ class RouteLimit:
 
 
 class Capacity:
-    """The limits of all routes of one worker. A route without one may have as much under way as the worker."""
+    """The limits of all routes of one worker. A route without one may have as much under way as the worker.
+
+    Where many services are behind one route (`at_service`), each has a limit of its own, like that of the route.
+    """
 
     def __init__(self, limits: Mapping[str, RouteLimit]) -> None:
+        self._routes = dict(limits)
         self._limits = dict(limits)
 
     async def measure(self, route: str, send: Awaitable[Answer]) -> Answer:
         """Wait for the answer to what is sent now, and learn from it."""
-        limit = self._limits.get(route)
+        limit = self._limits.get(route) or self._new_limit(route)
         if limit is None:
             return await send
         clock = asyncio.get_running_loop().time
@@ -162,6 +168,15 @@ class Capacity:
             return answer
         finally:
             limit.end(began, clock(), answered=_is_answered(answer), late=answer is not None and answer.reason == LATE)
+
+    def _new_limit(self, route: str) -> RouteLimit | None:
+        of = self._routes.get(route.partition("@")[0])
+        if of is None:
+            return None
+        if len(self._limits) >= MOST_SERVICES:  # strangers may name them
+            self._limits = {name: old for name, old in self._limits.items() if old.in_flight or name in self._routes}
+        limit = self._limits[route] = RouteLimit(most=of.most, timeout_s=of.timeout_s)
+        return limit
 
     @property
     def room(self) -> int | None:

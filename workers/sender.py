@@ -187,7 +187,7 @@ class Sender:
             return Answer(Outcome.FAULT, reason=reason)
         try:
             answer = self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
-            return await self._capacity.measure(by, answer)
+            return await self._capacity.measure(at_service(by, dispatch.device.host), answer)
         except Exception:  # noqa: BLE001 - whatever a driver raises, and that it never answers
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
             self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)

@@ -16,6 +16,7 @@ Seen = Literal["down", "up", "next", "retry"]
 Kind = Literal["unreachable", "fault", "failing", "full"]
 Change = Literal["opened", "closed", "alone", ""]
 FULL, BUSY = "|full", "|busy|"
+BUSY_SHOWN_US = 2_000_000  # a route that nobody used for a while is busy for a moment until its limit has grown
 # What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
 LIMITS = "push_limits"
 
@@ -48,7 +49,8 @@ class Held:
 
     state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
     has no room for more, by our own count, or because the provider said so, and then there is a reason; 'busy', as much
-    goes by it as its provider bears, and more waits. kind and reason: of a circuit, why; 'fault' is ours to mend.
+    goes by it as its provider bears, and more has waited for two
+    seconds. kind and reason: of a circuit, why; 'fault' is ours to mend.
     since: when it began. next_at: when the next is let go, a probe or what there is room for. waiting: how many users
     and rests of notifications are parked; who comes behind them in a line is not counted. at_once: where it is busy,
     how many sends all workers together may have under way, as they have found out. shard: which it is held on, where
@@ -76,6 +78,9 @@ def read_routes(redis: Redis) -> list[Held]:
     lanes = [held for held in found if held.state == "busy"]
     if not lanes:
         return found
+    seconds, us = redis.time()
+    before = _moment(str(seconds * 1_000_000 + us - BUSY_SHOWN_US))
+    lanes = [held for held in lanes if held.next_at <= before]
     limits = _read_limits(redis)
     by_route: dict[str, Held] = {}
     for held in lanes:

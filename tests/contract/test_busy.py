@@ -13,7 +13,7 @@ from notifier import Notifier
 from notifier.embedded import EmbeddedRedis
 from notifier.limiter import lines
 from notifier.limiter.lines import Leased, Settlement
-from notifier.limiter.routes import LIMITS, read_routes
+from notifier.limiter.routes import BUSY_SHOWN_US, LIMITS, read_routes
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
 from notifier.policies import Policies
@@ -166,5 +166,8 @@ def test_it_is_shown_once_for_a_route(world: World) -> None:
     world.redis.sadd("rq:workers", "rq:worker:one", "rq:worker:two", "rq:worker:old")
     world.redis.hset("rq:worker:one", LIMITS, '{"apns": 7, "fcm": 20}')
     world.redis.hset("rq:worker:two", LIMITS, '{"apns": 5}')
+    assert read_routes(world.redis) == [], "only a moment ago: the limit may be growing still"
+    for name in ("urgent", "bulk"):
+        world.redis.hincrby(f"notifier:route:apns|busy|{name}", "until", -BUSY_SHOWN_US)
     (shown,) = read_routes(world.redis)
     assert (shown.route, shown.state, shown.waiting, shown.at_once) == ("apns", "busy", 9, 12)

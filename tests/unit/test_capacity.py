@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from itertools import count
 
 import pytest
 
-from workers.capacity import FIRST, FORGET_S, RouteLimit
+from notifier.providers.contract import Answer
+from workers.capacity import FIRST, FORGET_S, Capacity, RouteLimit
 
 TIMEOUT_S = 5.0
 MOST = 1000
@@ -219,6 +221,27 @@ def test_what_never_reached_the_provider_says_nothing() -> None:
         limit.begin(n)
         limit.end(n, n + 4.0)
     assert (limit.limit, limit.in_flight, limit.room) == (FIRST, 0, FIRST)
+
+
+def test_each_service_behind_a_route_has_a_limit_of_its_own() -> None:
+    """A push service that is slow takes nothing from the others; a route that nobody configured has no limit."""
+    capacity = Capacity({"webpush": RouteLimit(most=100, timeout_s=TIMEOUT_S)})
+
+    async def under_way() -> dict[str, int]:
+        async def never() -> Answer:
+            return await asyncio.get_running_loop().create_future()
+
+        routes = ["webpush@slow.example"] * FIRST + ["other"]
+        tasks = [asyncio.create_task(capacity.measure(route, never())) for route in routes]
+        await asyncio.sleep(0)
+        rooms = capacity.rooms(FIRST + 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return rooms
+
+    assert asyncio.run(under_way()) == {"webpush": FIRST, "webpush@slow.example": 0}
+    assert capacity.rooms(FIRST + 1) == {"webpush": FIRST, "webpush@slow.example": FIRST}
 
 
 def test_room_comes_in_quarters() -> None:

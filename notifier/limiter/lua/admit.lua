@@ -206,7 +206,7 @@ local function try(user, sent, policy, index, lines, i, flying)
     elseif verdict == 'unread' then
       line.unread = true
       ask(user, line)
-    elseif job.answered then
+    elseif job.answered and holds[first[1]].state ~= 'busy' then -- what is busy has room soon: the line keeps its order
       step_aside(line, job, first)
       advance(user, lines, i)
     else

@@ -170,6 +170,10 @@ class Routed(World):
         elif not self.redis.exists("notifier:routes"):
             assert held.time_left_us == self._free(held.user, held.category, held.job_id) - self.now
 
+    def may_pass(self, job_id: str, other: str) -> bool:
+        """An alert may pass background pushes, which wait for their device."""
+        return "apns:b" in self.targets[other] and "apns:b" not in self.targets[job_id]
+
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         super()._dispatched(flight, waiting)
         leased = flight.leased

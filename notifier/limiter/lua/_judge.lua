@@ -59,8 +59,8 @@ local function needs_of(targets)
 end
 
 -- judge: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no device
--- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait' and until when; or
--- 'unread'.
+-- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when, and whether
+-- it waits because it is a background push; or 'unread'.
 local function judge(line, job, index)
   if not (rules.w or holds or rooms) then return 'go', {} end
   if not job.targets then return 'unread' end
@@ -82,8 +82,13 @@ local function judge(line, job, index)
     for _, target in ipairs(shut) do names[#names + 1] = target.route end
     return 'parked', names
   end
-  for _, target in ipairs(open) do at = math.max(at, device_next(rules, index, target, line.bypass)) end
-  if at > now then return 'wait', at end
+  local in_background = true
+  for _, target in ipairs(open) do
+    local free = device_next(rules, index, target, line.bypass)
+    in_background = in_background and (free <= now or target.kind == 'b')
+    at = math.max(at, free)
+  end
+  if at > now then return 'wait', at, in_background end
   local needs = needs_of(open)
   local full = lacks_room(needs, line.lane)
   if full then return 'parked', full end

@@ -1,6 +1,6 @@
 -- The keyspace. RQ's keys (rq:*) are RQ's own; a user's keys share the hash tag {user}.
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
---   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace and #turn beside them
+--   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn and #lowered beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
 --   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see _counts.lua, _burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua

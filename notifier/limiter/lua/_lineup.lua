@@ -183,7 +183,9 @@ local function line_up(now, id, join, known, from)
   if fresh then expected = seconds(now)
   elseif not expected then
     local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
-    local step = redis.call('HGET', lines_key(user), '#pace') or 0
+    local beside = redis.call('HMGET', lines_key(user), '#pace', '#lowered')
+    local step = beside[1] or 0
+    unlike = unlike or beside[2] -- what stands at the head may be a background push whose device has no room
     expected = seconds(math.max(now, gate + step * redis.call('ZCARD', line_key(user, category))))
   end
   local line = line_key(user, category)

@@ -22,6 +22,7 @@ for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}
 local TRIM_EVERY, MOST_EXPECTED = 8, 100
 local MOST_UNREAD = 25
+local LOWERED, to_lower = 4503599627370496, 100 -- 2^52: behind all arrivals; and how many are lowered in one call
 local to_expect = 400 -- in one call: the users behind are told when they are looked at again
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
@@ -185,6 +186,21 @@ local function expect_all(lines, step)
   end
 end
 
+-- lower: a background push whose device has no room, as Apple takes three an hour, steps behind the alerts of its line,
+-- which have no such limit. It keeps its place among the background pushes. Returns when the head is to be looked at
+-- again, or nil where that may be at once. at: when its device has room.
+local function lower(user, line, at)
+  local order = tonumber(redis.call('ZSCORE', line.key, line.head))
+  if line.drops or order >= LOWERED / 2 then return at end
+  if to_lower == 0 then return now + 1 end -- the others of the line in the next call
+  to_lower = to_lower - 1
+  order = text(order + LOWERED)
+  redis.call('ZADD', line.key, order, line.head)
+  redis.call('HSET', job_key(line.head), 'push_order', order)
+  redis.call('HSET', lines_key(user), '#lowered', '1')
+  peek_line(line)
+end
+
 -- try: what becomes of the head of line i, whose time has come or which ends here. Returns whether a permit was spent.
 local function try(user, sent, policy, index, lines, i, flying)
   local line = lines[i]
@@ -202,6 +218,7 @@ local function try(user, sent, policy, index, lines, i, flying)
     if verdict == 'go' then
       return send_head(user, sent, policy, index, lines, i, flying, job, first, open, shut)
     elseif verdict == 'wait' then
+      if open then first = lower(user, line, first) end
       line.at, line.least = first, first
     elseif verdict == 'unread' then
       line.unread = true

@@ -10,14 +10,18 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-SWEEP_S: Final = 0.2  # how late a deadline may be noticed
+SWEEP_S: Final = 0.1  # half of how late a deadline may be noticed
 
 
 class Deadlines:
-    """Cancels what outlasts its deadline."""
+    """Cancels what outlasts its deadline: at the second sweep that finds it so.
+
+    Where the whole process was stopped, answers have come meanwhile: what waits for them takes them between the sweeps.
+    """
 
     def __init__(self) -> None:
         self._until: dict[asyncio.Task[Any], float] = {}
+        self._overdue: set[asyncio.Task[Any]] = set()  # as the last sweep found them
         self._late: set[asyncio.Task[Any]] = set()
         self._sweeping = False
 
@@ -43,10 +47,11 @@ class Deadlines:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for task, until in self._until.items():
-            if now >= until and task not in self._late:
-                self._late.add(task)
-                task.cancel()
+        overdue = {task for task, until in self._until.items() if now >= until and task not in self._late}
+        for task in overdue & self._overdue:
+            self._late.add(task)
+            task.cancel()
+        self._overdue = overdue - self._late
         self._sweeping = bool(self._until)
         if self._sweeping:
             loop.call_later(SWEEP_S, self._sweep)

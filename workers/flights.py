@@ -20,7 +20,10 @@ from workers.circuits import Circuits
 from workers.sender import NotOursError, Sender, broken_off, failed
 
 CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed, and again once they were cancelled
-SWEEP_S: Final = 1.0
+SWEEP_S: Final = 0.25
+# So many sweeps in a row must find a send past its time before it is left. They are counted, not timed: after a stop of
+# the whole process the event loop has its turns between them, in which sends are cancelled and end.
+SWEEPS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Flights:
         self._wake = wake
         self._sending: dict[asyncio.Task[Settlement], tuple[Leased, float]] = {}
         self._sweeping = False
+        self._overdue: dict[asyncio.Task[Settlement], int] = {}  # how many sweeps in a row found it past its time
         self._settlements: list[Settlement] = []
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
         self.foreign: list[Foreign] = []
@@ -102,8 +106,10 @@ class Flights:
     def _sweep(self) -> None:
         """Leave what is past its lease: the sender has cancelled it, and it did not even hear that."""
         loop = asyncio.get_running_loop()
-        latest = loop.time() - self._tuning.timeout_us / 1e6 - CLOSING_S
-        self._leave([task for task, (_, send_by) in self._sending.items() if send_by < latest])
+        latest = loop.time() - self._tuning.timeout_us / 1e6
+        past = [task for task, (_, send_by) in self._sending.items() if send_by < latest]
+        self._overdue = {task: self._overdue.get(task, 0) + 1 for task in past}
+        self._leave([task for task, sweeps in self._overdue.items() if sweeps >= SWEEPS])
         self._sweeping = bool(self._sending)
         if self._sweeping:
             loop.call_later(SWEEP_S, self._sweep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from types import SimpleNamespace
@@ -145,3 +146,52 @@ def test_a_workers_end_has_an_end(stubborn: bool) -> None:
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+class Slow:
+    """Answers a device once a byte has come over its socket."""
+
+    platform = "apns"
+
+    def __init__(self, near: socket.socket) -> None:
+        self.near = near
+        self.begun = asyncio.Event()
+
+    async def send(self, _: Any) -> Answer:
+        self.begun.set()
+        await asyncio.get_running_loop().sock_recv(self.near, 1)
+        return Answer(Outcome.DELIVERED)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_stop_of_the_whole_process_is_no_fault_of_a_provider(answered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop the clock is past every deadline at once. What was answered meanwhile counts as answered.
+
+    What was not is cancelled like any other that is late, and is not taken for a provider that cannot be cancelled.
+    """
+
+    async def run(near: socket.socket, far: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        provider: Any = Slow(near)
+        flights = Recorded(sender(provider))
+        flights.begin(leased(DEVICES[:1]), loop.time() + 100)
+        await provider.begun.wait()
+        now = loop.time
+        if answered:
+            far.send(b"x")
+        monkeypatch.setattr(loop, "time", lambda: now() + 1000)
+        with capture_logs() as lines:
+            async with asyncio.timeout(20):
+                await flights.drain()
+        assert [(one.state, one.reached) for one in flights.settled] == [("delivered" if answered else "later", True)]
+        errors = [line["event"] for line in lines if line["log_level"] == "error"]
+        assert errors == ([] if answered else ["provider_broke"])
+        assert "it cannot be cancelled" not in str(lines)
+
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    with near, far:
+        asyncio.run(run(near, far))

@@ -104,6 +104,7 @@ class World:
     targets: dict[str, str] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
     max_waiting: tuple[int, int] | None = None
+    stride: ClassVar[int] = 1  # 1: the jobs' ids are in the order of their acceptance
     kind_of_sends: ClassVar[type[Sends]] = Sends
 
     def __post_init__(self) -> None:
@@ -138,7 +139,8 @@ class World:
         meta |= {"collapse_id": collapse_id} if collapse_id else {}
         meta |= {"zone": zone} if zone else {}
         send_at = self.now + send_in_us if send_in_us else None
-        job = Job(f"job{number:04}", lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
+        name = f"job{number * self.stride % 10_000:04}"
+        job = Job(name, lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
         job = replace(job, targets="" if plain else targets)
         self.targets[job.id] = targets
         in_all = of_user = None

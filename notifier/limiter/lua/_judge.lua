@@ -1,13 +1,12 @@
 -- What the providers have to say of a head. A part of *admit*, whose rules, holds, rooms, now, worker and earliest it
 -- uses.
 
--- is_shut: whether nothing may go by this route now. While those who were parked are let go of, the rest of what other
--- routes take stands behind them.
-local function is_shut(target, several, job)
+-- is_shut: whether this may not go by this route now: its circuit is open, or an older rest of its line waits for it.
+local function is_shut(line, target, job)
   local hold = holds and holds[target.route]
   if not hold then return false end
-  if hold.state == 'closing' then return several end
-  return hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals ~= false)
+  if hold.state == 'open' and hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals) then return true end
+  return has_older_rest(line.key, target.route, line.order)
 end
 
 -- fill: the project of `route` has no room for `cost` more: it is held until it has.
@@ -60,13 +59,14 @@ end
 
 -- judge: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no device
 -- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when, and whether
--- it waits because it is a background push; or 'unread'.
+-- it waits because it is a background push; 'unread'; or 'behind': an older one of its line is in flight, and was taken
+-- while a route of this one was shut: its rest is to go first.
 local function judge(line, job, index)
-  if not (rules.w or holds or rooms) then return 'go', {} end
+  if not (rules.w or holds or rooms or line.left) then return 'go', {} end
   if not job.targets then return 'unread' end
   local app = rules.a and rules.a[line.category]
   local plan = plan_of(job.targets, app)
-  if not (holds or job.answered or plan.limited or rules.d and rules.d[index + 1]) then
+  if not (holds or line.left or job.answered or plan.limited or rules.d and rules.d[index + 1]) then
     local full = lacks_room(plan.needs, line.lane)
     if full then return 'parked', full end
     return 'go', plan.needs
@@ -74,7 +74,8 @@ local function judge(line, job, index)
   local targets = targets_of(job.targets, job.answered, app)
   local open, shut, at = {}, {}, 0
   for _, target in ipairs(targets) do
-    local of = is_shut(target, #targets > 1 and not job.answered, job) and shut or open
+    local of = is_shut(line, target, job) and shut or open
+    if of == open and line.left and line.left[target.route] then return 'behind' end
     of[#of + 1] = target
   end
   if #open == 0 and #shut > 0 then

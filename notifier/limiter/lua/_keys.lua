@@ -5,9 +5,10 @@
 --   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see _counts.lua, _burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua
 --   notifier:arriving:{user}         zset job id -> µs         under max_waiting, who has not come to a line yet
---   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs}, see _flight.lua
+--   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs, left: routes}, see _flight.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see _routes.lua
+--   notifier:rests:{user}:<category> <route>                   what waits for it of a line, see _routes.lua
 --   notifier:device:…, notifier:project:…                      the providers' own limits, see _limits.lua
 --   notifier:zones                   hash zone -> JSON          what clocks read, see _zones.lua
 --   notifier:later                   zset job id -> µs         jobs that wait for a time of their own

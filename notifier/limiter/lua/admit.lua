@@ -71,7 +71,7 @@ local function lines_of(user, fields)
         policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
         cost = cost_of(rules, category)}
       if peek_line(line) then
-        line.flying, line.elsewhere = flight_of(user, category, worker, now)
+        line.flying, line.elsewhere, line.left = flight_of(user, category, worker, now)
         lines[#lines + 1] = line
       else
         redis.call('HDEL', lines_key(user), category)
@@ -116,7 +116,7 @@ local function names_of(targets)
   return #names > 0 and table.concat(names, ' ')
 end
 
--- send_head: takes the head of line i, and counts it in `flying`: how many of each line are in flight. needs, open, shut: of *judge*; nil for
+-- send_head: takes the head of line i, and counts it in `flying`: see *take_off*. needs, open, shut: of *judge*; nil for
 -- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices;
 -- one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
@@ -126,7 +126,11 @@ local function send_head(user, sent, policy, index, lines, i, flying, job, needs
   if open then permit = permit .. 'd' end
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
     shut and names_of(shut) or false, dropped)
-  flying[line.category] = (flying[line.category] or line.flying) + 1
+  for _, target in ipairs(shut or {}) do
+    line.left = line.left or {}
+    line.left[target.route] = true
+  end
+  flying[line.category] = {n = (flying[line.category] or {n = line.flying}).n + 1, left = line.left}
   room, seq = room - 1, seq + 1 -- one number for each: those of deleted jobs are not used, as only `room` are ours
   if needs then spend(user, sent, policy, index, line, permit, needs, open) end
   advance(user, lines, i)
@@ -134,12 +138,18 @@ local function send_head(user, sent, policy, index, lines, i, flying, job, needs
 end
 
 -- step_aside: the rest of what other routes took leaves its line, or it would keep back what can go by them. It comes
--- back to its place when its route is up, or when it expires.
+-- back to its place when its route is up, or when it expires. What has met a fault lets the others of its line pass.
 local function step_aside(line, job, names)
   redis.call('ZREM', line.key, line.head)
   redis.call('ZADD', 'notifier:later', text(job.deadline or FAR), line.head)
   if job.deadline then earliest = math.min(earliest, job.deadline) end
-  for _, name in ipairs(names) do redis.call('ZADD', parked_key(name), 'NX', text(now), 'j' .. line.head) end
+  for _, name in ipairs(names) do
+    redis.call('ZADD', parked_key(name), text(line.order + (job.refusals and FAR or 0)), 'j' .. line.head)
+    if not job.refusals then
+      redis.call('ZADD', rests_key(line.key, name), text(line.order), line.head)
+      redis.call('EXPIRE', rests_key(line.key, name), RESTS_KEPT)
+    end
+  end
 end
 
 -- ask: has the caller read whom the jobs at the head of a line are for. Nothing of the line goes before.
@@ -223,7 +233,10 @@ local function try(user, sent, policy, index, lines, i, flying)
     elseif verdict == 'unread' then
       line.unread = true
       ask(user, line)
-    elseif job.answered and holds[first[1]].state ~= 'busy' then -- what is busy has room soon: the line keeps its order
+    elseif verdict == 'behind' then
+      line.elsewhere, line.at = true, now + lease -- its worker's settling opens the gate
+    elseif job.answered and holds[first[1]].state ~= 'busy' and holds[first[1]].state ~= 'full' then
+      -- What is busy, or full, has room soon: the line keeps its order.
       step_aside(line, job, first)
       advance(user, lines, i)
     else
@@ -292,7 +305,7 @@ local function visit(user, due_lane, since, index)
       end
     end
   end
-  for category, n in pairs(flying) do take_off(user, category, worker, n, lease, until_text) end
+  for category, of in pairs(flying) do take_off(user, category, worker, of.n, of.left, lease, until_text) end
   local gates = set_gates(user, lines, now, turn)
   if whole then
     local least = math.huge

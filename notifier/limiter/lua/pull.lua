@@ -227,10 +227,12 @@ local changed = {}
 for category in pairs(behind) do changed[#changed + 1] = category end
 for _, category in ipairs(changed) do let_follow(category, behind[category]) end
 
--- let_go: what was parked is looked at now; the rest of a notification goes back to its place.
-local function let_go(member, at)
+-- let_go: what was parked for `of` is looked at now; the rest of a notification goes back to its place.
+local function let_go(of, member, at)
   local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
   if id then
+    local meta = steering(redis.call('HGET', job_key(id), 'meta'))
+    if meta then redis.call('ZREM', rests_key(line_key(meta.user, meta.category), of), id) end
     if redis.call('ZREM', 'notifier:later', id) == 1 then place(id) end
     return
   end
@@ -280,7 +282,7 @@ for _, of in ipairs(names) do
     end
     local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1, 'WITHSCORES')
     if #parked > 0 then redis.call('ZREMRANGEBYRANK', parked_key(of), 0, n - 1) end
-    for i = 1, #parked, 2 do let_go(parked[i], hold.state == 'busy' and tonumber(parked[i + 1]) or now) end
+    for i = 1, #parked, 2 do let_go(of, parked[i], hold.state == 'busy' and tonumber(parked[i + 1]) or now) end
   end
   local left = redis.call('ZCARD', parked_key(of))
   if hold.state == 'open' then shut[#shut + 1] = of

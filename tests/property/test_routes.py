@@ -504,7 +504,7 @@ outages = st.lists(
             st.just(("chat", "urgent")),
             st.sampled_from(["apns:n fcm:n", "apns:n fcm:n", "apns:n", "fcm:n"]),
             seldom,
-            st.just(False),  # noqa: FBT003 - as `enqueues`
+            st.just(False),
             st.one_of(st.none(), st.none(), st.just(20 * S)),
         ),
         st.tuples(st.just("round"), st.sampled_from([1, 2, 50]), st.sampled_from([1, 2, 50]), st.just("w")),

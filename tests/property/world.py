@@ -359,8 +359,9 @@ class World:
         assert len(leased_now) <= room
         for leased in admitted.leased:
             self._dispatched(Flight(leased, self.now, self.now + LEASE), waiting)
+        left = self._lines() if admitted.waiting else {}
         for held in admitted.waiting:
-            assert waiting[held.user, held.category][0] == held.job_id
+            assert left[held.user, held.category][0] == held.job_id
             self.check_wait(held)
         self.seen["looks"] += admitted.looks
         taken = len(admitted.leased)

@@ -93,10 +93,10 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     """
     unpack = zlib.decompressobj()
     try:
-        raw = unpack.decompress(data, MAX_DATA_BYTES)
-    except zlib.error:
-        raw = data
-    if unpack.unconsumed_tail:
+        raw, more = unpack.decompress(data, MAX_DATA_BYTES), unpack.unconsumed_tail
+    except zlib.error:  # not compressed: RQ reads that too
+        raw, more = data[:MAX_DATA_BYTES], data[MAX_DATA_BYTES:]
+    if more:
         raise InvalidNotificationError("job", f"its data is more than {MAX_DATA_BYTES // 1_000_000} MB long")
     try:
         function, _instance, args, kwargs = json.loads(raw)

@@ -22,7 +22,7 @@ from notifier.costs import check_fits
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError
 from notifier.feedback import Gone, read_feedback
 from notifier.job import encode_data, encode_meta, encode_targets
-from notifier.limiter import Limiter, RedisLimiter, lines
+from notifier.limiter import RedisLimiter, UserLimiter, lines
 from notifier.limiter.moves import fenced
 from notifier.limiter.routes import Held, read_routes
 from notifier.limiter.scripts import Call, run
@@ -77,7 +77,7 @@ class Notifier:
         self._most = settings.most_waiting()
         self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
         self._platforms = settings.providers.platforms()
-        self.limiter: Limiter = RedisLimiter(redis)
+        self.limiter: UserLimiter = RedisLimiter(redis)
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Notifier:

@@ -123,26 +123,26 @@ class ShardedNotifier(Notifier):
 
 
 class ShardedLimiter:
-    """A `Limiter` over shards: each user's is the one where the user lives."""
+    """A `UserLimiter` over shards: each user's is the one where the user lives."""
 
     def __init__(self, of: Map, clients: Mapping[str, Redis]) -> None:
         self._map = of
         self._clients = clients
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.acquire`."""
+        """See `UserLimiter.acquire`."""
         return self._ask(user, lambda limiter: limiter.acquire(user, rules, cost=cost))
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.peek`."""
+        """See `UserLimiter.peek`."""
         return self._ask(user, lambda limiter: limiter.peek(user, rules, cost=cost))
 
     def refund(self, permit: Permit) -> bool:
-        """See `Limiter.refund`."""
+        """See `UserLimiter.refund`."""
         return self._ask(permit.user, lambda limiter: limiter.refund(permit))
 
     def reset(self, user: str, *categories: str) -> int:
-        """See `Limiter.reset`."""
+        """See `UserLimiter.reset`."""
         return self._ask(user, lambda limiter: limiter.reset(user, *categories))
 
     def _ask(self, user: str, ask: Callable[[RedisLimiter], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from typing import Final
 
@@ -28,19 +29,44 @@ _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
 _SHOWN: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Window:
-    """At most `limit` sends in any half-open rolling interval of `interval_us` microseconds.
+    """At most `limit` sends in any half-open rolling interval: `Window(10, "1m")`, `Window(10, timedelta(minutes=1))`.
 
-    precision_us: 0 is exact; else it may hold a send for as much longer, which saves the memory of each send.
+    interval_us: the interval in microseconds, 1 ms at least. precision_us: 0 is exact; else it may hold a send for as
+    much longer, which saves the memory of each send.
     """
 
     limit: int
     interval_us: int
-    precision_us: int = 0
+    precision_us: int
+
+    def __init__(self, limit: int, interval_us: int | str | timedelta, precision_us: int = 0) -> None:
+        """Give the interval as text or as a timedelta; a bare number is microseconds.
+
+        Raises TypeError for what is no interval, and ValueError for one under 1 ms: `Window(5, 60)` is not five a
+        minute.
+        """
+        us = duration_us(interval_us) if isinstance(interval_us, str | timedelta) else interval_us
+        if type(us) is not int:
+            raise TypeError(f"an interval is text such as '1m' or a timedelta, not {interval_us!r}")
+        if us < SHORTEST_INTERVAL_US:
+            raise ValueError(f"an interval must be at least 1ms, is {us} µs; write for example Window({limit}, '1m')")
+        object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "interval_us", us)
+        object.__setattr__(self, "precision_us", precision_us)
 
     def __str__(self) -> str:
         return f"{self.limit}/{format_duration(self.interval_us)}"
+
+
+def duration_us(value: str | timedelta) -> int:
+    """The microseconds in text such as `1.5s`, or in a timedelta; TypeError for a bare number, which has no unit."""
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise TypeError(f"a duration is text such as '1.5s' or a timedelta, not {value!r}: a bare number has no unit")
 
 
 def shown(text: object) -> str:
@@ -103,14 +129,14 @@ def parse_window(text: str) -> Window:
     if limit > LARGEST_LIMIT:
         raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
     if interval in UNITS or interval in WORDS:
-        return Window(limit, UNITS[WORDS.get(interval, interval)])
+        return Window(limit, interval_us=UNITS[WORDS.get(interval, interval)])
     duration = _DURATION.fullmatch(interval)
     unit = duration[2] if duration else interval
     if unit and unit not in UNITS:
         units = f"{', '.join(UNITS)} or {', '.join(WORDS)}"
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
     try:
-        return Window(limit, parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
+        return Window(limit, interval_us=parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
     except ValueError as error:
         raise ValueError(f"{shown(text)}: the interval {error}") from None
 

@@ -177,7 +177,7 @@ class Sends:
 
 
 class MemoryLimiter:
-    """A `Limiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
+    """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
 
     clock: µs since the epoch, this machine's if none is given. `lock` is held for each answer.
     """
@@ -190,19 +190,19 @@ class MemoryLimiter:
         self._permits = count(1)
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.acquire`."""
+        """See `UserLimiter.acquire`."""
         return self._ask(user, rules, cost, take=True)
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.peek`."""
+        """See `UserLimiter.peek`."""
         return self._ask(user, rules, cost, take=False)
 
     def refund(self, permit: Permit) -> bool:
-        """See `Limiter.refund`."""
+        """See `UserLimiter.refund`."""
         return self.close(permit.user, permit.category, permit.id, None)
 
     def reset(self, user: str, *categories: str) -> int:
-        """See `Limiter.reset`."""
+        """See `UserLimiter.reset`."""
         with self.lock:
             forgotten = self._sends.pop((user, None), ())
             for category in categories:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -16,21 +16,43 @@ MOST_COST: Final = 100  # each is an entry in Redis; and no more are taken out a
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock)."""
+    """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock).
+
+    remaining: how many more the windows admit now, where the limiter says so. reset_after_us: see `reset_after`.
+    wait_us: how long until `at_us`, for a permit that was asked for ahead.
+    """
 
     id: str
     user: str
     category: str | None
     cost: int
     at_us: int
+    remaining: int | None = None
+    reset_after_us: int | None = None
+    wait_us: int = 0
+
+    @property
+    def key(self) -> str:
+        """What was limited: a user, an address, or whatever the caller chose."""
+        return self.user
+
+    @property
+    def reset_after(self) -> timedelta | None:
+        """How long until the window with the least room has more; None where no window holds."""
+        return None if self.reset_after_us is None else timedelta(microseconds=self.reset_after_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Not yet: `time_left_us` microseconds are left, and `rule` is the one that decides it."""
+    """Not yet: `time_left_us` microseconds are left, and `rule` is the one that decides it.
+
+    policy and key: what was asked, where the limiter of a namespace says so.
+    """
 
     time_left_us: int
     rule: str
+    policy: Policy | None = field(default=None, repr=False, compare=False)
+    key: str = field(default="", repr=False, compare=False)
 
     @property
     def time_left(self) -> timedelta:
@@ -38,7 +60,7 @@ class Hold:
         return timedelta(microseconds=self.time_left_us)
 
 
-class Limiter(Protocol):
+class UserLimiter(Protocol):
     """Windows and a gap, of the user and of the category, all or nothing, in one atomic step.
 
     `rules` is a Policy for the user alone, or Rules for user and category together. Time is the limiter's own.

@@ -51,7 +51,7 @@ def has_more(array: str) -> bool:
 
 
 class RedisLimiter:
-    """A `Limiter` on a `redis.Redis`. One round trip a call; safe from any number of processes and machines.
+    """A `UserLimiter` on a `redis.Redis`. One round trip a call; safe from any number of processes and machines.
 
     Raises LimiterUnreachableError where Redis cannot be asked: then nothing may be sent.
     """
@@ -63,20 +63,20 @@ class RedisLimiter:
         self.clock = clock
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.acquire`."""
+        """See `UserLimiter.acquire`."""
         return self._ask(user, rules, cost, take=True)
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.peek`."""
+        """See `UserLimiter.peek`."""
         return self._ask(user, rules, cost, take=False)
 
     def refund(self, permit: Permit) -> bool:
-        """See `Limiter.refund`. What waits in the user's lines is looked at again at once."""
+        """See `UserLimiter.refund`. What waits in the user's lines is looked at again at once."""
         keys = _keys(permit.user, permit.category)
         return bool(self._run(Call(script("refund"), keys, [self.clock, permit.id, permit.cost, permit.user], int)))
 
     def reset(self, user: str, *categories: str) -> int:
-        """See `Limiter.reset`. What waits in the user's lines is looked at again at once."""
+        """See `UserLimiter.reset`. What waits in the user's lines is looked at again at once."""
         return self._run(Call(script("reset"), [], [self.clock, user, *categories], int))
 
     def _ask(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> Permit | Hold:

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from notifier.clock_rules import CalendarWindow
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, RedisLimiter, lines
+from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter, UserLimiter, lines
 from notifier.limiter.lines import Job
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import run
@@ -62,7 +62,7 @@ class ClockedRedis(RedisLimiter):
 class Subject:
     """A limiter, and its clock."""
 
-    limiter: Limiter
+    limiter: UserLimiter
     clock: Clock
 
 

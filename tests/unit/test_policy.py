@@ -59,9 +59,9 @@ def test_an_unknown_tier_is_noticed_when_the_policies_are_built() -> None:
     [
         (Policy(), 0),
         (Policy(gap_us=5), 5),
-        (Policy((Window(1, 10), Window(2, 30))), 30),
-        (Policy((Window(1, 10),), gap_us=40), 40),
-        (Policy((Window(1, 10),), burst=Burst(3, 20)), 60),
+        (Policy((Window(1, 10_000), Window(2, 30_000))), 30_000),
+        (Policy((Window(1, 10_000),), gap_us=40_000), 40_000),
+        (Policy((Window(1, 10_000),), burst=Burst(3, 20_000)), 60_000),
     ],
 )
 def test_the_horizon_is_the_longest_of_intervals_and_gap(policy: Policy, horizon_us: int) -> None:
@@ -127,9 +127,9 @@ def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
     ("policy", "interval_us", "most"),
     [
         (Policy(), 10, None),
-        (Policy((Window(3, 10),)), 10, 3),
-        (Policy((Window(3, 10),)), 11, 6),
-        (Policy((Window(3, 10),), gap_us=10), 11, 2),
+        (Policy((Window(3, 10_000),)), 10_000, 3),
+        (Policy((Window(3, 10_000),)), 10_001, 6),
+        (Policy((Window(3, 10_000),), gap_us=10_000), 10_001, 2),
         (Policy(gap_us=5), 5, 1),
         (Policy(gap_us=5), 6, 2),
         (Policy(burst=Burst(3, 5)), 5, 3),

@@ -1,0 +1,83 @@
+"""What the limiter says of a key besides `Permit` and `Hold`, and the error of those who want one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from notifier.errors import NotifierError
+from notifier.limiter.protocol import Hold
+from notifier.policy import Policy
+
+
+class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it
+    """A key may not go now. time_left: when it may. rule: which rule decides it. policy: all the rules."""
+
+    def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
+        left = hold.time_left.total_seconds()
+        super().__init__(f"{key}: {hold.rule} is used up; try again in {left:.3f} s")
+        self.key = key
+        self.rule = hold.rule
+        self.policy = policy
+        self.time_left = hold.time_left
+
+    @property
+    def retry_after_s(self) -> int:
+        """Whole seconds to wait, rounded up, as the header Retry-After gives them."""
+        return -(-self.time_left // timedelta(seconds=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How a key has been used. per_second: the mean rate of the last `1m`, `1h` and `1d`, counted by the minute."""
+
+    key: str
+    total: int
+    held: int
+    first_used_us: int | None
+    last_used_us: int | None
+    per_second: Mapping[str, float]
+
+    @property
+    def first_used(self) -> datetime | None:
+        """When the key was used first, as far as is known; None where it never was."""
+        return _moment(self.first_used_us)
+
+    @property
+    def last_used(self) -> datetime | None:
+        """When the key was used last; None where it never was."""
+        return _moment(self.last_used_us)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedKey:
+    """A key in the order of `top`. rate: per second, over the last hour."""
+
+    key: str
+    total: int
+    last_used_us: int
+    held: int
+    rate: float
+
+    @property
+    def last_used(self) -> datetime | None:
+        """When the key was used last; None where it was only ever held."""
+        return _moment(self.last_used_us or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How many in the step that begins at `at_us`, µs since the epoch."""
+
+    at_us: int
+    count: int
+
+    @property
+    def at(self) -> datetime:
+        """When the step begins."""
+        return datetime.fromtimestamp(self.at_us / 1e6, UTC)
+
+
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC)

@@ -1,0 +1,399 @@
+"""The limiter of a namespace: one suite over the synchronous one and the one of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.errors import LimiterUnreachableError
+from notifier.limiter import (
+    AsyncLimiter,
+    Burst,
+    Hold,
+    Limiter,
+    LimitExceeded,
+    Permit,
+    Policy,
+    RedisLimiter,
+    Window,
+    aio,
+)
+from notifier.limiter.scripts import run
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+START = 1_700_000_040_000_000
+S = 1_000_000
+M = 60 * S
+
+
+class Awaited:
+    """An AsyncLimiter as a synchronous one: each method runs to its end in a loop of this test's."""
+
+    def __init__(self, limiter: AsyncLimiter, runner: asyncio.Runner) -> None:
+        self.limiter = limiter
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.limiter, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = method(*args, **kwargs)
+            return self._runner.run(found) if inspect.iscoroutine(found) else found
+
+        return call
+
+
+class Subject:
+    """A limiter of either kind whose clock the test moves."""
+
+    def __init__(self, kind: str, server: Redis, runner: asyncio.Runner) -> None:
+        self._kind, self._server, self._runner = kind, server, runner
+        self.now = START
+        self.made: list[Any] = []
+        self.limiter = self.make("login", usage_keep="7d")
+
+    def make(self, namespace: str, **options: Any) -> Any:
+        if self._kind == "sync":
+            made = Limiter(self._server, namespace=namespace, clock=str(self.now), **options)
+            self.made.append(made)
+            return made
+        kwargs = self._server.connection_pool.connection_kwargs
+        client = AsyncRedis(host=kwargs["host"], port=kwargs["port"], db=kwargs.get("db", 0), protocol=2)
+        made = AsyncLimiter(client, namespace=namespace, clock=str(self.now), **options)
+        self.made.append(made)
+        return Awaited(made, self._runner)
+
+    def advance(self, us: int) -> None:
+        self.now += us
+        for made in self.made:
+            made._requests.clock = str(self.now)
+
+    def close(self) -> None:
+        for made in self.made:
+            if isinstance(made, AsyncLimiter):
+                self._runner.run(made.aclose())
+
+
+@pytest.fixture(params=["sync", "async"])
+def subject(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Subject]:
+    with asyncio.Runner() as runner:
+        made = Subject(request.param, redis, runner)
+        yield made
+        made.close()
+
+
+def test_it_answers_with_what_is_left(subject: Subject) -> None:
+    """A permit says how many more there are and when; a hold says how long is left and which rule decides it."""
+    for left in (2, 1, 0):
+        match subject.limiter.acquire("ip:203.0.113.7", "3/minute; 100/day"):
+            case Permit(remaining=remaining, reset_after=after):
+                assert remaining == left
+                assert after == timedelta(minutes=1)
+            case other:
+                raise AssertionError(other)
+    subject.advance(20 * S)
+    match subject.limiter.acquire("ip:203.0.113.7", "3/minute; 100/day"):
+        case Hold(time_left=time_left, rule=rule):
+            assert time_left == timedelta(seconds=40)
+            assert rule == "3/1m"
+        case other:
+            raise AssertionError(other)
+
+
+def test_a_gap_is_kept(subject: Subject) -> None:
+    """Two are never closer together than the gap."""
+    assert isinstance(subject.limiter.acquire("k", "100/day; gap 200ms"), Permit)
+    hold = subject.limiter.acquire("k", "100/day; gap 200ms")
+    assert (hold.time_left_us, hold.rule) == (200_000, "gap 200ms")
+    subject.advance(200_000)
+    assert isinstance(subject.limiter.acquire("k", "100/day; gap 200ms"), Permit)
+
+
+def test_a_namespace_is_its_own(subject: Subject, redis: Redis) -> None:
+    """What one namespace uses up is neither another's nor a user's push budget."""
+    assert isinstance(subject.limiter.acquire("42", "1/day"), Permit)
+    assert isinstance(subject.limiter.acquire("42", "1/day"), Hold)
+    assert isinstance(subject.make("signup").acquire("42", "1/day"), Permit)
+    assert isinstance(RedisLimiter(redis).acquire("42", Policy((Window(1, "1d"),))), Permit)
+
+
+def test_check_raises(subject: Subject) -> None:
+    """`check` gives the permit, or raises with the time left, the rule and the policy."""
+    assert subject.limiter.check("k", "1/minute").remaining == 0
+    with pytest.raises(LimitExceeded, match=r"k: 1/1m is used up; try again in 60\.000 s") as raised:
+        subject.limiter.check("k", "1/minute")
+    assert raised.value.time_left == timedelta(minutes=1)
+    assert raised.value.rule == "1/1m"
+    assert raised.value.policy == Policy((Window(1, "1m"),))
+    assert raised.value.retry_after_s == 60
+
+
+def test_many_at_once(subject: Subject) -> None:
+    """`acquire_many` answers each in order, in one call, as if they had been asked one after the other."""
+    answers = subject.limiter.acquire_many([("a", "1/minute"), ("a", "1/minute"), ("b", "5/minute", 3)])
+    assert [type(answer) for answer in answers] == [Permit, Hold, Permit]
+    assert answers[2].remaining == 2
+    assert subject.limiter.acquire_many([]) == []
+
+
+def test_waiting_is_exact_and_in_order(subject: Subject, redis: Redis) -> None:
+    """A permit that is waited for is dated ahead, so who comes later goes later, and nobody is woken in vain."""
+    requests = subject.made[0]._requests
+    call = lambda: requests.ask([requests.request("k", "1/10s")], "take", "1m")  # noqa: E731
+    assert [run(redis, call())[0].wait_us for _ in range(3)] == [0, 10 * S, 20 * S]
+    hold = subject.limiter.acquire("k", "1/10s")
+    assert hold.time_left_us == 30 * S, "who does not wait goes behind those who do"
+
+
+def test_wait_sleeps_and_gives_up_at_once_where_it_is_too_long(subject: Subject) -> None:
+    """`wait` returns its permit; beyond `timeout` it raises at once, and takes nothing."""
+    assert subject.limiter.wait("k", "1/50ms").wait_us == 0
+    assert subject.limiter.wait("k", "1/50ms").wait_us == 50_000
+    with pytest.raises(LimitExceeded):
+        subject.limiter.wait("k", "1/50ms", timeout="90ms")
+    assert subject.limiter.peek("k", "1/50ms").time_left_us == 100_000
+
+
+def test_a_refund_and_a_reset(subject: Subject) -> None:
+    """A refund takes one back, once; a reset forgets all."""
+    permit = subject.limiter.acquire("k", "1/day", cost=1)
+    assert subject.limiter.refund(permit)
+    assert not subject.limiter.refund(permit)
+    assert isinstance(subject.limiter.acquire("k", "1/day"), Permit)
+    assert subject.limiter.reset("k") == 1
+    assert isinstance(subject.limiter.acquire("k", "1/day"), Permit)
+
+
+def test_peek_takes_nothing(subject: Subject) -> None:
+    """`peek` answers as `acquire` would."""
+    for _ in range(3):
+        assert subject.limiter.peek("k", "2/minute").remaining == 2
+    subject.limiter.acquire("k", "2/minute", cost=2)
+    assert isinstance(subject.limiter.peek("k", "2/minute"), Hold)
+
+
+def test_what_is_added_is_counted_and_never_refused(subject: Subject) -> None:
+    """`add` counts what has happened already: rules that come later see it."""
+    for _ in range(3):
+        subject.limiter.add("k", 3)
+    assert subject.limiter.count("k", last="15m") == 9
+    assert isinstance(subject.limiter.acquire("k", "9/minute"), Hold)
+    subject.advance(M)
+    assert subject.limiter.count("k", last="1m") == 0
+    assert subject.limiter.count("k", last="15m") == 9
+
+
+def test_usage(subject: Subject) -> None:
+    """Totals, first and last use, and how often it was held."""
+    assert subject.limiter.usage("k").total == 0
+    subject.limiter.acquire("k", "2/minute")
+    subject.advance(M // 2)
+    for _ in range(3):
+        subject.limiter.acquire("k", "2/minute")
+    usage = subject.limiter.usage("k")
+    assert (usage.total, usage.held) == (2, 2)
+    assert (usage.first_used_us, usage.last_used_us) == (START, START + M // 2)
+    assert usage.per_second["1h"] == 2 / 3600
+
+
+def test_rankings(subject: Subject) -> None:
+    """`top` ranks the namespace's keys by total, last use, rate and holds, either way round."""
+    for key, times in (("a", 3), ("b", 5), ("c", 1)):
+        for _ in range(times):
+            subject.limiter.acquire(key, "4/hour")
+        subject.advance(M)
+    names = lambda **kwargs: [entry.key for entry in subject.limiter.top(10, **kwargs)]  # noqa: E731
+    assert names() == ["b", "a", "c"]
+    assert names(by="total", ascending=True) == ["c", "a", "b"]
+    assert names(by="last_used") == ["c", "b", "a"]
+    assert names(by="rate") == ["b", "a", "c"]
+    assert names(by="held") == ["b"]
+    first = subject.limiter.top(1)[0]
+    assert (first.total, first.held, first.rate) == (4, 1, 4 / 3600)
+    assert first.last_used is not None
+
+
+def test_a_series(subject: Subject) -> None:
+    """A series counts by steps, of one key and of all."""
+    for key in ("a", "a", "b"):
+        subject.limiter.acquire(key, "100/hour")
+        subject.advance(M)
+    counts = lambda key, step="1m": [point.count for point in subject.limiter.series(key, last="4m", step=step)]  # noqa: E731
+    assert counts("a") == [1, 1, 0, 0]
+    assert counts(None) == [1, 1, 1, 0]
+    assert counts(None, "2m") == [2, 1]
+
+
+def test_usage_is_bounded(subject: Subject, redis: Redis) -> None:
+    """Keys that are idle for longer than `usage_keep` leave the ranks; without it no usage is kept at all."""
+    limiter = subject.make("short", usage_keep="1h")
+    for n in range(20):
+        limiter.acquire(f"k{n}", "5/minute")
+    subject.advance(2 * 60 * M)
+    for n in range(10):
+        limiter.acquire(f"new{n}", "5/minute")
+    assert {entry.key for entry in limiter.top(100)} == {f"new{n}" for n in range(10)}
+    plain = subject.make("plain")
+    plain.acquire("k", "5/minute")
+    assert redis.keys("notifier:*plain*") == [b"notifier:keys:plain:{k}"]
+    with pytest.raises(ValueError, match="counts no usage"):
+        plain.usage("k")
+
+
+def test_the_decorator(subject: Subject) -> None:
+    """`limit` raises, waits, or returns the hold in place of the result."""
+    limiter = subject.limiter.limiter if isinstance(subject.limiter, Awaited) else subject.limiter
+
+    def decorated(name: str, **options: Any) -> Any:
+        if isinstance(limiter, AsyncLimiter):
+
+            @limiter.limit("1/50ms", key=lambda who: f"{name}:{who}", **options)
+            async def greet(who: str) -> str:
+                return f"hello {who}"
+
+            return lambda who: subject._runner.run(greet(who))
+
+        @limiter.limit("1/50ms", key=lambda who: f"{name}:{who}", **options)
+        def greet_now(who: str) -> str:
+            return f"hello {who}"
+
+        return greet_now
+
+    raising, returning, waiting = (
+        decorated("raise"),
+        decorated("return", on_hold="return"),
+        decorated("w", on_hold="wait"),
+    )
+    assert raising("ann") == "hello ann"
+    with pytest.raises(LimitExceeded):
+        raising("ann")
+    assert raising("bob") == "hello bob"
+    assert returning("ann") == "hello ann"
+    assert isinstance(returning("ann"), Hold)
+    assert [waiting("ann") for _ in range(2)] == ["hello ann"] * 2
+
+
+def test_a_plain_limiter_limits_async_functions_too(redis: Redis) -> None:
+    """The synchronous decorator asks in a thread, so that the event loop goes on."""
+    limiter, threads = Limiter(redis, namespace="login"), []
+
+    def key() -> str:
+        threads.append(threading.current_thread())
+        return "k"
+
+    @limiter.limit("1/minute", key=key, on_hold="return")
+    async def work() -> str:
+        return "done"
+
+    assert asyncio.run(work()) == "done"
+    assert isinstance(asyncio.run(work()), Hold)
+    assert all(thread is not threading.main_thread() for thread in threads)
+
+
+def test_a_slot(subject: Subject) -> None:
+    """`slot` waits, and runs the block."""
+    if isinstance(subject.limiter, Awaited):
+
+        async def block() -> int:
+            async with subject.limiter.limiter.slot("k", "1/20ms") as permit:
+                return permit.wait_us
+
+        assert [subject._runner.run(block()) for _ in range(2)] == [0, 20_000]
+    else:
+        waits = []
+        for _ in range(2):
+            with subject.limiter.slot("k", "1/20ms") as permit:
+                waits.append(permit.wait_us)
+        assert waits == [0, 20_000]
+
+
+async def forever(asleep: asyncio.Event, _seconds: float) -> None:
+    asleep.set()
+    await asyncio.Event().wait()
+
+
+def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is cancelled while it waits leaves nothing behind."""
+
+    async def story() -> None:
+        kwargs = redis.connection_pool.connection_kwargs
+        limiter = AsyncLimiter.from_url(
+            f"redis://{kwargs['host']}:{kwargs['port']}/{kwargs.get('db', 0)}", namespace="w"
+        )
+        await limiter.acquire("k", "1/hour")
+        asleep = asyncio.Event()
+        monkeypatch.setattr(aio, "_sleep", partial(forever, asleep))
+        waiter = asyncio.create_task(limiter.wait("k", "1/hour"))
+        await asleep.wait()
+        assert redis.zcard("notifier:keys:w:{k}") == 2
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert redis.zcard("notifier:keys:w:{k}") == 1
+        await limiter.aclose()
+
+    asyncio.run(story())
+
+
+def test_rules_of_every_kind(subject: Subject) -> None:
+    """Rates are text, rules, several of them, or the name of a configured limit."""
+    limiter = subject.make("kinds", limits={"login": Policy((Window(1, "1m"),))})
+    rules = (Window(1, "1m"), Policy((Window(1, timedelta(minutes=1)),)), ["1/minute", "gap 1s"])
+    for n, rates in enumerate(("1/minute", *rules, "login")):
+        key = f"k{n}"
+        assert isinstance(limiter.acquire(key, rates), Permit)
+        assert isinstance(limiter.acquire(key, rates), Hold)
+    burst = Burst(2, M)
+    assert [type(limiter.acquire("b", burst)) for _ in range(3)] == [Permit, Permit, Hold]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        (("k", "5 per minute"), ValueError, "is not a rate"),
+        (("k", "login"), ValueError, "no limit is named 'login'"),
+        (("k", 5), TypeError, "rates must be text"),
+        (("k", Policy(windows=("5/minute",))), TypeError, r"Policy\.windows holds Window"),  # type: ignore[arg-type]
+        ((42, "5/minute"), TypeError, "a key is text"),
+        (("", "5/minute"), ValueError, "1 to 1024 bytes"),
+        (("k" * 1025, "5/minute"), ValueError, "1 to 1024 bytes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_where_it_enters(
+    subject: Subject, arguments: tuple[Any, ...], error: type[Exception], why: str
+) -> None:
+    """Types and forms are checked where they enter, and the error says what would be right."""
+    with pytest.raises(error, match=why):
+        subject.limiter.acquire(*arguments)
+
+
+def test_a_cost_that_never_fits_is_refused(subject: Subject) -> None:
+    """A cost over the limit would wait for ever."""
+    with pytest.raises(ValueError, match="never fits into 5/1m"):
+        subject.limiter.acquire("k", "5/minute", cost=6)
+
+
+def test_a_namespace_has_a_form(redis: Redis) -> None:
+    """A namespace stands in the names of keys."""
+    with pytest.raises(ValueError, match="namespace"):
+        Limiter(redis, namespace="a:b")
+
+
+@pytest.mark.parametrize(("on_error", "answer"), [("hold", Hold), ("permit", Permit)])
+def test_what_happens_without_redis_is_chosen(on_error: Any, answer: type) -> None:
+    """Open or closed is chosen, never guessed; without a choice it raises."""
+    url = "redis://127.0.0.1:1"
+    assert isinstance(Limiter.from_url(url, namespace="n", on_error=on_error).acquire("k", "1/day"), answer)
+    limiter = AsyncLimiter.from_url(url, namespace="n", on_error=on_error)
+    assert isinstance(asyncio.run(limiter.acquire("k", "1/day")), answer)
+    with pytest.raises(LimiterUnreachableError):
+        Limiter.from_url(url, namespace="n").acquire("k", "1/day")

@@ -16,7 +16,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ soak-providers: setup  ## connections over ten minutes of idle times, GOAWAYs, c
 
 mutate: setup  ## wrong scripts, each of which a plain model must notice; many minutes
 	@$(BIN)/python tests/mutants.py $(WORDS)
+
+soak-properties: setup  ## the property tests with six times the examples, new ones each time; half an hour and more
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/property
 
 lint: setup  ## style and types
 	@$(BIN)/ruff check .

@@ -26,7 +26,7 @@ collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 # What the models assert is shown as well as what the tests do.
 pytest.register_assert_rewrite("clock_model", "model", "world")
 
-# "ci", the default, tries the same examples each time; HYPOTHESIS_PROFILE=explore looks for new ones.
+# "ci", the default, tries the same examples each time; "thorough" more of them; "explore" as many, and new ones.
 # `redis` is shared by the examples of one test: each flushes it for itself.
 settings.register_profile(
     "ci",
@@ -38,6 +38,7 @@ settings.register_profile(
 # For tests/mutants.py: that a test fails is enough, by which example does not matter.
 settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.register_profile("explore", settings.get_profile("ci"), derandomize=False)
+settings.register_profile("thorough", settings.get_profile("ci"))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

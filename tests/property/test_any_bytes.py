@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from amount import examples
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from support import apns, note
@@ -199,7 +200,7 @@ def where(redis: Redis, job_id: bytes) -> str:
     return ""
 
 
-@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each starts a worker
+@settings(max_examples=examples(60), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each starts a worker
 @given(hostile=st.lists(jobs, min_size=1, max_size=4))
 @example(
     hostile=[(b"x", "default", {b"data": b'["notifier.deliver", null, [], {"\\ud800": 1}]', b"origin": b"default"})]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends
@@ -90,7 +91,7 @@ steps = st.one_of(
 
 
 @given(st.lists(rule_sets(), min_size=3, max_size=3), st.lists(steps, min_size=20, max_size=50))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_each_send_keeps_the_rules_it_was_admitted_by(
     redis: Redis, rules: list[Policies], schedule: list[tuple[Any, ...]]
 ) -> None:
@@ -121,7 +122,7 @@ def test_each_send_keeps_the_rules_it_was_admitted_by(
 
 
 @given(policies, policies, st.integers(1, 20), st.integers(0, 10 * M))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_backlog_follows_the_new_rules_from_the_moment_of_the_change(
     redis: Redis, old: Policy, new: Policy, count: int, after_us: int
 ) -> None:
@@ -148,7 +149,7 @@ waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
 @given(
     st.lists(kinds, min_size=2, max_size=4), st.lists(st.tuples(waits, st.integers(0, 30)), min_size=30, max_size=150)
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], asked: list[tuple[int, int]]) -> None:
     """Law 1 for the rules in force, where windows become bucketed and exact again: nothing sent before is forgotten."""
     now, policy, sent = START, rules[0], list[int]()

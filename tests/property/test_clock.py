@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from clock_model import over_calendar, unquiet
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ steps = st.one_of(
 
 
 @given(rule_sets(), st.sampled_from(STARTS), st.lists(steps, min_size=10, max_size=25))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_who_waits_for_the_clock_goes_when_it_says(
     redis: Redis, rules: Policies, now: int, schedule: list[tuple[Any, ...]]
 ) -> None:
@@ -111,7 +112,7 @@ events = st.builds(
 
 
 @given(rule_sets(), st.lists(events, min_size=3, max_size=15))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_replay_goes_by_the_same_clock(redis: Redis, rules: Policies, trace: list[Event]) -> None:
     """A preview waits as the limiter does, also where the notifications of a user have several zones."""
     trace = sorted(trace, key=lambda event: event.at_us)

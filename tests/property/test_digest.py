@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
@@ -32,7 +33,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 
 
 @given(rule_sets(), schedules)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_digest_ends_well(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1, 2 and 4: what is summed up ends once, as superseded, and nothing waits for ever."""
     world = World(redis, rules)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
@@ -38,7 +39,7 @@ acts = st.tuples(st.sampled_from(["take", "take", "take", "cost", "refund", "rul
 
 
 @given(st.lists(policies, min_size=1, max_size=3), st.lists(acts, min_size=20, max_size=90))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_both_limiters_give_the_same_answers(
     redis: Redis, rules: list[Policy], script: list[tuple[str, int, int]]
 ) -> None:
@@ -74,7 +75,7 @@ def test_both_limiters_give_the_same_answers(
 
 
 @given(st.lists(buckets, min_size=1, max_size=2).map(tuple), st.lists(steps, min_size=30, max_size=150))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_bucketed_window_is_never_looser_than_exact_and_at_most_one_bucket_stricter(
     windows: tuple[Window, ...], waits: list[int]
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_bucketed_window_is_never_looser_than_exact_and_at_most_one_bucket_str
 
 
 @given(bursts, st.lists(st.tuples(steps, st.integers(1, 3)), min_size=10, max_size=80))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -> None:
     """Full at first; each send takes one out; one comes back each interval, while there is room; none goes without."""
     now, tokens = START, burst.limit * burst.every_us  # counted in the µs that each takes to come back
@@ -115,7 +116,7 @@ def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -
     st.integers(60, 100),
     st.lists(st.tuples(st.sampled_from([0, 1, 5 * S, 5 * S, 10 * S]), st.integers(0, 100)), min_size=3, max_size=12),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
     redis: Redis, capacity: int, script: list[tuple[int, int]]
 ) -> None:
@@ -184,7 +185,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 
 
 @given(rule_sets(), schedules)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Law 1, where it counts: what the provider received keeps each burst and each window.
 

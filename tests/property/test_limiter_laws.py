@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
@@ -102,7 +103,7 @@ actions = st.one_of(
 
 
 @given(rules, st.lists(actions, min_size=10, max_size=40))
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def test_redis_twin_and_model_give_the_same_answers(
     redis: Redis, of_user: Policy | Rules, script: list[tuple[Any, ...]]
 ) -> None:
@@ -123,7 +124,7 @@ def test_redis_twin_and_model_give_the_same_answers(
 
 
 @given(rules, st.lists(steps, min_size=5, max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_no_window_is_exceeded_and_no_gap_undercut(redis: Redis, of_user: Policy | Rules, waits: list[int]) -> None:
     """Law 1: the granted sends, looked at together, keep every rule; a time left is exact (law 3).
 
@@ -144,7 +145,7 @@ def test_no_window_is_exceeded_and_no_gap_undercut(redis: Redis, of_user: Policy
 
 
 @given(rules, st.lists(steps, min_size=3, max_size=12), st.lists(st.integers(1, 3), min_size=1, max_size=12))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_blocked_attempt_is_not_a_send(
     redis: Redis, of_user: Policy | Rules, waits: list[int], costs: list[int]
 ) -> None:
@@ -162,7 +163,7 @@ def test_a_blocked_attempt_is_not_a_send(
 
 
 @given(policies, st.lists(st.tuples(steps, st.integers(0, 4 * M)), min_size=5, max_size=30))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_clock_that_steps_back_never_bursts(redis: Redis, policy: Policy, moves: list[tuple[int, int]]) -> None:
     """Law 1 in true time: the server's clock may be set back by any amount, any number of times."""
     three = Three(redis, policy)

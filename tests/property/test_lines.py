@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import violations
@@ -141,7 +142,7 @@ def drain(world: World) -> None:
 
 
 @given(rule_sets(seldom), schedules)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_every_schedule_ends_well(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5, at every step: Redis does what the plain model allows.
 
@@ -160,7 +161,7 @@ def test_every_schedule_ends_well(redis: Redis, rules: Policies, schedule: list[
 
 
 @given(rule_sets(never), schedules)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_user_is_ever_burst(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Law 1, where it counts: what the provider received keeps every window and every gap.
 
@@ -178,7 +179,7 @@ def test_no_user_is_ever_burst(redis: Redis, rules: Policies, schedule: list[tup
 
 
 @given(rule_sets(never), st.lists(enqueues, min_size=5, max_size=20))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_gates_open_at_the_first_moment_the_rules_admit(
     redis: Redis, rules: Policies, arrivals: list[tuple[Any, ...]]
 ) -> None:

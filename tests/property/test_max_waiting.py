@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
@@ -40,7 +41,7 @@ def waiting(world: World) -> Counter[str]:
 
 
 @given(rule_sets(), schedules, st.tuples(st.integers(1, 20), st.integers(1, 6)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_more_wait_than_may(
     redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]], most: tuple[int, int]
 ) -> None:

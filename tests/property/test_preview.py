@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from amount import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -180,7 +181,7 @@ def job(rules: Policies, index: int, event: Event) -> Job:
 
 
 # One look takes 25 of a line, and leaves of thirty places one to who came second, in another line.
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @example(
     rules=Policies(Policy((Window(30, 20 * U),)), categories={"news": Category("news")}),
     trace=[Event(0, "news"), Event(0), *[Event(0, "news")] * 40],
@@ -194,7 +195,7 @@ def test_the_replay_is_the_limiter(redis: Redis, rules: Policies, trace: list[Ev
     assert replay.sent == by_the_scripts(redis, rules, trace, latency_us)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(rules=rule_sets(), trace=traces)
 def test_what_decides_is_a_rule_in_force(rules: Policies, trace: list[Event]) -> None:
     """An explanation changes nothing, and names a rule of the user or of the category for what waited at its head."""

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from amount import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
@@ -405,7 +406,7 @@ def mend_and_drain(world: Routed) -> None:
 
 
 @given(rule_sets(), schedules)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.
 
@@ -424,7 +425,7 @@ def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedul
 
 
 @given(rule_sets(), schedules)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_device_gets_more_than_its_provider_admits(
     redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]
 ) -> None:
@@ -518,7 +519,7 @@ outages = st.lists(
 
 
 @given(outages)
-@settings(max_examples=300, phases=[Phase.generate])
+@settings(max_examples=examples(300), phases=[Phase.generate])
 def test_order_outlasts_an_outage_at_each_route(redis: Redis, schedule: list[tuple[Any, ...]]) -> None:
     """Law 4: one user with devices at two providers, of which one comes and goes; see `Routed._check_order`."""
     world = Routed(redis, Policies(Policy()))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from amount import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -350,5 +351,5 @@ class Story(RuleBasedStateMachine):
 def test_whatever_a_user_does_the_laws_hold(redis_server: EmbeddedRedis) -> None:
     """Laws 1 to 5 over stories of calls that come in any order; what fails is printed as the shortest story."""
     Story.url = redis_server.url
-    stories = int(os.environ.get("STORY_EXAMPLES", "40"))
+    stories = int(os.environ.get("STORY_EXAMPLES", str(examples(120))))
     run_state_machine_as_test(Story, settings=settings(max_examples=stories, stateful_step_count=40))

@@ -43,7 +43,8 @@ class Told:
     """What the producer knows of a job, and what was seen of it since.
 
     due_us: when it falls due that waits for a time of its own. lined: whether it has been in its line. gather_us: until
-    when it gathers others, as the head of a category with a digest; 0 once there are enough.
+    when it gathers others, as the head of a category with a digest; 0 once there are enough. late: it had expired when it
+    came to its line, where it joins nothing.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Told:
     due_us: int | None = None
     since_us: int = 0
     lined: bool = False
+    late: bool = False
     dispatched: int = 0
     attempts: int = 0
     crashes: int = 0
@@ -222,8 +224,10 @@ class World:
             if state != before.get(job_id)
         }
         assert {job_id: move for job_id, move in moves.items() if move not in allowed} == {}
-        for job_id, move in moves.items():
-            self.told[job_id].lined |= move.endswith(">line")
+        for job_id in (job_id for job_id, move in moves.items() if move.endswith(">line")):
+            told = self.told[job_id]
+            told.late |= not told.lined and told.deadline_us is not None and told.deadline_us <= self.now
+            told.lined = True
         return moves
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
@@ -287,7 +291,8 @@ class World:
     def _check_collapsed(self) -> None:
         """Of what was lined up and no worker has had, one waits for each collapse id, where its category collapses."""
         for (_, category), line in self._lines().items():
-            waiting = [self.told[job_id] for job_id in line if not self.told[job_id].dispatched]
+            told = [self.told[job_id] for job_id in line]
+            waiting = [one for one in told if not (one.dispatched or one.late)]
             if self._category(category).when_blocked == "digest":
                 assert len(waiting) <= 1
             elif self._category(category).when_blocked == "collapse":
@@ -560,19 +565,17 @@ class World:
             for key in ("leases", "delivered"):
                 pipe.zrange(f"notifier:{key}", 0, -1)
             pipe.zrange("notifier:later", 0, -1, withscores=True)
-            for job_id in self.told:
-                pipe.hmget(f"rq:job:{job_id}", "status", "push_permit", "push_outcome")
             found = pipe.execute()
         queued, scheduled, started, failed, cancelled = (
             [_text(job) for lane in found[i:15:5] for job in lane] for i in range(5)
         )
         leased, delivered = ([_text(job) for job in ids] for ids in found[15:17])
         later = {_text(job): int(at) for job, at in found[17]}
-        hashes = dict(zip(self.told, found[18:], strict=True))
+        permits, outcomes = self._fields("push_permit", leased), self._fields("push_outcome", cancelled)
         lined = [job for line in self._lines().values() for job in line]
         # A cancelled job may stand in its queue until it is passed over.
         queued = [job for job in queued if job not in cancelled]
-        states = {job: _text(hashes[job][2]) for job in cancelled}
+        states = {job: outcomes[job] for job in cancelled}
         assert set(states.values()) <= set(UNSENT)
         of_state = {
             "queue": queued, "line": lined, "later": later, "leased": leased, "delivered": delivered, "failed": failed
@@ -585,8 +588,17 @@ class World:
         places = [*queued, *lined, *later, *leased, *delivered, *failed, *cancelled, *forgotten]
         assert sorted(places) == sorted(self.told)
         assert sorted(scheduled) == sorted([*lined, *later])
-        assert sorted(started) == sorted(f"{job}:{_text(hashes[job][1])}" for job in leased)
+        assert sorted(started) == sorted(f"{job}:{permits[job]}" for job in leased)
         return states | {job: self.states[job] for job in forgotten}
+
+    def _fields(self, name: str, ids: list[str]) -> dict[str, str]:
+        """One field of each of these jobs."""
+        if not ids:
+            return {}
+        with self.redis.pipeline(transaction=False) as pipe:
+            for job_id in ids:
+                pipe.hget(f"rq:job:{job_id}", name)
+            return {job_id: _text(value) for job_id, value in zip(ids, pipe.execute(), strict=True)}
 
     def check(self) -> None:
         """Law 2: all is counted, and the dead tokens are told. Law 3: whoever waits is looked at in time."""

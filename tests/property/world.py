@@ -43,8 +43,8 @@ class Told:
     """What the producer knows of a job, and what was seen of it since.
 
     due_us: when it falls due that waits for a time of its own. lined: whether it has been in its line. gather_us: until
-    when it gathers others, as the head of a category with a digest; 0 once there are enough. late: it had expired when it
-    came to its line, where it joins nothing.
+    when it gathers others, as the head of a category with a digest; 0 once there are enough. late: it had expired when
+    it came to its line, where it joins nothing.
     """
 
     number: int

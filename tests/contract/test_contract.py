@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SECOND_US = 1_000_000
 SILENT = Reply(200, delay_ms=60_000)
 PAGE = Reply(502, "<html><body>Bad Gateway</body></html>")
-WAITING = {Outcome.RETRY, Outcome.UNSENT, Outcome.FAULT}
+WAITING = {Outcome.BUSY, Outcome.UNSENT, Outcome.FAULT}
 
 every = pytest.mark.parametrize("rig", RIGS, ids=lambda rig: rig.name)
 # A provider without a server cannot show how it bears what a network and a server do.
@@ -144,7 +144,7 @@ def test_past_its_moment_nothing_is_sent(rig: Rig, simulators: Simulators) -> No
     [
         ("rejected", Outcome.REJECTED),
         ("dead", Outcome.DEAD_TOKEN),
-        ("busy", Outcome.RETRY),
+        ("busy", Outcome.BUSY),
         ("fault", Outcome.FAULT),
     ],
 )
@@ -172,10 +172,10 @@ def test_retry_after(rig: Rig, simulators: Simulators) -> None:
         began = time.monotonic()
         for headers in asked:
             answer = await answer_to(s, Reply(rig.busy.status, rig.busy.reason, headers))
-            assert (answer.outcome, answer.retry_after_us) == (Outcome.RETRY, 110 * SECOND_US)
+            assert (answer.outcome, answer.retry_after_us) == (Outcome.BUSY, 110 * SECOND_US)
         for nonsense in ("soon", "-5", "9" * 400):
             answer = await answer_to(s, Reply(rig.busy.status, rig.busy.reason, {"Retry-After": nonsense}))
-            assert answer.outcome is Outcome.RETRY
+            assert answer.outcome is Outcome.BUSY
             assert 0 < answer.retry_after_us <= 86_400 * SECOND_US
         assert time.monotonic() - began < 110, "it is not slept"
 

@@ -61,6 +61,7 @@ RATES: dict[str, Any] = {
 }
 GONE = Reply(410, "Unregistered")
 BUSY = Reply(429, "TooManyRequests", headers={"Retry-After": "0"})
+IDLE = Reply(400, "IdleTimeout", headers={"Retry-After": "0"})
 CUT = Reply(0, drop=True)
 OK = Reply(200)
 
@@ -134,15 +135,15 @@ def test_a_retry_goes_to_those_without_a_final_answer(world: World) -> None:
     for arrival in world.simulators.arrived("retry"):
         answers.setdefault(arrival.token, []).append(arrival.status)
     assert answers == {took.token: [200], dead.token: [410], busy.token: [429, 429, 200]}
-    assert world.counted("retry") == {"delivered": 1, "retried": 2}
+    assert world.counted("retry") == {"delivered": 1, "returned": 2}
 
 
 def test_attempts_come_to_an_end(world: World) -> None:
     """After the last attempt it has failed, with the provider's word for why; nothing is sent any more."""
-    busy = world.simulators.answer(apns("ends"), BUSY)
-    job_id = world.send("ends", "ends", busy, category="twice")
+    idle = world.simulators.answer(apns("ends"), IDLE)
+    job_id = world.send("ends", "ends", idle, category="twice")
     ends(world.producer, job_id, "failed")
-    assert "TooManyRequests" in world.reason(job_id)
+    assert "IdleTimeout" in world.reason(job_id)
     assert "2 of 2" in world.reason(job_id)
     status = world.producer.status(job_id)
     assert status is not None
@@ -153,8 +154,8 @@ def test_attempts_come_to_an_end(world: World) -> None:
 
 def test_the_last_attempt_counts_what_came_before(world: World) -> None:
     """Where one device took it and another never answered well, it is delivered in the end, not failed."""
-    took, busy = apns("last-took"), world.simulators.answer(apns("last-busy"), BUSY)
-    job_id = world.send("last", "last", took, busy, category="twice")
+    took, idle = apns("last-took"), world.simulators.answer(apns("last-idle"), IDLE)
+    job_id = world.send("last", "last", took, idle, category="twice")
     ends(world.producer, job_id, "delivered")
     assert len(world.simulators.arrived("last")) == 3
 

@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from mortal_worker import STEPS
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, await_workers, total
+from notifier import Notification
 from notifier.job import TERMINAL
 from notifier.policy import LANES
 
@@ -63,7 +64,11 @@ class Outcome:
 
 
 def unleash(*, count: int, users: int, kills: int, workers: int = 3, seed: int = 1) -> Outcome:
-    """Send so many through workers of which so many die, two of three at the next named step and one at any moment."""
+    """Send so many through workers of which so many die, two of three at the next named step and one at any moment.
+
+    They are sent in as many shares as there are deaths. With five for each user in a share the user's gap alone makes
+    for the five looks that a worker lives at most.
+    """
     chance = random.Random(seed)
     who = {n: (f"u{n % users}", CATEGORIES[n // users % len(CATEGORIES)]) for n in range(count)}
     outcome, steps = Outcome(count), itertools.cycle(STEPS)
@@ -71,21 +76,29 @@ def unleash(*, count: int, users: int, kills: int, workers: int = 3, seed: int =
         for _ in range(workers):
             fleet.start_worker()
         await_workers(fleet.redis, workers)
-        with fleet.notifier() as notifier:
-            notifier.send_many(notification(user, n, category) for n, (user, category) in who.items())
         for kill in range(kills):
-            fleet.await_delivered(count * kill // (kills + 1), 600)
+            share = range(count * kill // kills, count * (kill + 1) // kills)
+            fleet.await_delivered(share.start // 2, 600)
             step = next(steps) if kill % 3 else "any moment"
-            outcome.repeats_allowed += _kill_at(fleet, step, chance)
+            outcome.repeats_allowed += _kill_at(fleet, step, chance, [_of(n, who) for n in share])
             outcome.kills[step] += 1
         fleet.await_ended(count, 600)
         _judge(fleet, outcome, who)
     return outcome
 
 
-def _kill_at(fleet: Fleet, step: str, chance: random.Random) -> int:
-    """Let one worker die, look at what it leaves behind, and put another in its place; what it had in flight."""
+def _of(number: int, who: Mapping[int, tuple[str, str]]) -> Notification:
+    user, category = who[number]
+    return notification(user, number, category)
+
+
+def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Notification]) -> int:
+    """Let one worker die, look at what it leaves behind, and put another in its place; what it had in flight.
+
+    share: is sent for it, so that it has something to do, however long it took to start.
+    """
     if step == "any moment":
+        _send(fleet, share)
         victim = chance.randrange(len(fleet.workers))
         name = _name(fleet, victim)
     else:
@@ -94,8 +107,9 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random) -> int:
         await_that(lambda: fleet.redis.exists(f"rq:worker:{name}"), "its birth")
     living = [process for index, process in enumerate(fleet.workers) if index != victim]
     for process in living:
-        process.send_signal(signal.SIGSTOP)  # so that it has something to do
+        process.send_signal(signal.SIGSTOP)  # so that they do not take it
     if step != "any moment":
+        _send(fleet, share)
         await_that(lambda: _has_ended(fleet.workers[victim]), f"its death at {step!r}")
     fleet.workers[victim].kill()
     fleet.workers[victim].wait()
@@ -107,6 +121,11 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random) -> int:
     if step == "any moment":
         fleet.start_worker()
     return left
+
+
+def _send(fleet: Fleet, share: Sequence[Notification]) -> None:
+    with fleet.notifier() as notifier:
+        notifier.send_many(share)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

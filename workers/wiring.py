@@ -192,6 +192,5 @@ def asyncio_client(client: redis.Redis, *, block_s: float = 0.0) -> Any:
         kwargs["socket_timeout"] += block_s
     if isinstance(pool, SentinelConnectionPool):
         return AsyncPrimary(pool, kwargs)
-    return redis.asyncio.Redis(
-        connection_pool=redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs)
-    )
+    # Unlike one that is given a pool, this client closes it, and its connections, when it is closed.
+    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs))

@@ -1,18 +1,22 @@
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from support import eventually
 
 from notifier.connection import address, check, connect
 from notifier.embedded import EmbeddedRedis
 from notifier.errors import RedisUnusableError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
+from workers.wiring import asyncio_client
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +195,23 @@ def test_an_address_is_where_and_nothing_else(url: str, where: str) -> None:
     """What is shown of a client is host and port, or the socket's path."""
     with closing(connect(named(url))) as client:
         assert address(client) == where
+
+
+def test_a_closed_asyncio_client_leaves_no_connection(server: EmbeddedRedis) -> None:
+    """Whoever runs a worker in a process of its own making, such as a test, is not left with its sockets."""
+    with closing(redis.Redis.from_url(f"redis://:hunter2@127.0.0.1:{server.port}")) as client:
+
+        def connections() -> set[str]:
+            return {at["id"] for at in client.client_list()}
+
+        async def used() -> Any:
+            other = asyncio_client(client)
+            before = connections()
+            await other.ping()
+            (its_own,) = connections() - before
+            await other.aclose()
+            return other, its_own
+
+        kept, its_own = asyncio.run(used())  # kept, so that no collector closes it in its own place
+        eventually(lambda: its_own not in connections(), "the end of the connection")
+        del kept

@@ -62,8 +62,9 @@ class Reload:
         A file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of limits.
         """
         seen = await asyncio.to_thread(_fingerprint, self._path, self._users_from)
-        if seen not in {self._seen, self._next, None}:
-            self._next = seen
+        settled = seen in {self._seen, self._next, None}
+        self._next = seen
+        if not settled:
             return None
         published = await self._ask()
         if published == self._published and seen in {self._seen, None}:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis as AsyncRedis
+from structlog.testing import capture_logs
 
 from notifier.embedded import EmbeddedRedis
 from notifier.policy import LANES, Policy, Window
@@ -69,6 +70,13 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
+async def looks_at_new_file(reload: Reload) -> None:
+    """The first look after a change: the file may still be being written, so nothing is read, taken up or refused."""
+    problem = reload.problem
+    assert await reload.changed() is None
+    assert reload.problem == problem
+
+
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize(("files", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_refused_changes_nothing(
@@ -85,12 +93,18 @@ def test_what_is_refused_changes_nothing(
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-        assert await reload.changed() is None
-        assert says in reload.problem
+        await looks_at_new_file(reload)
+        with capture_logs() as logged:
+            assert await reload.changed() is None
+        (refusal,) = logged
+        assert (refusal["event"], refusal["log_level"]) == ("config_refused", "error")
+        assert says in refusal["problems"][0]
+        assert reload.problem == refusal["problems"][0]
         assert len(reload.problem) < 400
         assert set(reload.told().values()) == {version, str(path), reload.problem}
         assert await reload.changed() is None, "it is not tried again and again"
         path.write_text("user: {windows: [7/minute]}", encoding="utf-8")
+        await looks_at_new_file(reload)
         taken = await reload.changed()
         assert taken is not None
         assert taken.for_user("7") == Policy((Window(7, UNITS["m"]),))
@@ -98,3 +112,34 @@ def test_what_is_refused_changes_nothing(
         await client.aclose()
 
     asyncio.run(offered())
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Only what is the same at two looks in a row is read: not what was there two looks ago."""
+    path = tmp_path / "n.yaml"
+    whole, half = tmp_path / "whole.yaml", tmp_path / "half.yaml"
+    whole.write_text("user: {gap: 1s}", encoding="utf-8")
+    half.write_text("user: {gap: 9s}", encoding="utf-8")
+
+    def point_at(file: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(file)
+
+    async def flickers() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        reload = Reload(path, client, LANES)
+        point_at(whole)
+        version = (await reload.begin(load_settings(path, environ={}))).rates_version
+        for file in (half, whole, half, whole):
+            point_at(file)
+            assert await reload.changed() is None
+        assert reload.version == version
+        point_at(half)
+        assert await reload.changed() is None
+        taken = await reload.changed()
+        assert taken is not None
+        assert taken.for_user("7").gap_us == 9 * UNITS["s"]
+        await client.aclose()
+
+    asyncio.run(flickers())

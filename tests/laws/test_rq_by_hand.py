@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from notifier.embedded import EmbeddedRedis
 
 HOUR_US: Final = 3_600_000_000
+NO_REASON: Final = "eJwDAAAAAAE="  # '', as RQ keeps the reason of a failure
 KEPT: Final = {"keep_failed_us": HOUR_US, "keep_delivered_us": HOUR_US}
 CONSOLE: Final = {"client": "console", "timeout": "1s"}
 RATES: Final[dict[str, Any]] = {
@@ -91,6 +92,11 @@ class World:
         word = {"delivered": "delivered", "later": "retried"}[state]
         detail = 0 if state == "later" else ""
         done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
+        table = RuleTable(self.settings.policies())
+        assert run(self.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+
+    def fail(self, job: lines.Leased) -> None:
+        done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
         table = RuleTable(self.settings.policies())
         assert run(self.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
 
@@ -275,8 +281,8 @@ def test_a_dedupe_key_is_free_after_a_cancel(world: World) -> None:
     assert world.producer.send(note("slow", "one", dedupe_key="k")) == second
 
 
-def test_an_expired_or_requeued_one_takes_nobodys_place(world: World) -> None:
-    """In a category that collapses only a newcomer that is alive supersedes what waits."""
+def test_one_that_has_expired_supersedes_nothing(world: World) -> None:
+    """In a category that collapses, a newcomer whose time is over leaves its place to the one that waits."""
     world.plain("slow", "sent")
     world.work()
     world.plain("slow", "good", meta={"category": "latest", "collapse_id": "c"})
@@ -285,3 +291,27 @@ def test_an_expired_or_requeued_one_takes_nobodys_place(world: World) -> None:
     world.work()
     assert world.state("good") == "waiting"
     assert world.counted("superseded") == 0
+    world.all_right()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_an_old_one_that_is_requeued_supersedes_nothing(world: World, *, ours: bool) -> None:
+    """An old one that failed and is enqueued again by RQ is no newcomer: the newer one keeps its place."""
+    if ours:
+        old = world.producer.send(note("slow", "old", category="latest", collapse_id="c"))
+    else:
+        old = "old"
+        world.plain("slow", old, meta={"category": "latest", "collapse_id": "c"})
+    world.fail(world.lease())
+    assert world.state(old) == "failed"
+    world.plain("slow", "sent")
+    world.work()
+    world.plain("slow", "good", meta={"category": "latest", "collapse_id": "c"})
+    world.work()
+    assert world.state("good") == "waiting"
+    world.job(old).requeue()
+    world.work()
+    assert world.state("good") == "waiting"
+    assert world.state(old) == "waiting"
+    assert world.counted("superseded") == 0
+    world.all_right()

@@ -181,8 +181,10 @@ class Routed(World):
             assert held.time_left_us == self._free(held.user, held.category, held.job_id) - self.now
 
     def may_pass(self, job_id: str, other: str) -> bool:
-        """An alert may pass background pushes, which wait for their device."""
-        return "apns:b" in self.targets[other] and "apns:b" not in self.targets[job_id]
+        """An alert may pass background pushes, which wait for their device; so may what has expired: it is not sent."""
+        deadline_us = self.told[job_id].deadline_us
+        has_expired = deadline_us is not None and deadline_us <= self.now
+        return "apns:b" in self.targets[other] and (has_expired or "apns:b" not in self.targets[job_id])
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
         super()._dispatched(flight, waiting)

@@ -486,6 +486,8 @@ class World:
         told.attempts += state == "later"
         if state in {"later", "wait"}:
             told.due_us = self.now + int(wait_us)
+            if told.deadline_us is not None:  # it ends at its expiry, not at a wait after it
+                told.due_us = max(self.now, min(told.due_us, told.deadline_us))
         if answered and state in {"later", "wait", "line"}:
             told.answered = answered.encode()
         self.feedback += [

@@ -101,6 +101,8 @@ local function back(id, key, origin, state, wait, answered, fault)
     end
     return
   end
+  local deadline = tonumber(redis.call('HGET', key, 'push_deadline') or '')
+  if deadline then wait = math.max(0, math.min(wait, deadline - now)) end -- it ends at its expiry, not at a wait after it
   redis.call('HSET', key, 'status', 'scheduled')
   redis.call('ZADD', 'notifier:later', now + wait, id)
   redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now + wait), id)

@@ -49,6 +49,7 @@ class Fleet:
     config: Path
     settings: Settings
     wire_log: Path
+    simulators_pid: int
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -123,25 +124,30 @@ def start_fleet(
     latency_ms: float = 0.0,
     scripts: Mapping[str, Any] | None = None,
     apns: Mapping[str, Any] | None = None,
+    fcm: Mapping[str, Any] | None = None,
     appendonly: bool = False,
     redis_server: contextlib.AbstractContextManager[RedisServer] | None = None,
 ) -> Iterator[Fleet]:
     """Start everything, workers registered and idle. rates: the YAML but for its providers.
 
-    scripts: what the simulators answer, by token. apns: further keys of `providers.apns`. redis_server: else one of
-    its own.
+    scripts: what the simulators answer, by token. apns: further keys of `providers.apns`. fcm: those of
+    `providers.fcm`, which is left out where it is None. redis_server: else one of its own.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
         server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
         listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}))
         config = folder / "notifier.yaml"
-        document = {**rates, "providers": {"apns": {**listening["apns"], **(apns or {})}}}
+        providers = {"apns": {**listening["apns"], **(apns or {})}}
+        if fcm is not None:
+            providers["fcm"] = {**listening["fcm"], **fcm}
+        document = {**rates, "providers": providers}
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
         settings = load_settings(config, {"NOTIFIER_REDIS_URL": server.url})
         redis = stack.enter_context(contextlib.closing(connect(settings)))
         wire_log = Path(listening["wire_log"])
-        fleet = stack.enter_context(Fleet(folder, server, redis, config, settings, wire_log))
+        fleet = Fleet(folder, server, redis, config, settings, wire_log, listening["pid"])
+        stack.enter_context(fleet)
         for _ in range(workers):
             fleet.start_worker()
         await_workers(redis, workers)
@@ -160,4 +166,4 @@ def simulators(folder: Path, latency_ms: float, scripts: Mapping[str, Any]) -> I
         line = process.stdout.readline()
         if not line:
             raise RuntimeError("the simulators did not start")
-        yield json.loads(line)
+        yield {**json.loads(line), "pid": process.pid}

@@ -72,9 +72,10 @@ class Circuits:
         self._back_at = 0.0
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
-    def use(self, shut: frozenset[str]) -> None:
-        """Know the routes whose circuit is open, as of the last look."""
-        self._shut = shut
+    def use(self, shut: frozenset[str] | None) -> None:
+        """Know the routes whose circuit is open, as of the last look; None where that did not tell."""
+        if shut is not None:
+            self._shut = shut
 
     def saw(self, route: str, answer: Answer, refusals: int = 0) -> tuple[Answer, bool]:
         """Note a provider's answer to a message that was refused so often before without spending an attempt.
@@ -134,6 +135,11 @@ class Circuits:
             return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
         self._failures[route] += 1
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._up or self._down or self._next)
 
     async def tell(self) -> None:
         """Tell what was seen since the last time; before the messages go back to their lines, or they come at once."""

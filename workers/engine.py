@@ -19,7 +19,7 @@ from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, R
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.job import targets_in
-from notifier.limiter import lines
+from notifier.limiter import flights, lines
 from notifier.limiter.lines import Leased, Named, Plain, Settlement
 from notifier.limiter.rule_table import RuleTable
 from notifier.limiter.scripts import Call, run_async
@@ -33,6 +33,7 @@ from workers.sender import SUSPECT, Sender, returned
 from workers.watch import Watch
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
+Targets = Mapping[str, str] | None
 SUSPENDED_S: Final = 1.0
 RECONNECT_S: Final = (0.1, 5.0)
 # Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
@@ -102,7 +103,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is in flight."""
+        """Whether sends are under way."""
         return self._flights.busy
 
     @property
@@ -141,12 +142,12 @@ class Engine:
                 if not begun:
                     await self._circuits.begin()
                     begun = True
-                worked = await self._round(wait=not burst)
+                worked = await self._round(wait=not burst or self._flights.hopeful)
                 self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 await self._wait_for_redis(error)
                 continue
-            if worked or self.busy:
+            if worked or self.busy or self._flights.hopeful:
                 last_worked = loop.time()
             elif burst or (most_idle_s is not None and loop.time() - last_worked >= most_idle_s):
                 break
@@ -198,17 +199,18 @@ class Engine:
         )
         self._note_suspended(pulled.suspended)
         self._circuits.use(pulled.shut)
+        self._flights.adopt(pulled.orphans)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if pulled.unread:
             await self._call(lines.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
         if not pulled.users:
-            return bool(pulled.taken or pulled.unread)
+            return bool(pulled.taken or pulled.unread or pulled.orphans)
+        calls = [self._admit(pulled.users, room, rooms, pulled.until_us)]
         if len(pulled.users) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-            await asyncio.gather(self._watch.call(), self._admit(pulled.users, room, rooms))
-        else:
-            await self._admit(pulled.users, room, rooms)
+            calls.append(self._watch.call())
+        await (asyncio.gather(*calls) if len(calls) > 1 else calls[0])
         return True
 
     def _room(self) -> int:
@@ -223,7 +225,7 @@ class Engine:
         return room if by_routes is None else min(room, by_routes)
 
     async def _admit(
-        self, users: Sequence[Named], room: int, rooms: Mapping[str, int], targets: Mapping[str, str] | None = None
+        self, users: Sequence[Named], room: int, rooms: Mapping[str, int], until_us: int, targets: Targets = None
     ) -> None:
         # rooms: those of *pull*, so that what has come free since is theirs who are parked, and not who has just come.
         loop = asyncio.get_running_loop()
@@ -239,6 +241,7 @@ class Engine:
                 lanes=self._lanes,
                 targets=targets,
                 rooms=rooms,
+                until_us=until_us,
             )
         )
         for leased in admitted.leased:
@@ -262,7 +265,8 @@ class Engine:
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
             await asyncio.sleep(0)  # as in `_take`
             left = room - len(admitted.leased)
-            await self._admit([who for who in users if who[0] in asked], left, self._capacity.rooms(left), read)
+            users = [who for who in users if who[0] in asked]
+            await self._admit(users, left, self._capacity.rooms(left), until_us, read)
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
         """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""
@@ -279,7 +283,7 @@ class Engine:
         while self._suspects and not self._stopping:
             await self._flights.drain()
             leased, send_by = self._suspects.pop(0)
-            if await self._call(lines.begin(leased.job_id, leased.permit)):
+            if await self._call(flights.begin(leased.job_id, leased.permit)):
                 self._flights.begin(leased, send_by)
         await self._flights.drain()
 
@@ -298,6 +302,7 @@ class Engine:
             with contextlib.suppress(RedisError):
                 # It may outlast our leases on those behind it, and our watch: whoever is free takes them over.
                 await self._flights.give_back_foreign()
+                await self._flights.give_up_unproven()
                 await self._watch.call()
             self._stock.run(settlement.job_id)
 

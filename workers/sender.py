@@ -22,6 +22,7 @@ from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from workers.capacity import Capacity
 from workers.deadlines import Deadlines
+from workers.proofs import Silence, Unproven
 
 CLOSING_S: Final = 3.0
 MOST_CRASHES: Final = 3
@@ -95,7 +96,7 @@ class Sender:
         self._helped: set[tuple[str, int | None, str]] = set()
         self._log = structlog.get_logger("notifier.worker")
 
-    async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement:
+    async def send(self, leased: Leased, category: Category, send_by: float) -> Settlement | Unproven:
         """Send what is leased. send_by: see `Dispatch`. Raises NotOursError for a job of another function."""
         log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
         try:
@@ -134,7 +135,29 @@ class Sender:
             for index, answer in by_device.items()
             if answer.outcome is Outcome.DEAD_TOKEN
         )
-        return replace(settlement, gone=gone) if gone else settlement
+        if gone:
+            settlement = replace(settlement, gone=gone)
+        silences = tuple(
+            Silence(provider, notification.devices[index], answer.passed)
+            for index, answer in by_device.items()
+            if answer.outcome is Outcome.UNKNOWN
+            and answer.status is None
+            and (provider := self._providers.get(route(notification.devices[index].platform, app)))
+        )
+        return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
+
+    def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
+        """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""
+        try:
+            notification = decode(orphan)
+        except (InvalidNotificationError, NotOursError):
+            return ()
+        answered, app = _read_answers(orphan.answered), notification.app or category.app
+        return tuple(
+            Silence(provider, device)
+            for index, device in enumerate(notification.devices)
+            if str(index) not in answered and (provider := self._providers.get(route(device.platform, app)))
+        )
 
     async def close(self) -> None:
         """Close the providers: what is under way answers now, UNKNOWN or UNSENT. One that does not end is left."""

@@ -18,6 +18,7 @@ from rq.worker import Worker
 from notifier.errors import InvalidNotificationError
 from notifier.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta
 from notifier.limiter import lines
+from notifier.limiter.flights import begin
 from notifier.limiter.lines import Plain, Settlement
 from notifier.limiter.scripts import run
 from notifier.notification import Notification
@@ -80,7 +81,7 @@ class StockPath:
         died = int(crashes) if crashes and crashes.isdigit() else 0
         check_crashes(died)
         if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
-            run(self._redis, lines.begin(foreign.job_id, foreign.permit))
+            run(self._redis, begin(foreign.job_id, foreign.permit))
 
     def _malformed(self, foreign: Foreign, why: str) -> Settlement:
         self._log.warning("malformed", job_id=readable(foreign.job_id), reason=readable(why))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import redis
 import redis.asyncio
@@ -26,6 +26,9 @@ from workers.sender import Backoff, Observer, Sender
 
 LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
 
+# So many times as long as a call to Redis may take, a producer that got no answer may still ask again. Until then what
+# was delivered is known by its id, or it would be accepted anew.
+ASKED_AGAIN: Final = 12
 Shared = dict[tuple[Any, ...], Any]  # what serves several apps, by all that these have in common
 
 
@@ -168,7 +171,7 @@ def build_tuning(settings: Settings) -> Tuning:
         timeout_us=max(timeouts, default=0),
         grace_us=worker.grace_us,
         keep_failed_us=settings.keep_failed_us,
-        keep_delivered_us=settings.keep_delivered_us,
+        keep_delivered_us=max(settings.keep_delivered_us, ASKED_AGAIN * settings.redis.socket_timeout_us),
         keep_feedback_us=settings.keep_feedback_us,
     )
 

@@ -85,7 +85,8 @@ class Pulled:
 
     users: (user, lane, µs since when the gate is due) to be looked at. stock: (job id, permit) of jobs that are not
     notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
-    are, and who stands behind them too, until they are read and `steer` is called.
+    are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not known.
+    orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
     """
 
     now_us: int
@@ -94,8 +95,10 @@ class Pulled:
     stock: list[tuple[str, str]]
     taken: int
     suspended: bool
-    shut: frozenset[str] = frozenset()
+    shut: frozenset[str] | None = frozenset()
     unread: list[Plain] = field(default_factory=list)
+    orphans: list[Leased] = field(default_factory=list)
+    until_us: int = -1
 
 
 def pull(
@@ -118,12 +121,13 @@ def pull(
     """
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, stock, taken, shut, unread = reply
+        now, next_us, users, stock, taken, shut, unread, orphans, until_us = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
         named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
         plain = [Plain(*job) for job in unread]
-        return Pulled(now, at, named, _pairs(stock), taken, suspended, frozenset(map(from_bytes, shut)), plain)
+        held = None if shut is None else frozenset(map(from_bytes, shut))
+        return Pulled(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us)
 
     keep_failed_s = -(-keep_failed_us // 1_000_000)
     args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s]
@@ -201,18 +205,19 @@ def admit(
     lanes: Sequence[str],
     targets: Mapping[str, str] | None = None,
     rooms: Mapping[str, int] | None = None,
+    until_us: int = -1,
     clock: str = "",
 ) -> Call[Admitted]:
     """Take the heads that the rules admit of the lines of these users.
 
-    targets: of jobs that came without, by job id. rooms: as in `pull`.
+    targets: of jobs that came without, by job id. rooms, until_us: as in `pull`.
     """
     table, indexes = rules.encode(user for user, _, _ in users)
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
-    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "")
+    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us)
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread = reply[:4]
@@ -294,11 +299,6 @@ def cancel(job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, cloc
 def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, clock: str = "") -> Call[int]:
     """End what RQ's own cancel has left behind; the reply is how many jobs."""
     return Call(script("sweep"), [], [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, *lanes], int)
-
-
-def begin(job_id: str, permit: str) -> Call[bool]:
-    """Note that a suspect is being sent alone; the reply tells whether it is still this worker's to send."""
-    return Call(script("begin"), [], [job_id, permit], bool)
 
 
 def steer(metas: Sequence[tuple[bytes, str]]) -> Call[bool]:

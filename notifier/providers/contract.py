@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -31,6 +32,8 @@ class Answer:
 
     status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
     retry_after_us: the least time to wait before it is tried again, in microseconds, if one is known.
+    passed: for UNKNOWN, where the request's connection can tell: becomes true once the provider has answered something
+        that was asked for on that connection after it, so that it has read it; false if the connection ended before.
     gone_at_us: for DEAD_TOKEN the moment since which the provider knows it, in microseconds since 1970, if it tells.
     help: what a person should repair, where the fault is the message's own; it is logged once.
     """
@@ -41,6 +44,7 @@ class Answer:
     retry_after_us: int | None = None
     gone_at_us: int | None = None
     help: str = ""
+    passed: asyncio.Future[bool] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.reason.isascii() or len(self.reason) > MAX_REASON:  # it goes into logs, scripts and registries

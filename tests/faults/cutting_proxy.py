@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Self
 
 
@@ -19,6 +20,7 @@ class CuttingProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cutting proxy")
         self._to_lose = 0
+        self._until: Callable[[], bool] = lambda: True
         self.lost = 0
 
     def __enter__(self) -> Self:
@@ -39,9 +41,9 @@ class CuttingProxy:
         """For clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def cut(self, answers: int) -> None:
-        """Lose the next so many."""
-        self._to_lose = answers
+    def cut(self, answers: int, until: Callable[[], bool] = lambda: True) -> None:
+        """Lose the next so many; each connection is closed once `until` holds."""
+        self._to_lose, self._until = answers, until
 
     async def _serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -69,6 +71,8 @@ class CuttingProxy:
                 if any(asked) and self._to_lose:
                     self._to_lose -= 1
                     self.lost += 1
+                    while not self._until():  # noqa: ASYNC110 - what happens in another process has no event
+                        await asyncio.sleep(0.01)
                     break
                 asked.clear()
                 to_client.write(data)

@@ -30,6 +30,13 @@ def lease(redis: Redis, worker: str, clock_us: int) -> lines.Leased:
     return leased
 
 
+def put_back(redis: Redis, worker: str, clock_us: int) -> None:
+    """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
+    call = lines.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(clock_us))
+    (orphan,) = run(redis, call).orphans
+    assert settle(redis, orphan, worker, "line", clock_us)
+
+
 def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_us: int) -> bool:
     """Whether it was still this worker's to settle."""
     settlement = Settlement(
@@ -39,9 +46,9 @@ def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_
         category=leased.category,
         reached=True,
         state=state,
-        word=state,
+        word="" if state == "line" else state,
         detail=1 if state == "later" else "",
-        gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),),
+        gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),) if state != "line" else (),
     )
     call = lines.settle(
         [settlement],
@@ -64,7 +71,8 @@ def test_a_late_settlement_is_refused(redis: Redis, first_state: State, late_sta
     seconds, micros = redis.time()
     now_us = seconds * 1_000_000 + micros
     stalled = lease(redis, "stalled", now_us)
-    # The permit of the first counts as sent at its lease's end; one minute of ten leaves room.
+    # The permit of the first counts as sent when it is put back; one minute of ten leaves room.
+    put_back(redis, "second", now_us + LEASE_US)
     second = lease(redis, "second", now_us + LEASE_US + 1)
 
     assert second.job_id == stalled.job_id == job_id

@@ -416,14 +416,19 @@ def _used(redis: Redis) -> int:
 def test_nothing_is_kept_where_nothing_shall_be(
     redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators
 ) -> None:
-    """`keep_delivered: 0s` leaves the counters alone; a short one forgets in time."""
+    """`keep_delivered: 0s` leaves the counters, and the id for the minute in which a producer may ask again."""
     config = write_config(tmp_path, redis_server.url, simulators.providers(), keep_delivered="0s")
     with notifier(config) as producer, worker(config, "--burst") as running:
         job_id = producer.send(note("anna"))
         assert running.process.wait(20) == 0
-        assert producer.status(job_id) is None
         assert redis.hget("notifier:stats", "delivered") == b"1"
-    assert not redis.exists("notifier:delivered", f"rq:job:{job_id}")
+        assert redis.zrange("notifier:delivered", 0, -1) == [job_id.encode()]
+        assert not redis.exists(f"rq:job:{job_id}")
+        redis.zadd("notifier:delivered", {job_id: int(redis.time()[0] - 61) * 1_000_000})
+        other = producer.send(note("berta"))
+        with worker(config, "--burst") as again:
+            assert again.process.wait(20) == 0
+    assert redis.zrange("notifier:delivered", 0, -1) == [other.encode()]
 
 
 def test_no_token_is_seen_outside_a_jobs_data(

@@ -249,6 +249,8 @@ def test_a_worker_taken_for_dead_settles_nothing(redis: Redis) -> None:
     world.enqueue("ann", "chat", "urgent")
     assert world.round() == 1
     world.now += LEASE + M
+    assert world.round() == 0, "the rules count it from when it is put back"
+    world.now += M
     assert world.round() == 1
     lost, holder = world.flights
     assert lost.lost

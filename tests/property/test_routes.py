@@ -23,7 +23,7 @@ from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.limiter.lines import Pulled, State, Waiting
+    from notifier.limiter.lines import Leased, Pulled, State, Waiting
 
 M = 60 * S
 USERS = ("ann", "bob")
@@ -116,6 +116,18 @@ class Routed(World):
         pulled = super().pull(most, worker)
         assert pulled.shut == set(self.circuits)
         return pulled
+
+    def _put_back(self, orphan: Leased) -> None:
+        """See `World`; what its devices were counted for is later, too."""
+        flight = next(f for f in self.flights if f.leased.permit == orphan.permit and not f.lost)
+        open_to = self.asked(flight)
+        super()._put_back(orphan)
+        for _, target in open_to:
+            device = target.rpartition(":")[2]
+            if device in self.devices:
+                self.devices[device].move(orphan.permit, self.now)
+            if ":c:" in target and device in self.full:
+                self.full[device] += self.now - flight.until_us + (LEASE if len(open_to) > 1 else 0)
 
     def step_aside(self, job_id: str) -> None:
         """What other routes took waits for the rest of its own, or for its end."""

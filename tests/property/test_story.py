@@ -34,7 +34,7 @@ from world import KEEP, LANES, LEASE, START, S
 from notifier.limiter import Permit, RedisLimiter, lines
 from notifier.limiter.lines import Job, Leased, Named, Settlement, State
 from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
+from notifier.limiter.scripts import Call, run
 from notifier.policies import Policies, Rules
 from notifier.policy import Category, Policy, Window
 
@@ -68,6 +68,8 @@ class Worker:
     lanes: tuple[str, ...]
     named: list[Named] = field(default_factory=list)
     leased: list[tuple[Leased, int]] = field(default_factory=list)
+    orphans: list[Leased] = field(default_factory=list)
+    until_us: int = -1
 
 
 @dataclass
@@ -158,13 +160,19 @@ class Story(RuleBasedStateMachine):
         worker.leased.remove(entry)
         self._settle(worker, *entry, outcome)
 
+    @precondition(lambda self: any(worker.orphans for worker in self.workers))
+    @rule(which=st.integers(0, 1))
+    def prove(self, which: int) -> None:
+        """The providers have read all that a dead worker sent: what it had in flight goes back."""
+        self._put_back(self.workers[which])
+
     @rule(which=st.integers(0, 1))
     def die(self, which: int) -> None:
         """A worker dies with all that it holds; what it had sent has arrived. Another begins in its place."""
         worker = self.workers[which]
         for leased, until_us in worker.leased:
             self._receive(leased, until_us)
-        worker.leased, worker.named = [], []
+        worker.leased, worker.named, worker.orphans = [], [], []
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60))
@@ -243,7 +251,16 @@ class Story(RuleBasedStateMachine):
         call = lines.pull(
             most=most, lease_us=LEASE, on_watch=False, lanes=worker.lanes, worker=worker.name, clock=str(self.now)
         )
-        return run(self.redis, call).users
+        pulled = run(self.redis, call)
+        worker.orphans += pulled.orphans
+        worker.until_us = pulled.until_us
+        return pulled.users
+
+    def _put_back(self, worker: Worker) -> None:
+        for orphan in worker.orphans:
+            done = Settlement(orphan.job_id, orphan.permit, orphan.user, orphan.category, reached=True, state="line")
+            run(self.redis, self._settling(worker, done))
+        worker.orphans = []
 
     def _admit(self, worker: Worker, named: list[Named], room: int) -> int:
         waiting = self._waiting()
@@ -254,6 +271,7 @@ class Story(RuleBasedStateMachine):
             lease_us=LEASE,
             worker=worker.name,
             lanes=worker.lanes,
+            until_us=worker.until_us,
             clock=str(self.now),
         )
         taken = run(self.redis, call).leased if named else []
@@ -286,7 +304,10 @@ class Story(RuleBasedStateMachine):
             word,
             5 * S if state == "later" else "",
         )
-        call = lines.settle(
+        run(self.redis, self._settling(worker, done))
+
+    def _settling(self, worker: Worker, done: Settlement) -> Call[list[bool]]:
+        return lines.settle(
             [done],
             RuleTable(RATES[self.rates]),
             worker=worker.name,
@@ -295,7 +316,6 @@ class Story(RuleBasedStateMachine):
             keep_feedback_us=KEEP,
             clock=str(self.now),
         )
-        run(self.redis, call)
 
     def _receive(self, leased: Leased, until_us: int) -> None:
         if leased.left_us is None or leased.left_us > 0:
@@ -323,6 +343,8 @@ class Story(RuleBasedStateMachine):
         worker = Worker("last", LANES)
         for _ in range(DRAIN):
             taken = self._admit(worker, self._pull(worker, 50), 50)
+            taken += len(worker.orphans)
+            self._put_back(worker)
             for entry in worker.leased:
                 self._settle(worker, *entry, "delivered")
             worker.leased = []
@@ -332,6 +354,7 @@ class Story(RuleBasedStateMachine):
                 )
                 pulled = run(self.redis, call)
                 assert not pulled.users
+                assert not pulled.orphans
                 if pulled.next_us is None:
                     break
                 self.now = max(self.now + 1, pulled.next_us)

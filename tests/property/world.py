@@ -17,7 +17,7 @@ from model import Send, Sends
 from notifier.limiter import lines
 from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
+from notifier.limiter.scripts import Call, run
 from notifier.overload import Refused
 from notifier.zones import zone_at
 
@@ -242,6 +242,19 @@ class World:
             keep_failed_us=KEEP,
             clock=str(self.now),
         )
+        pulled, users = None, list[Named]()
+        while pulled is None or pulled.orphans:
+            pulled = self._pull_once(call, most)
+            users += [named for named in pulled.users if named[0] not in {user for user, *_ in users}]
+            for orphan in pulled.orphans:
+                self._put_back(orphan)
+        self.seen["pulls"] += 1
+        if self.policies.goes_by_clock:
+            for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
+                told.since_us = told.since_us or self.now
+        return replace(pulled, users=users)
+
+    def _pull_once(self, call: Call[Pulled], most: int) -> Pulled:
         queued = sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
         parked = self.parked()
@@ -255,13 +268,19 @@ class World:
             "queue>line", "queue>superseded", "later>line", "later>superseded", "leased>line", "line>superseded"
         )
         back = {job_id for job_id, move in moves.items() if move == "leased>line"}
+        for job_id in back:  # nothing of it was sent: it had expired, or is dropped
+            self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
-        assert back <= lapsed
+        orphans = {orphan.job_id for orphan in pulled.orphans}
+        assert back | orphans <= lapsed
+        assert len(back) + len(orphans) == min(len(lapsed), most)
         assert fell_due <= due | {member[1:] for member in parked}
         assert pulled.taken == queued - sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
         assert pulled.taken <= max(most, len(LANES))
+        if len(lapsed) > most:  # nobody goes past the dead
+            assert (pulled.users, pulled.taken, fell_due) == ([], 0, set())
+            return pulled
         if len(lapsed) + len(due) + queued <= most // 4:  # there was room for all
-            assert lapsed <= back
             assert due <= fell_due
             assert pulled.taken == queued
             if len(pulled.users) < most // 4:
@@ -272,17 +291,24 @@ class World:
         self._check_next(pulled)
         self._check_collapsed()
         self._note_superseded()
-        self.seen["pulls"] += 1
-        if self.policies.goes_by_clock:
-            for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
-                told.since_us = told.since_us or self.now
-        for flight in self.flights:
-            if flight.leased.job_id in back and not flight.lost:
-                flight.lost = True
-                told = self.told[flight.leased.job_id]
-                told.crashes = min(told.crashes + 1, SUSPECT)
-                self.seen["lapsed"] += 1
         return pulled
+
+    def _lose(self, flight: Flight) -> None:
+        flight.lost = True
+        told = self.told[flight.leased.job_id]
+        told.crashes = min(told.crashes + 1, SUSPECT)
+        self.seen["lapsed"] += 1
+
+    def _put_back(self, orphan: Leased) -> None:
+        """Its provider has read what a dead worker may have sent: from now on the rules count it."""
+        flight = next(f for f in self.flights if f.leased.permit == orphan.permit and not f.lost)
+        told = self.told[orphan.job_id]
+        assert (orphan.job_id, orphan.user, orphan.category) == (flight.leased.job_id, told.user, told.category)
+        assert (orphan.data, orphan.answered) == (b"data", told.answered)
+        self.settle(flight, "line", reached=True)
+        self.flights.append(flight)
+        self._lose(flight)
+        assert orphan.crashes == told.crashes
 
     def parked(self) -> set[str]:
         """Who waits for something that is held, as the scripts name them; see `Routed`."""

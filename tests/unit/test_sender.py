@@ -16,6 +16,7 @@ from notifier.limiter.lines import DeadToken, Leased, Settlement
 from notifier.notification import Device, Notification
 from notifier.policy import Category, Digest
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from workers.proofs import Unproven
 from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
 
 CATEGORY = Category("default", attempts=3)
@@ -76,7 +77,8 @@ def leased(count: int = 1, **fields: Any) -> Leased:
 def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEGORY) -> tuple[Settlement, Scripted]:
     provider = Scripted(dict(zip(tokens(len(answers)), answers, strict=True)))
     sender = Sender({"apns": provider}, Backoff(2_000_000, 600_000_000), Observer())
-    return asyncio.run(sender.send(job, category, 1e9)), provider
+    made = asyncio.run(sender.send(job, category, 1e9))
+    return (made.settlement if isinstance(made, Unproven) else made), provider
 
 
 def reason(settlement: Settlement) -> str:

@@ -31,3 +31,10 @@ local function land(user, category)
   local key = flight_key(user, category)
   if redis.call('HINCRBY', key, 'n', -1) <= 0 then redis.call('DEL', key) end
 end
+
+-- keep_claim: what this worker has in flight lasts longer.
+local function keep_claim(key, worker, lease, until_text)
+  if redis.call('HGET', key, 'o') ~= worker then return end
+  redis.call('HSET', key, 'u', until_text)
+  redis.call('PEXPIRE', key, text(math.ceil(lease / 1000)))
+end

@@ -126,7 +126,8 @@ end
 
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
 -- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
--- parked: what the head waits for without a gate, save that of its expiry}. turn: the user's #turn, or nil.
+-- parked: what the head waits for without a gate, save that of its expiry; elsewhere: the line is shut until something is
+-- settled, for what expires in it too}. turn: the user's #turn, or nil.
 -- Returns the gates by lane. The caller is to call *wake_for_gates* in the end.
 local function set_gates(user, lines, now, turn)
   local gates = {}
@@ -137,7 +138,7 @@ local function set_gates(user, lines, now, turn)
       at = deadline and math.max(now, deadline)
     else
       local deadline = at > now and expect(line.head, at)
-      if deadline then at = math.max(now, math.min(at, deadline)) end
+      if deadline and not line.elsewhere then at = math.max(now, math.min(at, deadline)) end
     end
     if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end
   end

@@ -1,6 +1,6 @@
 -- The keyspace. RQ's keys (rq:*) are RQ's own; a user's keys share the hash tag {user}.
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
---   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn and #lowered beside them
+--   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, #lowered and orphans beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see _rules.lua
 --   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see _counts.lua, _burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see _collapse.lua
@@ -30,7 +30,8 @@
 -- _zones.lua), push_answered, push_outcome, push_targets (see _limits.lua),
 -- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving),
--- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs).
+-- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
+-- push_orphan (see _orphans.lua).
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)

@@ -5,6 +5,7 @@
 --      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see _limits.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
+--      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user, category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
 --          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
@@ -14,7 +15,7 @@
 --   notifier:zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include _clock _keys _counts _burst _rules _alarm _gates _many _flight _gather _newcomer _take _routes _limits _zones _full
+--! include _clock _keys _counts _burst _rules _alarm _gates _many _flight _gather _newcomer _take _routes _limits _zones _orphans _full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -37,6 +38,8 @@ if ARGV[8] ~= '' then
     if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
   end
 end
+local first_lapses = tonumber(ARGV[10])
+if first_lapses >= 0 and now >= first_lapses then room = 0 end
 local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - room or 0
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
@@ -60,6 +63,7 @@ local function sort_lines(lines, turn)
   return several
 end
 
+local closed -- of the user who is looked at: which lines have orphans, see _orphans.lua; nil where none has
 -- lines_of: the user's lines that have a head, in the order of *sort_lines*; whether they stand in several lanes; #turn.
 local function lines_of(user, fields)
   local lines, turn = {}, nil
@@ -72,6 +76,7 @@ local function lines_of(user, fields)
         cost = cost_of(rules, category)}
       if peek_line(line) then
         line.flying, line.elsewhere, line.left = flight_of(user, category, worker, now)
+        line.elsewhere = line.elsewhere or is_closed(closed, category, line.bypass)
         lines[#lines + 1] = line
       else
         redis.call('HDEL', lines_key(user), category)
@@ -86,7 +91,7 @@ local whole -- of the user who is looked at, see _many.lua; nil where all the li
 local function advance(user, lines, i)
   local line = lines[i]
   if line.more and peek_line(line) then return end
-  if whole or #lines > 1 then redis.call('HDEL', lines_key(user), line.category) end
+  if whole or closed or #lines > 1 then redis.call('HDEL', lines_key(user), line.category) end
   table.remove(lines, i)
 end
 
@@ -117,13 +122,13 @@ local function names_of(targets)
 end
 
 -- send_head: takes the head of line i, and counts it in `flying`: see *take_off*. needs, open, shut: of *judge*; nil for
--- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices;
--- one with x and a number counts as so many sends.
+-- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices, one in 'n'
+-- nowhere; one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
   local line = lines[i]
   local permit = text(seq + 1)
   if line.cost > 1 then permit = permit .. 'x' .. line.cost end
-  if open then permit = permit .. 'd' end
+  permit = permit .. (open and 'd' or needs and '' or 'n')
   reply[#reply + 1] = take(now, until_text, worker, line.key, user, line.category, line.head, permit, job,
     shut and names_of(shut) or false, dropped)
   for _, target in ipairs(shut or {}) do
@@ -249,8 +254,9 @@ end
 
 local function visit(user, due_lane, since, index)
   local sent, policy = sent_key(user), rules.u[index + 1]
-  local fields
-  fields, whole = part_of(redis.call('HGETALL', lines_key(user)), rank)
+  local fields = redis.call('HGETALL', lines_key(user))
+  closed = closed_lines(user, fields)
+  fields, whole = part_of(fields, rank)
   local lines, several, turn = lines_of(user, fields)
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
@@ -320,7 +326,7 @@ local function visit(user, due_lane, since, index)
   end
   if holds then park(user, lanes, lines, since) end
   if #lines == 0 and not whole then
-    emptied[#emptied + 1] = lines_key(user)
+    if not closed then emptied[#emptied + 1] = lines_key(user) end
   else
     local slowest = pace(policy)
     for _, line in ipairs(lines) do slowest = math.max(slowest, pace(line.policy)) end

@@ -35,7 +35,7 @@ local function judge(key, member)
   local id, permit = member, nil
   if kind == 'wip' then
     if score ~= 'inf' then return end -- RQ's own execution
-    id, permit = member:match('^(.+):(%d+x?%d*d?)$')
+    id, permit = member:match('^(.+):(%d+x?%d*[dn]?)$')
     if not id then return end
   end
   local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_rq_job')

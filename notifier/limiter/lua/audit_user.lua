@@ -30,7 +30,9 @@ local function judge_lines(lines, user)
   local fields, any = redis.call('HGETALL', lines), false
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
-    if category:sub(1, 1) ~= '#' then
+    if category:sub(1, 3) == '#o:' then -- an orphan, see _orphans.lua
+      any = any or redis.call('ZSCORE', 'notifier:leases', category:sub(4))
+    elseif category:sub(1, 1) ~= '#' then
       any = true
       if not has_gate(user, lane) then
         if repair then ensure_gate(user, lane, now) end

@@ -9,16 +9,19 @@
 --      10.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
--- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …}, {{job id, data, meta or nil}, …}}
+-- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or nil}, …},
+--          {orphan, …}, until}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
 --   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
---   'suspended' under `rq suspend`. The last: jobs whose meta tells nothing. They stay at the head of their queue, and who
+--   'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back, see _orphans.lua.
+--   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
+--   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include _clock _keys _alarm _newcomer _end _cancel _leaving _lineup _routes _collapse _behind _full
+--! include _clock _keys _alarm _newcomer _end _cancel _leaving _lineup _routes _collapse _behind _limits _orphans _full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}} end
+if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1} end
 
 local worker, lanes, rank = ARGV[5], {}, {}
 for i = 10, #ARGV do
@@ -128,31 +131,60 @@ local function place(id, from)
   return true
 end
 
--- Neither the dead nor what falls due keep back what arrives: each of them takes half of the room that is left.
+-- What falls due does not keep back what arrives: it takes half of the room that is left.
 local room = most
 local function share_of_room() return math.ceil(room / 2) end
 
--- The dead first: they were at the head of their lines.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
-  local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
-    'push_again')
+-- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
+local function put_back(id, key, job)
   redis.call('ZREM', 'notifier:leases', id)
-  if job[1] and job[5] == 'queued' and job[6] then -- somebody enqueued it again while it was in flight
-    if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
+  if job.permit then redis.call('ZREM', 'rq:wip:' .. job.origin, id .. ':' .. job.permit) end
+  if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
     forget(key)
     tally(nil, 'superseded')
-    if job[7] then redis.call('LPUSH', 'rq:queue:' .. job[1], id) end
-  elseif job[1] then
-    if job[2] then redis.call('ZREM', 'rq:wip:' .. job[1], id .. ':' .. job[2]) end
-    redis.call('HDEL', key, 'push_permit')
-    -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
-    -- whoever holds it next: from then on only what had been begun is to blame.
-    local crashes = number(job[3]) or 0
-    if crashes < SUSPECT or job[4] == job[2] then redis.call('HSET', key, 'push_crashes', crashes + 1) end
-    place(id)
+    if job.again then redis.call('LPUSH', 'rq:queue:' .. job.origin, id) end
+    return
   end
+  redis.call('HDEL', key, 'push_permit')
+  place(id)
+end
+
+-- take_over: what a dead worker had in flight is in flight with the caller now, as an orphan, see _orphans.lua.
+local orphans = {}
+local function take_over(id)
+  local key = job_key(id)
+  local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
+    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts')
+  local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
+  if not job.origin then return redis.call('ZREM', 'notifier:leases', id) end
+  -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
+  -- whoever holds it next: from then on only what had been begun is to blame.
+  local crashes, is_orphan = number(read[3]) or 0, read[9]
+  if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
+    crashes = crashes + 1
+    redis.call('HSET', key, 'push_crashes', crashes)
+  end
+  local meta = job.permit and may_have_been_sent(job.permit) and is_text(id) and steering(read[8])
+  if not meta then return put_back(id, key, job) end
+  local ends = tonumber(redis.call('ZSCORE', 'notifier:leases', id))
+  orphan(id, meta.user, meta.category)
+  stay_in_flight(id, job.permit, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
+  orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0, crashes,
+    read[11], false}
+end
+
+-- The dead first: they were at the head of their lines. Nobody is named before the last of them has been found.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
+  take_over(id)
   room = room - 1
+end
+write_lasting()
+local lease_ends = tonumber(redis.call('ZRANGE', 'notifier:leases', 0, 0, 'WITHSCORES')[2] or -1)
+if lease_ends >= 0 and lease_ends <= now then
+  for user in pairs(since) do -- *place* has named them
+    for _, lane in ipairs(lanes) do redis.call('ZADD', 'notifier:gates:' .. lane, 'XX', 'LT', text(now), user) end
+  end
+  return {now, now, {}, stock, 0, false, {}, orphans, -1}
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', 'notifier:later', id)
@@ -328,7 +360,7 @@ local function first(key)
   if at and (not next_due or at < next_due) then next_due = at end
 end
 first('notifier:later')
-first('notifier:leases')
+if lease_ends >= 0 then next_due = math.min(next_due or math.huge, lease_ends) end
 for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
 if some_behind and redis.call('EXISTS', 'notifier:behind') == 1 then next_due = now end
 if on_watch then
@@ -339,4 +371,4 @@ if on_watch then
     if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
   end
 end
-return {now, next_due or -1, users, stock, taken, shut, unread}
+return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends}

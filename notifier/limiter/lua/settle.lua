@@ -15,7 +15,7 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include _clock _keys _counts _burst _rules _alarm _newcomer _end _cancel _leaving _lineup _gates _many _flight _gather _limits _zones
+--! include _clock _keys _counts _burst _rules _alarm _newcomer _end _cancel _leaving _lineup _gates _many _flight _gather _limits _zones _orphans
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -41,6 +41,11 @@ local function close_permit(permit, sent, reached, cost)
   end
 end
 
+-- note_sent: the sends of an orphan may have been forgotten since it was in flight with a worker that lived.
+local function note_sent(sent, policy, permit, cost)
+  if not is_empty(policy) then record(sent, policy, permit, now, now_text, now, true, cost) end
+end
+
 local function counts_devices(permit) return string.byte(permit, -1) == 100 end -- 'd', see *admit*
 
 local function close_devices(key, permit, reached, unused)
@@ -64,7 +69,7 @@ end
 
 local function failed(id, key, origin, word, reason)
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered', 'push_refusals')
+    'push_answered', 'push_refusals', 'push_orphan')
   if word ~= 'expired' then add_one(key, 'push_attempts') end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
@@ -78,7 +83,7 @@ local function failed(id, key, origin, word, reason)
 end
 
 local function back(id, key, origin, state, wait, answered, fault)
-  redis.call('HDEL', key, 'push_permit')
+  redis.call('HDEL', key, 'push_permit', 'push_orphan')
   if state == 'held' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
     redis.call('HSET', key, 'push_rq_job', '1')
@@ -120,7 +125,7 @@ end
 
 -- cancelled: RQ's own cancel came while it was in flight: it is not tried again. Returns the word to count: ''.
 local function cancelled(id, key, answered)
-  redis.call('HDEL', key, 'push_permit')
+  redis.call('HDEL', key, 'push_permit', 'push_orphan')
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
   end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
   return ''
@@ -138,7 +143,7 @@ end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan')
   if job[2] and job[1] ~= permit then return 0 end
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
@@ -147,6 +152,13 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   local cost = tonumber(string.match(permit, 'x(%d+)') or 1)
   close_permit(permit, sent_key(user), reached == 1, cost)
   close_permit(permit, sent_key(user, category), reached == 1, cost)
+  if job[5] then
+    redis.call('HDEL', lines_key(user), ORPHAN .. id)
+    if reached == 1 then
+      note_sent(sent_key(user), rules.u[index + 1], permit, cost)
+      note_sent(sent_key(user, category), policy_of(rules, category), permit, cost)
+    end
+  end
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
   if job[2] and job[3] == 'queued' and user ~= '' then word = again(id, key, job[2], job[4], state, word)
   elseif state == 'delivered' then delivered(id, key, job[3] == 'canceled' and job[2])
@@ -173,9 +185,10 @@ if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
 for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))
-  local lines, turn = {}, nil
+  local lines, turn, closed = {}, nil, closed_lines(user, fields)
   local user_next = {}
   local count, lanes = lines_in(fields)
+  if count == 0 and #fields > 0 and not closed then redis.call('DEL', lines_key(user)) end
   if count > MAX_LINES then -- *admit* looks at them a part at a time
     local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), touched[user], 1)
     set_part_gates(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
@@ -194,6 +207,8 @@ for _, user in ipairs(order) do
       if rules.z and not bypass then line.at = by_the_clock(rules, user, touched[user], line, line.at, now) or now end
       line.at = digest_at(rules, line.category, head, line.at, now)
       if line.at > now and drops(rules, line.category) and is_untried(head) then line.at = now end
+      line.elsewhere = is_closed(closed, line.category, bypass)
+      if line.elsewhere then line.at = now + CLOSED end
       lines[#lines + 1] = line
     end
   end

@@ -57,7 +57,7 @@ class Connection(Wire):
 
     def give_up(self, request: Request, reason: str) -> None:
         """Reset the stream of a request that nobody waits for any longer."""
-        request.lose(reason)
+        request.lose(reason, self.has_read(request.started_at) if request.complete else None)
         if self._streams.pop(request.stream_id, None) is None:
             return
         self._blocked.pop(request.stream_id, None)
@@ -81,6 +81,7 @@ class Connection(Wire):
     def close(self) -> None:
         """Say goodbye; requests under way become UNKNOWN."""
         self._lose_all("Closed")
+        self.reads.end()
         self._retire()
 
     # What goes out.
@@ -102,8 +103,7 @@ class Connection(Wire):
             elif not request.result.done():
                 self._start(request)
         self.flush()
-        if self.retired and not self._streams:
-            self.hang_up()
+        self._hang_up_if_done()
 
     def _admits(self, request: Request) -> bool:
         if self.retired or not self.may_write or self._blocked or len(self._streams) >= self._limit:
@@ -210,5 +210,8 @@ class Connection(Wire):
         if not self.retired:
             self.retired = True
             self._on_retire(self)
-        if not self._streams:
+        self._hang_up_if_done()
+
+    def _hang_up_if_done(self) -> None:
+        if self.retired and not self._streams and not self.reads.waiting:
             self.hang_up()

@@ -83,6 +83,11 @@ class Request:
         if not self.result.done():
             self.result.set_result(result)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the whole of it has left."""
+        return self.connection is not None and self.sent == len(self.body)
+
     def respond(self) -> None:
         """Resolve with what the server has answered; UNKNOWN if that has no status."""
         status = self.response_headers.get(b":status", b"")
@@ -92,12 +97,13 @@ class Request:
         else:
             self.resolve(Answer(Outcome.UNKNOWN, reason="NoStatus"))
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, passed: asyncio.Future[bool] | None = None) -> None:
         """Resolve without the end of a response: by its status if that came; else UNKNOWN if the whole request left,
-        and UNSENT if it did not.
+        and UNSENT if it did not. passed: of the `Answer`.
         """
         if self.response_headers:
             self.respond()
             return
-        complete = self.sent == len(self.body)
-        self.resolve(Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason))
+        complete = self.complete
+        outcome = Outcome.UNKNOWN if complete else Outcome.UNSENT
+        self.resolve(Answer(outcome, reason=reason, passed=passed if complete else None))

@@ -24,6 +24,7 @@ from h2.exceptions import H2Error
 from notifier.providers.answers import parse, word
 from notifier.providers.http2.credit import Credit
 from notifier.providers.http2.lean import LeanH2
+from notifier.providers.http2.reads import Reads
 
 if TYPE_CHECKING:
     from hpack import HeaderTuple
@@ -67,6 +68,7 @@ class Wire(asyncio.Protocol):
         self._next_id = 1
         self._pinged = self._asked_in_doubt = False
         self._keep_alive: asyncio.TimerHandle | None = None
+        self.reads = Reads(self._send_ping, self.abort)
         self._credit = Credit(self.heard_at)
         self._behind = False  # frames that came are left for another turn
         self._leaving = self._lost = False
@@ -132,6 +134,10 @@ class Wire(asyncio.Protocol):
             self._asked_in_doubt = True
             self._ping(min(DOUBT_PATIENCE_S, self._ping_timeout_s / 4))
         return False
+
+    def has_read(self, sent_at: float) -> asyncio.Future[bool] | None:
+        """Ask whether the other end has read what was sent at that moment; None where it cannot be asked."""
+        return self.reads.of(sent_at) if self.open else None
 
     def open_stream(self, headers: list[HeaderTuple]) -> int:
         """Open a stream with these headers; its id."""
@@ -269,6 +275,7 @@ class Wire(asyncio.Protocol):
         try:
             while self._behind and self.open:  # what came whole before the end is an answer
                 self._read()
+            self.reads.end()
             self.on_lost()
         finally:
             if not self.ended.done():
@@ -292,6 +299,11 @@ class Wire(asyncio.Protocol):
                 self.on_goaway(event.last_stream_id or 0, int(event.error_code or 0), reason)
             case PingAckReceived():
                 self._pinged = False
+                self.reads.answered(event.ping_data or b"")
+
+    def _send_ping(self, payload: bytes) -> None:
+        self._h2.ping(payload)
+        self.flush()
 
     def _check_alive(self) -> None:
         if self._pinged:
@@ -305,8 +317,7 @@ class Wire(asyncio.Protocol):
             self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
 
     def _ping(self, patience_s: float) -> None:
-        self._h2.ping(b"notifier")
-        self.flush()
+        self._send_ping(b"notifier")
         self._pinged = True
         if self._keep_alive:
             self._keep_alive.cancel()

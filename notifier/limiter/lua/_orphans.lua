@@ -1,0 +1,77 @@
+-- What stays in flight without an answer: the provider may still have it to read.
+-- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
+-- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it to
+-- the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles it
+-- as 'line'. Until then its user is closed: '#o:<job id>' (its category) stands beside the lines in notifier:lines:{user},
+-- and nothing of the user's goes, save what bypasses the rules in another category. So order holds although the dead
+-- come back in parts, and no rule is broken although their permits have lapsed.
+-- push_orphan in the job's hash: it is one.
+-- Under a permit that ends in 'n' nothing is sent, as the job had expired or is dropped: it is no orphan.
+local ORPHAN = '#o:'
+local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
+
+local function may_have_been_sent(permit) return string.byte(permit, -1) ~= 110 end -- 'n'
+
+-- closed_lines: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
+-- notifier:lines:{user}. Every orphan is leased, so what is not is forgotten.
+local function closed_lines(user, fields)
+  local closed
+  for i = 1, #fields, 2 do
+    if fields[i]:sub(1, #ORPHAN) == ORPHAN then
+      if redis.call('ZSCORE', 'notifier:leases', fields[i]:sub(#ORPHAN + 1)) then
+        closed = closed or {}
+        closed[fields[i + 1]] = true
+      else
+        redis.call('HDEL', lines_key(user), fields[i])
+      end
+    end
+  end
+  return closed
+end
+
+local function is_closed(closed, category, bypass) return closed and (closed[category] or not bypass) end
+
+local function orphan(id, user, category)
+  redis.call('HSET', job_key(id), 'push_orphan', '1')
+  redis.call('HSET', lines_key(user), ORPHAN .. id, category)
+end
+
+local lasting = {} -- keys that are to last so many µs longer
+
+local function date_ahead(key, until_text, more, members)
+  for _, member in ipairs(members) do redis.call('ZADD', key, 'XX', until_text, member) end
+  lasting[key] = math.max(lasting[key] or 0, more)
+end
+
+local function date_devices(targets, answered, permit, until_text, more)
+  for _, target in ipairs(targets_of(targets, answered, nil)) do
+    local key = device_key(target.device)
+    date_ahead(key, until_text, more, {permit})
+    local full = target.kind == 'c' and redis.call('GET', key .. ':c')
+    if full then
+      redis.call('SET', key .. ':c', text(full + more), 'KEEPTTL')
+      lasting[key .. ':c'] = math.max(lasting[key .. ':c'] or 0, more)
+    end
+  end
+end
+
+-- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the devices.
+-- ends: the lease's end so far.
+local function stay_in_flight(id, permit, user, category, targets, answered, ends, until_us, until_text)
+  local members, more = {permit}, math.max(0, until_us - ends)
+  for n = 2, tonumber(string.match(permit, 'x(%d+)') or 1) do members[n] = permit .. '#' .. n end
+  redis.call('ZADD', 'notifier:leases', until_text, id)
+  date_ahead(sent_key(user), until_text, more, members)
+  date_ahead(sent_key(user, category), until_text, more, members)
+  if targets and string.byte(permit, -1) == 100 then -- 'd', see *admit*
+    date_devices(targets, answered, permit, until_text, more)
+  end
+end
+
+-- write_lasting: what is dated ahead is kept for as much longer.
+local function write_lasting()
+  for key, more in pairs(lasting) do
+    local left = redis.call('PTTL', key)
+    if left > 0 then redis.call('PEXPIRE', key, text(left + math.ceil(more / 1000))) end
+  end
+end

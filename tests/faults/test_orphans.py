@@ -1,0 +1,238 @@
+"""What was in flight with workers that died: nothing goes past it, in order and in no rule, until it is put back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from consistency import assert_consistent
+from redis import Redis
+
+from notifier import Device, Notification, Notifier
+from notifier.limiter import lines
+from notifier.limiter.flights import renew
+from notifier.limiter.lines import Leased, Pulled, Settlement
+from notifier.limiter.rule_table import RuleTable
+from notifier.limiter.scripts import run
+from notifier.settings import parse_settings
+
+S = 1_000_000
+LEASE_US = 10 * S
+LANES = ("urgent", "default", "bulk")
+KEPT: dict[str, int] = {"keep_failed_us": 10**12, "keep_delivered_us": 10**12, "keep_feedback_us": 10**12}
+
+
+class Scene:
+    """Redis, and workers that are no more than the calls they make, by the test's clock."""
+
+    def __init__(self, redis: Redis, rates: str) -> None:
+        self.redis: Any = redis
+        settings = parse_settings(f"{{{rates}, providers: {{fcm: {{client: console}}}}}}")
+        self.notifier = Notifier(redis, settings)
+        self.rules = RuleTable(settings.policies())
+        seconds, micros = self.redis.time()
+        self.now = (seconds - 3600) * S + micros  # so that the audit, by Redis's own clock, sees no time of the future
+        self._numbers = count()
+
+    def accept(self, user: str, category: str = "default") -> None:
+        title = f"{next(self._numbers):04}"
+        device = Device("fcm", title * 10)
+        self.notifier.send(Notification(user=user, devices=[device], title=title, category=category), job_id=title)
+
+    def pull(self, worker: str, most: int = 50) -> Pulled:
+        call = lines.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(self.now))
+        return run(self.redis, call)
+
+    def admit(self, worker: str, pulled: Pulled, most: int = 500) -> list[Leased]:
+        call = lines.admit(
+            pulled.users,
+            self.rules,
+            most=most,
+            lease_us=LEASE_US,
+            worker=worker,
+            lanes=LANES,
+            until_us=pulled.until_us,
+            clock=str(self.now),
+        )
+        return run(self.redis, call).leased
+
+    def take_all(self, worker: str) -> list[Leased]:
+        """All that may go now; it stays in flight."""
+        taken: list[Leased] = []
+        for _ in range(1000):
+            pulled = self.pull(worker)
+            more = self.admit(worker, pulled) if pulled.users else []
+            taken += more
+            if not (pulled.taken or pulled.orphans or more):
+                return taken
+        raise AssertionError("there was no end")
+
+    def settle(self, worker: str, *flights: Leased, state: str = "delivered") -> list[bool]:
+        settlements = [
+            Settlement(f.job_id, f.permit, f.user, f.category, True, state, "delivered" if state != "line" else "")  # type: ignore[arg-type]
+            for f in flights
+        ]
+        call = lines.settle(settlements, self.rules, worker=worker, clock=str(self.now), **KEPT)
+        return run(self.redis, call)
+
+    def renew(self, worker: str, *flights: Leased, lease_us: int = LEASE_US) -> list[bool]:
+        pairs = [(flight, "") for flight in flights]
+        return run(self.redis, renew(pairs, lease_us=lease_us, worker=worker, clock=str(self.now)))
+
+
+def drain(scene: Scene, worker: str) -> Iterator[Leased]:
+    """What this worker gets, one by one, each delivered at once; orphans are put back as they are found."""
+    for _ in range(10_000):
+        pulled = scene.pull(worker)
+        if pulled.users:
+            for leased in scene.admit(worker, pulled):
+                yield leased
+                scene.now += 50
+                assert scene.settle(worker, leased) == [True]
+        for orphan in pulled.orphans:
+            scene.now += 50
+            assert scene.settle(worker, orphan, state="line") == [True]
+        if not (pulled.taken or pulled.users or pulled.orphans):
+            if pulled.next_us is None:
+                return
+            scene.now = max(scene.now + 1, pulled.next_us)
+    raise AssertionError("there was no end")
+
+
+@pytest.mark.parametrize("rates", ["user: {}", "user: {gap: 2ms}", "user: {windows: [1000/1m]}"])
+@pytest.mark.parametrize(("leases", "users"), [(50, 25), (50, 1), (400, 25), (400, 1), (400, 400)])
+def test_order_survives_a_crash(redis: Redis, rates: str, leases: int, users: int) -> None:
+    """Law 4: a worker dies with hundreds in flight; the others hand them over in the order of acceptance."""
+    scene = Scene(redis, rates)
+    for n in range(2 * leases):
+        scene.accept(f"u{n % users}")
+    held: list[Leased] = []
+    while len(held) < leases:
+        pulled = scene.pull("dead")
+        taken = scene.admit("dead", pulled, leases - len(held)) if pulled.users else []
+        if not (pulled.taken or taken):
+            break  # with a gap each user has one in flight
+        held += taken
+    assert len(held) == min(leases, users if "gap" in rates else leases)
+    scene.now += LEASE_US - 1
+    named = scene.pull("early")  # whoever was about to send when the leases ended
+    scene.now += 1
+    assert scene.admit("early", named) == []
+
+    came = defaultdict(list)
+    for leased in drain(scene, "heir"):
+        came[leased.user].append(leased.job_id)
+    assert sum(map(len, came.values())) == 2 * leases
+    assert all(order == sorted(order) for order in came.values())
+    assert_consistent(redis)
+
+
+def test_a_user_with_an_orphan_is_closed(redis: Redis) -> None:
+    """Laws 1 and 4: nothing of the user's goes while an orphan may still be read, but for what bypasses elsewhere."""
+    bypassing = "alarm: {lane: default, bypass: true}, siren: {lane: default, bypass: true}"
+    scene = Scene(redis, f"user: {{gap: 1s}}, categories: {{default: {{lane: default}}, {bypassing}}}")
+    scene.accept("ann", "alarm")
+    (alarm,) = scene.take_all("dead")
+    scene.now += LEASE_US
+    for category in ("default", "alarm", "siren"):
+        scene.accept("ann", category)
+    scene.accept("bob")
+    pulled = scene.pull("heir")
+    (orphan,) = pulled.orphans
+    assert (orphan.job_id, orphan.permit, orphan.crashes) == (alarm.job_id, alarm.permit, 1)
+    went = scene.admit("heir", pulled)
+    assert {(leased.user, leased.category) for leased in went} == {("ann", "siren"), ("bob", "default")}
+    assert all(scene.settle("heir", *went))
+    for _ in range(5):  # however long that takes: its holder renews it, and Redis forgets nothing of it meanwhile
+        scene.now += LEASE_US // 2
+        assert scene.renew("heir", orphan) == [True]
+        assert scene.take_all("other") == []
+    assert_consistent(redis)
+    assert scene.settle("heir", orphan, state="line") == [True]
+    settled = scene.now
+    went = scene.take_all("other")
+    assert [leased.job_id for leased in went] == [alarm.job_id, "0002"], "law 4: the older one first"
+    scene.now = settled + S - 1
+    assert scene.take_all("other") == []
+
+
+def test_rules_count_an_orphan_from_its_proof_on(redis: Redis) -> None:
+    """Law 1: where all workers were gone for longer than any rule, the user's rules count from the proof."""
+    scene = Scene(redis, "user: {gap: 1s}")
+    scene.accept("ann")
+    (held,) = scene.take_all("dead")
+    scene.accept("ann")
+    scene.now += 100 * LEASE_US
+    redis.delete("notifier:sent:{ann}")  # as Redis does by itself when no rule can ask for it any more
+    (orphan,) = scene.pull("heir").orphans
+    assert orphan.job_id == held.job_id
+    assert scene.take_all("heir") == []
+    scene.now += 3 * S
+    assert scene.settle("heir", orphan, state="line") == [True]
+    scene.now += S - 1
+    assert scene.take_all("heir") == []
+    scene.now += 1
+    assert [leased.job_id for leased in scene.take_all("heir")] == [held.job_id]
+
+
+def test_an_orphan_whose_holder_dies_has_another(redis: Redis) -> None:
+    """It goes from one to the next, blamed for no further death; what is deleted meanwhile closes nobody for ever."""
+    scene = Scene(redis, "user: {gap: 1s}")
+    scene.accept("ann")
+    scene.accept("ann")
+    scene.take_all("dead")
+    for heir in ("one", "two", "three"):
+        scene.now += LEASE_US
+        (orphan,) = scene.pull(heir).orphans
+        assert orphan.crashes == 1
+    redis.delete(f"rq:job:{orphan.job_id}")
+    scene.now += LEASE_US
+    assert scene.pull("four").orphans == []
+    scene.now += 60 * S
+    assert len(scene.take_all("four")) == 1
+
+
+def test_what_is_given_up_is_found_at_once(redis: Redis) -> None:
+    """A worker that ends leaves what is unproven to the next, at once; it is no crash, and stays in flight."""
+    scene = Scene(redis, "user: {gap: 1s}")
+    scene.accept("ann")
+    scene.accept("ann")
+    (held,) = scene.take_all("leaving")
+    assert scene.renew("leaving", held, lease_us=0) == [True]
+    assert scene.notifier.cancel(held.job_id) == "sending"
+    (orphan,) = scene.pull("heir").orphans
+    assert (orphan.job_id, orphan.crashes) == (held.job_id, 0)
+    assert scene.take_all("heir") == []
+    assert scene.settle("leaving", held) == [True], "who was not dead may still say what became of it"
+    assert scene.settle("heir", orphan, state="line") == [False]
+
+
+def test_what_nobody_answered_for_stays_in_flight(redis: Redis) -> None:
+    """Law 1: a renewed lease keeps its permit ahead, in each rule that counts it, however long it takes."""
+    categories = "{default: {lane: default}, chat: {lane: default, windows: [1/3s]}}"
+    scene = Scene(redis, f"user: {{windows: [2/3s]}}, categories: {categories}")
+    scene.accept("ann", "chat")
+    scene.accept("ann", "chat")
+    scene.accept("ann")
+    scene.accept("ann")
+    flights = scene.take_all("w")
+    assert len(flights) == 2
+    chat = next(leased for leased in flights if leased.category == "chat")
+    other = next(leased for leased in flights if leased is not chat)
+    assert scene.settle("w", other) == [True]
+    for _ in range(20):
+        scene.now += LEASE_US // 3
+        assert scene.renew("w", chat) == [True]
+        for leased in scene.take_all("w"):  # the window has room for one beside it
+            assert leased.category == "default"
+            assert scene.settle("w", leased) == [True]
+    ttl = redis.pttl("notifier:sent:{ann}:chat")
+    assert ttl > (LEASE_US + 3 * S) // 1000 - 5_000
+    assert scene.settle("w", chat) == [True]
+    scene.now += 3 * S - 1
+    assert scene.take_all("w") == []
+    scene.now += 1
+    assert [leased.category for leased in scene.take_all("w")] == ["chat"]

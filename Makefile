@@ -16,7 +16,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos bench bench-sizes soak bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ check-independent-server: setup  ## our APNs client against the server that the 
 
 nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7
 	@$(BIN)/python tests/nemesis/nemesis.py --seconds $(SECONDS) --seed $(SEED)
+
+stalls: setup  ## what providers read after stalls of 2, 8 and 30 s is no burst; seven minutes
+	@STALLS_S="2 8 30" $(BIN)/python -m pytest -q tests/laws/test_stalls.py
 
 chaos: setup  ## 20,000 notifications through workers of which 66 are killed; some minutes
 	@$(BIN)/python -m pytest -q -s tests/faults/long_chaos.py

@@ -1,7 +1,7 @@
 """Law 1 where a provider stalls with requests in its buffers: what it reads when it goes on is no burst.
 
 The simulators are a process that is stopped (SIGSTOP): its kernel still takes connections and bytes. Both platforms and
-both kinds of `on_unknown` share a run. STALLS_S="2 8 30" runs the long ones too, which take minutes.
+both kinds of `on_unknown` share a run. `make stalls` runs the long ones too, which take minutes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import pytest
 from benchmarks.fleet import Fleet, broken_rules, sends, start_fleet
 from benchmarks.harness import await_that, total
 from notifier import Device, Notification
-from notifier.simulators.laws import Send
 
-STALLS_S = [float(text) for text in os.environ.get("STALLS_S", "2 8").split()]
+FLEETS = [(1, 0), (3, 0), (3, 1)]  # how many workers, and how many of them are killed during the stall
+RUNS = [(2.0, *fleet) for fleet in FLEETS] + [(8.0, 3, 1)]
+if "STALLS_S" in os.environ:
+    RUNS = [(float(text), *fleet) for text in os.environ["STALLS_S"].split() for fleet in FLEETS]
 USERS, EACH = 3, 4  # of each platform and category
 CATEGORIES = ("resent", "given-up")
 RATES: dict[str, Any] = {
@@ -82,13 +84,7 @@ def stall(fleet: Fleet, seconds: float, kills: int) -> None:
         os.kill(fleet.simulators_pid, signal.SIGCONT)
 
 
-def early(arrived: list[Send]) -> Counter[str]:
-    """How often each came."""
-    return Counter(send.name for send in arrived)
-
-
-@pytest.mark.parametrize("seconds", STALLS_S)
-@pytest.mark.parametrize(("workers", "kills"), [(1, 0), (3, 0), (3, 1)])
+@pytest.mark.parametrize(("seconds", "workers", "kills"), RUNS)
 def test_what_a_stalled_provider_reads_at_last_is_no_burst(seconds: float, workers: int, kills: int) -> None:
     """Gap and windows hold at the wire, also for what a killed worker had sent; each message ends, and in time."""
     story = Story.begin()
@@ -107,4 +103,4 @@ def test_what_a_stalled_provider_reads_at_last_is_no_burst(seconds: float, worke
     assert {int(send.name) for send in arrived} == set(story.of)
     given_up = [send for send in arrived if send.category == "given-up"]
     if not kills:
-        assert max(early(given_up).values()) == 1, "what is given up is not sent again"
+        assert max(Counter(send.name for send in given_up).values()) == 1, "what is given up is not sent again"

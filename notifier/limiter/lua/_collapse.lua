@@ -30,7 +30,9 @@ local function supersede(now, user, category, old, id, order, keep)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   local unlike = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
-  if tonumber(order) < tonumber(old.order) then return order, expected, true end
+  local own, place = tonumber(order), tonumber(old.order)
+  if place >= LOWERED / 2 and is_background(redis.call('HGET', job_key(id), 'push_targets')) then own = own + LOWERED end
+  if own < place then return text(own), expected, true end
   return old.order, expected, unlike
 end
 

@@ -32,6 +32,11 @@
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
 -- push_orphan (see _orphans.lua).
+-- A background push that waits for its device stands behind the alerts of its line: its order is so much higher.
+local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
+-- is_background: whether a job's push_targets (see _limits.lua) hold one.
+local function is_background(targets) return targets and string.find(targets, ':b[ |]') ~= nil end
+
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end
 local function lines_key(user) return 'notifier:lines:{' .. user .. '}' end
 local function sent_key(user, category)

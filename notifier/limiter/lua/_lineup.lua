@@ -185,7 +185,13 @@ local function line_up(now, id, join, known, from)
     local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
     local beside = redis.call('HMGET', lines_key(user), '#pace', '#lowered')
     local step = beside[1] or 0
-    unlike = unlike or beside[2] -- what stands at the head may be a background push whose device has no room
+    if beside[2] then -- what stands at the head may be a background push whose device has no room
+      if tonumber(order) < LOWERED / 2 and is_background(redis.call('HGET', key, 'push_targets')) then
+        order = text(order + LOWERED)
+      else
+        unlike = true
+      end
+    end
     expected = seconds(math.max(now, gate + step * redis.call('ZCARD', line_key(user, category))))
   end
   local line = line_key(user, category)

@@ -23,7 +23,7 @@ for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}
 local TRIM_EVERY, MOST_EXPECTED = 8, 100
 local MOST_UNREAD = 25
-local LOWERED, to_lower = 4503599627370496, 100 -- 2^52: behind all arrivals; and how many are lowered in one call
+local to_lower = 100 -- in one call
 local to_expect = 400 -- in one call: the users behind are told when they are looked at again
 local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
@@ -216,6 +216,13 @@ local function lower(user, line, at)
   peek_line(line)
 end
 
+-- passes_lowered: a background push at the head would go before an older one that waits for its device.
+local function passes_lowered(line, job)
+  if line.drops or line.order >= LOWERED / 2 or not is_background(job.targets) then return false end
+  local first = redis.call('ZRANGEBYSCORE', line.key, text(LOWERED / 2), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return first and first - LOWERED < line.order
+end
+
 -- try: what becomes of the head of line i, whose time has come or which ends here. Returns whether a permit was spent.
 local function try(user, sent, policy, index, lines, i, flying)
   local line = lines[i]
@@ -230,6 +237,7 @@ local function try(user, sent, policy, index, lines, i, flying)
     send_head(user, sent, policy, index, lines, i, flying, job, nil, nil, nil, true)
   else
     local verdict, first, open, shut = judge(line, job, index)
+    if verdict == 'go' and passes_lowered(line, job) then verdict, first, open = 'wait', now, true end
     if verdict == 'go' then
       return send_head(user, sent, policy, index, lines, i, flying, job, first, open, shut)
     elseif verdict == 'wait' then

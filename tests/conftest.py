@@ -26,19 +26,22 @@ collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 # What the models assert is shown as well as what the tests do.
 pytest.register_assert_rewrite("clock_model", "model", "world")
 
-# "ci", the default, tries the same examples each time; "thorough" more of them; "explore" as many, and new ones.
+# "ci", the default, tries the same examples each time, and shows the first that fails: to look for the shortest takes
+# minutes. "thorough" tries more and looks for the shortest; "explore" does so with new ones each time.
 # `redis` is shared by the examples of one test: each flushes it for itself.
 settings.register_profile(
     "ci",
     derandomize=True,
     print_blob=True,
+    report_multiple_bugs=False,
+    phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 # For tests/mutants.py: that a test fails is enough, by which example does not matter.
-settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
-settings.register_profile("explore", settings.get_profile("ci"), derandomize=False)
-settings.register_profile("thorough", settings.get_profile("ci"))
+settings.register_profile("mutants", settings.get_profile("ci"))
+settings.register_profile("thorough", settings.get_profile("ci"), phases=list(Phase))
+settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -68,9 +68,12 @@ def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    eventually(lambda: list(tmp_path.glob("push-throttle-demo-*/wire.jsonl")), "the first message at the wire")
-    demo.send_signal(signal.SIGINT)
-    output, errors = demo.communicate(timeout=PATIENCE_S)
+    with demo:
+        try:
+            eventually(lambda: list(tmp_path.glob("push-throttle-demo-*/wire.jsonl")), "the first message at the wire")
+        finally:
+            demo.send_signal(signal.SIGINT)
+        output, errors = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 130
     assert "stopped; everything that the demo had started has ended" in errors
     assert "Traceback" not in errors + output

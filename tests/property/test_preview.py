@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from notifier.policies import Policies
 from notifier.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.preview.trace import Event
+from notifier.zones import zone_at
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -83,6 +85,9 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 def by_the_scripts(redis: Redis, rules: Policies, trace: list[Event], latency_us: int) -> list[int]:
     """When each went: enqueue, settle, pull and admit at every µs at which something may change."""
     redis.flushdb()
+    if rules.goes_by_clock:
+        zones = {event.zone or rules.zone for event in trace}
+        redis.hset("notifier:zones", mapping={zone: zone_at(zone, trace[0].at_us).encode() for zone in zones})
     return Scripts(redis, rules, trace, latency_us).run()
 
 
@@ -103,9 +108,14 @@ class Scripts:
         self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules)
         arrivals = list(enumerate(self.trace))
         gate: int | None = 0
+        looks = Counter[int]()
         while arrivals or self.flights or gate is not None:
             nexts = [event.at_us for _, event in arrivals[:1]] + [at for at, _, _ in self.flights[:1]]
             self.now = max(self.now, min(nexts + [gate] * (gate is not None)))
+            looks[self.now] += 1
+            assert looks[self.now] <= 10 * len(self.trace) + 10, (
+                "it is looked at again and again, and nothing comes of it"
+            )
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:

@@ -280,7 +280,7 @@ class Story(RuleBasedStateMachine):
             line.remove(leased.job_id)
             if mine.at_once:
                 before = [self.accepted[other] for other in line]
-                assert not [other for other in before if other.at_once and other.number < mine.number]
+                assert not [o for o in before if o.at_once and not o.gone and o.number < mine.number]
             mine.at_once = False  # it may come back, and stand before or behind others
             worker.leased.append((leased, self.now + LEASE))
         return len(taken)

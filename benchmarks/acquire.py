@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from benchmarks.scenarios import acquire_together
 from notifier.limiter import RedisLimiter
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
 from notifier.units import Window
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.

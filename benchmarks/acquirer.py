@@ -13,7 +13,7 @@ import time
 from redis import Redis
 
 from notifier.limiter import Hold, Permit, RedisLimiter
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
 from notifier.units import Window
 
 POLICY = Policy((Window(10, 1_000_000),), gap_us=50_000)

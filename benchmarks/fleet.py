@@ -17,12 +17,12 @@ import yaml
 
 from benchmarks.harness import await_that, await_workers, child, environment, total
 from notifier import Device, Notification, Notifier
-from notifier.connection import connect
-from notifier.embedded import EmbeddedRedis
-from notifier.job import TERMINAL
+from notifier.notification.job import TERMINAL
+from notifier.rules.verify import ACCEPTED, Send, tightness
 from notifier.settings import Settings, load_settings
-from notifier.simulators.laws import ACCEPTED, Send, tightness
 from notifier.simulators.wire import Arrival, WireLog
+from notifier.store.connection import connect
+from notifier.testing.embedded import EmbeddedRedis
 
 
 def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.child import end
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.child import end
+from notifier.testing.embedded import EmbeddedRedis
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 END_S: Final = 15.0

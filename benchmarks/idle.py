@@ -8,7 +8,7 @@ from redis import Redis
 
 from benchmarks.fleet import notification, start_fleet
 from benchmarks.harness import Figure, at_most, await_that
-from notifier.simulators.laws import percentile
+from notifier.rules.verify import percentile
 
 WORKERS = 24
 

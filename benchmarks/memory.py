@@ -10,7 +10,7 @@ from benchmarks.null_worker import RATES
 from benchmarks.workload import notifications
 from notifier import Device, Notification, Notifier
 from notifier.limiter import RedisLimiter
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
 from notifier.settings import parse_settings
 from notifier.units import Window
 

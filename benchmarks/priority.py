@@ -13,11 +13,11 @@ from redis import Redis
 from benchmarks.harness import Figure, at_least, at_most, await_that, await_workers, child, own_redis, total
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
-from notifier.limiter import lines
-from notifier.limiter.scripts import run
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.rules.policy import LANES
+from notifier.rules.verify import percentile
+from notifier.scripts.loader import run
 from notifier.settings import parse_settings
-from notifier.simulators.laws import percentile
 
 EACH: Final = 10  # notifications of one user
 LEASE_US: Final = 1_000_000
@@ -70,7 +70,7 @@ def _notification(user: str, category: str, data: dict[str, str] | None = None) 
 
 def _fill(notifier: Notifier, redis: Redis, bulk: int) -> None:
     notifier.send_many(_notification(f"bulk{n // EACH}", "bulk") for n in range(bulk))
-    look = lines.pull(most=100, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker="nobody")
+    look = calls.pull(most=100, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker="nobody")
     while redis.exists("rq:queue:bulk"):
         run(redis, look)
     time.sleep(LEASE_US / 1e6)  # then the gates are due, all of them

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Figure, at_most, median, own_redis
-from notifier.policies import Policies
-from notifier.settings.published import KEY, publish
+from notifier.rules.policies import Policies
+from notifier.store.published import KEY, publish
 from workers.reload import read
 
 USERS: Final = 50_000

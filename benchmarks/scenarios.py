@@ -15,7 +15,7 @@ from redis import Redis
 from benchmarks.acquirer import GO, POLICY, READY
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, child, total
-from notifier.simulators.laws import largest_count
+from notifier.rules.verify import largest_count
 
 SECOND_US: Final = 1_000_000
 IDEAL_DRAIN_S: Final = 19.0

@@ -16,9 +16,9 @@ from benchmarks.engine import QUEUE, STAGED, notifications
 from benchmarks.harness import Figure, at_most, await_that, await_workers, child, median, total
 from benchmarks.null_worker import RATES
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.settings import parse_settings
-from notifier.sharded import ShardedNotifier
+from notifier.shards.notifier import ShardedNotifier
+from notifier.testing.embedded import EmbeddedRedis
 
 MOST_SHARDS: Final = 4
 FLAT: Final = 1.2

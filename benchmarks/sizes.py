@@ -17,9 +17,9 @@ from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, deliver_staged, notifications
 from notifier import Device, Notification, Notifier
-from notifier.limiter import lines
-from notifier.limiter.scripts import run
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 
 HOUR_US: Final = 3_600_000_000
@@ -48,7 +48,7 @@ class Size:
     def fill(self) -> None:
         """Have so many stand in their lines."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
-        look = lines.pull(most=100, lease_us=HOUR_US, on_watch=False, lanes=LANES, worker="nobody")
+        look = calls.pull(most=100, lease_us=HOUR_US, on_watch=False, lanes=LANES, worker="nobody")
         while run(self.redis, look).taken:
             pass
         self.redis.config_set("slowlog-log-slower-than", SEEN_US)

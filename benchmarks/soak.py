@@ -18,7 +18,7 @@ from benchmarks.__main__ import print_table
 from benchmarks.fleet import Fleet, notification, start_fleet
 from benchmarks.harness import Figure, at_least, at_most, median, total
 from notifier import Notification
-from notifier.job import TERMINAL
+from notifier.notification.job import TERMINAL
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["10/minute", "1000/day"], "gap": "500ms"},

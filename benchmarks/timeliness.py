@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness import Figure, at_least, at_most
 from benchmarks.scenarios import IDEAL_DRAIN_S, bystanders, drain, gates
-from notifier.simulators.laws import percentile
+from notifier.rules.verify import percentile
 
 
 def measure(*, quick: bool) -> list[Figure]:

@@ -1,6 +1,6 @@
 """Push notifications that never burst a user: enqueue here, run `python -m workers` beside it."""
 
-from notifier.client import Notifier, Status
+from notifier.dispatch.circuits import Held
 from notifier.errors import (
     InvalidNotificationError,
     LimiterUnreachableError,
@@ -11,13 +11,13 @@ from notifier.errors import (
     SettingsError,
     ShardsUnusableError,
 )
-from notifier.feedback import Gone
-from notifier.job import deliver
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
-from notifier.limiter.routes import Held
 from notifier.notification import Device, Notification
-from notifier.policies import Policies, Rules
-from notifier.policy import Category, Policy, Window
+from notifier.notification.job import deliver
+from notifier.producer.feedback import Gone
+from notifier.producer.notifier import Notifier, Status
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Category, Policy, Window
 
 __all__ = [
     "Category",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from notifier.overload import Refused
 
 
 class NotifierError(Exception):
@@ -79,3 +79,27 @@ class OverloadedError(NotifierError):
 
 class LimiterUnreachableError(NotifierError):
     """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""
+
+
+Limit = Literal["user", "all", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One notification that was not accepted. place: in what `send_many` was given, from 0.
+
+    limit: 'user', the user's own `max_waiting`, or 'all'; or 'memory', `redis.max_memory`. waiting: how many waited,
+    or the bytes in use. most: how many may.
+    """
+
+    user: str
+    limit: Limit
+    waiting: int
+    most: int
+    place: int = 0
+
+    def __str__(self) -> str:
+        if self.limit == "memory":
+            return f"Redis uses {self.waiting:,} bytes, and redis.max_memory is {self.most:,}"
+        who = f"of user {self.user!r}" if self.limit == "user" else "in all"
+        return f"{self.waiting} wait {who}, and max_waiting is {self.most}"

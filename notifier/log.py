@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import structlog
 
-from notifier.notification import mask
+from notifier.units import mask
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -144,3 +145,33 @@ def parse_window(text: str) -> Window:
 def _short_units() -> str:
     *rest, last = UNITS
     return f"{', '.join(rest)} or {last}"
+
+
+def mask(token: str) -> str:
+    """A token as it may appear in a log or an error: enough to tell two apart, never the whole."""
+    if token.startswith("{"):  # a web push subscription: all begin and end alike, and what is between is secret
+        return "…" + hashlib.sha256(token.encode(errors="replace")).hexdigest()[:8]
+    return f"{token[:6]}…{token[-2:]}" if len(token) > 12 else "…"  # noqa: PLR2004 - shorter ones would be given away
+
+
+MAX_REASON: Final = 1_000  # characters of a reason that are kept
+
+
+def from_bytes(raw: bytes | str) -> str:
+    """Bytes of Redis as text; what is not UTF-8 is kept, for `to_bytes`, and is no text to anybody else."""
+    return raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
+
+
+def to_bytes(text: str) -> bytes:
+    """What `from_bytes` was given; never fails: half of a surrogate pair from elsewhere is written as its escape."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
+def readable(text: str, most: int = MAX_REASON) -> str:
+    """The same text, as any log and any script can take it: what is no Unicode as escapes, and cut where it is long."""
+    if len(text) > most:
+        text = f"{text[:most]}…"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

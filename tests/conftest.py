@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

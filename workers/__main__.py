@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 
-from notifier.connection import connect
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
-from notifier.policy import LANES
+from notifier.rules.policy import LANES
 from notifier.settings import load_settings, settings_path
-from notifier.shards import claim
+from notifier.shards.map import claim
+from notifier.store.connection import connect
 from workers.push import PushWorker, wait_for_redis
 
 

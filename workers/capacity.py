@@ -2,7 +2,7 @@
 
 A provider that serves 50 messages a second answers 500 that were sent at once over ten seconds: most of them run into
 their timeout, and nobody knows what became of them. With 25 at once it serves as many a second, and each is answered
-within half a second. What is over the limit is not leased: it waits in Redis, see `_routes.lua`.
+within half a second. What is over the limit is not leased: it waits in Redis, see `routes.lua`.
 
 The algorithm is of the family of TCP Vegas (Brakmo and Peterson, 1994), which Netflix's concurrency-limits brought to
 requests (https://github.com/Netflix/concurrency-limits, `VegasLimit`, `Gradient2Limit`, `AIMDLimit`): the shortest time

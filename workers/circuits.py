@@ -1,6 +1,6 @@
 """Circuits: what this worker sees of each route, told to all the workers, so that a route that is down is left alone.
 
-The state is Redis's (`_routes.lua`): the first worker that cannot get through opens a route's circuit, *admit* takes
+The state is Redis's (`routes.lua`): the first worker that cannot get through opens a route's circuit, *admit* takes
 nothing more that goes by it alone, and now and then one message as a probe, whose answer closes it again.
 """
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from notifier.limiter.routes import circuit
-from notifier.limiter.scripts import run_async
+from notifier.dispatch.circuits import circuit
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
+from notifier.scripts.loader import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from notifier.limiter.routes import Kind
+    from notifier.dispatch.circuits import Kind
 
 # The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer
 # was made here, and nothing was sent.

@@ -18,19 +18,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.job import targets_in
-from notifier.limiter import flights, lines
-from notifier.limiter.lines import Leased, Named, Plain, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run_async
-from notifier.policies import Policies
-from notifier.text import readable, to_bytes
-from notifier.zones import check_zone, zone_or
+from notifier.dispatch import calls, in_flight
+from notifier.dispatch.calls import Leased, Named, Plain, Settlement
+from notifier.notification.job import targets_in
+from notifier.rules.policies import Policies
+from notifier.rules.zones import check_zone, zone_or
+from notifier.scripts.loader import Call, run_async
+from notifier.scripts.rule_table import RuleTable
+from notifier.units import readable, to_bytes
 from workers.capacity import Capacity
 from workers.circuits import Circuits
-from workers.flights import Flights, Foreign, Tuning
+from workers.idle import Watch
+from workers.in_flight import Flights, Foreign, Tuning
 from workers.sender import SUSPECT, Sender, returned
-from workers.watch import Watch
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
 Targets = Mapping[str, str] | None
@@ -185,7 +185,7 @@ class Engine:
         rooms = self._capacity.rooms(room)
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
-            lines.pull(
+            calls.pull(
                 most=room,
                 lease_us=self._tuning.lease_us,
                 on_watch=self._watch.kept,
@@ -203,14 +203,14 @@ class Engine:
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if pulled.unread:
-            await self._call(lines.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
+            await self._call(calls.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
         if not pulled.users:
             return bool(pulled.taken or pulled.unread or pulled.orphans)
-        calls = [self._admit(pulled.users, room, rooms, pulled.until_us)]
+        asked = [self._admit(pulled.users, room, rooms, pulled.until_us)]
         if len(pulled.users) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-            calls.append(self._watch.call())
-        await (asyncio.gather(*calls) if len(calls) > 1 else calls[0])
+            asked.append(self._watch.call())
+        await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
         return True
 
     def _room(self) -> int:
@@ -232,7 +232,7 @@ class Engine:
         # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
         send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S
         admitted = await self._call(
-            lines.admit(
+            calls.admit(
                 users,
                 self._rules,
                 most=room,
@@ -283,7 +283,7 @@ class Engine:
         while self._suspects and not self._stopping:
             await self._flights.drain()
             leased, send_by = self._suspects.pop(0)
-            if await self._call(flights.begin(leased.job_id, leased.permit)):
+            if await self._call(in_flight.begin(leased.job_id, leased.permit)):
                 self._flights.begin(leased, send_by)
         await self._flights.drain()
 

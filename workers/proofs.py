@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from notifier.limiter.lines import Settlement
+from notifier.dispatch.calls import Settlement
 from notifier.notification import Device
 from notifier.providers.contract import Provider
 

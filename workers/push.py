@@ -21,22 +21,22 @@ from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from notifier.connection import check_when_there, unusable
+from notifier.dispatch.calls import sweep
+from notifier.dispatch.circuits import LIMITS
 from notifier.errors import NotifierError
-from notifier.limiter.lines import sweep
-from notifier.limiter.routes import LIMITS
-from notifier.limiter.scripts import run_async
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
+from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings, settings_path
+from notifier.store.connection import check_when_there, unusable
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
-from workers.flights import Tuning
+from workers.idle import LISTEN_S, Watch
+from workers.in_flight import Tuning
 from workers.reload import Reload
-from workers.stock import StockPath
-from workers.watch import LISTEN_S, Watch
+from workers.rq_jobs import StockPath
 from workers.wiring import (
     asyncio_client,
     build_capacity,

@@ -11,13 +11,13 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
+from notifier.dispatch import calls, leaders
 from notifier.errors import SettingsError
-from notifier.limiter import leaders, lines
-from notifier.limiter.scripts import run_async
-from notifier.policies import Policies
+from notifier.rules.policies import Policies
+from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
-from notifier.settings.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 from notifier.settings.users_files import files_at
+from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
@@ -148,7 +148,7 @@ class Reload:
     async def _walk(self, lane: str) -> None:
         cursor = "0"
         while True:
-            cursor, _moved = await run_async(self._redis, lines.retime(lane, cursor, most=CHUNK))
+            cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, most=CHUNK))
             if cursor == "0":
                 return
 

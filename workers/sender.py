@@ -13,13 +13,15 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from notifier.dispatch.calls import DeadToken, Leased, Settlement, State
 from notifier.errors import InvalidNotificationError
-from notifier.job import FUNCTION, decode_data, encode_reason
-from notifier.limiter.lines import DeadToken, Leased, Settlement, State
-from notifier.notification import Notification, at_service, mask, route
-from notifier.policy import Category
+from notifier.notification import Notification, route
+from notifier.notification.job import FUNCTION, decode_data, encode_reason
+from notifier.notification.notification import at_service
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.rules.policy import Category
+from notifier.units import mask
 from workers.capacity import Capacity
 from workers.deadlines import Deadlines
 from workers.proofs import Silence, Unproven

@@ -14,14 +14,15 @@ from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
 from notifier.errors import SettingsError
-from notifier.notification import at_service, route
+from notifier.notification import route
+from notifier.notification.notification import at_service
 from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
-from notifier.sentinel import AsyncPrimary
 from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
+from notifier.store.sentinel import AsyncPrimary
 from workers.capacity import Capacity, RouteLimit
-from workers.flights import Tuning
+from workers.in_flight import Tuning
 from workers.sender import Backoff, Observer, Sender
 
 LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
@@ -76,7 +77,7 @@ def _apns(
 
 def _apns_client(name: str) -> Callable[..., Provider]:
     if name == "apns2":
-        from notifier.providers.apns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
+        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
 
         return Apns2Provider
     from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - as above

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import auditing, configuring, looking, previewing, recording, sending, sharding
+from notifier.cli import audit, config, look, preview, record, send, shards
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -42,15 +42,15 @@ def _common(
     context.obj = config
 
 
-app.command()(sending.send)
-app.command("send-file")(sending.send_file)
-app.command()(looking.status)
-app.command()(looking.cancel)
-app.command()(looking.line)
-app.command()(looking.explain)
-app.command()(looking.routes)
-app.command()(auditing.audit)
-app.command()(previewing.preview)
-app.add_typer(recording.trace, name="trace")
-app.add_typer(configuring.commands, name="config")
-app.add_typer(sharding.commands, name="shards")
+app.command()(send.send)
+app.command("send-file")(send.send_file)
+app.command()(look.status)
+app.command()(look.cancel)
+app.command()(look.line)
+app.command()(look.explain)
+app.command()(look.routes)
+app.command()(audit.audit)
+app.command()(preview.preview)
+app.add_typer(record.trace, name="trace")
+app.add_typer(config.commands, name="config")
+app.add_typer(shards.commands, name="shards")

@@ -6,7 +6,7 @@ from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.protocol import Hold, Permit, UserLimiter
 from notifier.limiter.redis import RedisLimiter
 from notifier.limiter.sync import Limiter
-from notifier.policy import Burst, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 
 __all__ = [
     "AsyncLimiter",

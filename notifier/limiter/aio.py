@@ -17,9 +17,9 @@ from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
-from notifier.limiter.scripts import Call, run_async
 from notifier.limiter.sync import OnError, OnHold, unanswered
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
+from notifier.scripts.loader import Call, run_async
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from notifier.errors import NotifierError
 from notifier.limiter.protocol import Hold
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
 
 
 class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it

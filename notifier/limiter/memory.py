@@ -9,14 +9,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from notifier.limiter.memory_counts import MANY, MOST_FOLDED, Counts, TokenBucket
-from notifier.limiter.protocol import BURST, Hold, Permit, check_cost, describe, split
-from notifier.policy import KEPT_US
+from notifier.limiter.protocol import BURST, Hold, Permit, describe, split
+from notifier.rules.costs import check_cost
+from notifier.rules.policy import KEPT_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from notifier.policies import Rules
-    from notifier.policy import Burst, Policy
+    from notifier.rules.policies import Rules
+    from notifier.rules.policy import Burst, Policy
 
 SWEEP_AT: Final = 1024  # sets of sends; the lapsed ones are looked for when their number has doubled
 COMPACT_AT: Final = 64  # lapsed sends at the front of a list

@@ -1,4 +1,4 @@
-"""What is known of sends that no longer stand as themselves: the twins of `_counts.lua` and `_burst.lua`."""
+"""What is known of sends that no longer stand as themselves: the twins of `counts.lua` and `burst.lua`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from notifier.policy import Burst
+    from notifier.rules.policy import Burst
 
 MANY: Final = 8
 MOST_FOLDED: Final = 100

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
-from notifier.policies import Rules
-from notifier.policy import Category, Policy
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Category, Policy
 from notifier.units import format_duration
 
 BURST: Final = -2  # among the numbers of rules, see _rules.lua
-MOST_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +89,6 @@ class UserLimiter(Protocol):
 def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
     """The user's policy and the category, if there is one."""
     return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)
-
-
-def check_cost(user: Policy, category: Category | None, cost: int) -> None:
-    """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
-    if user.goes_by_clock or (category is not None and category.policy.goes_by_clock):
-        raise ValueError(
-            "quiet hours and calendar windows go by a zone, which acquire does not know: pass policy.untimed"
-        )
-    if type(cost) is not int or not 1 <= cost <= MOST_COST:
-        raise ValueError(f"cost must be a whole number from 1 to {MOST_COST}, is {cost!r}")
-    for policy in (user, category.policy) if category else (user,):
-        for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
-            if cost > rule.limit:
-                raise ValueError(f"a cost of {cost} never fits into {rule}")
 
 
 def describe(scope: str, policy: Policy, rule: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from notifier.policy import Burst, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
 
 Rates: TypeAlias = "str | Policy | Window | Burst | Iterable[str | Window | Burst]"

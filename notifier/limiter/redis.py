@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter.moves import fenced
-from notifier.limiter.protocol import Hold, Permit, check_cost, describe, split
-from notifier.limiter.scripts import Call, run, script
-from notifier.policies import Rules
-from notifier.policy import Category, Policy
+from notifier.limiter.protocol import Hold, Permit, describe, split
+from notifier.rules.costs import check_cost
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Category, Policy
+from notifier.scripts.loader import Call, run, script
+from notifier.scripts.ownership import fenced
+from notifier.scripts.rule_table import policy_array
 
 _NO_POLICY = Policy()
 T = TypeVar("T")
-
-
-@lru_cache(maxsize=1024)
-def policy_array(policy: Policy) -> str:
-    """A policy as the scripts read it, see `_rules.lua`: a JSON array of gap, horizon, then limit and interval of each
-    window, in µs; and at the end an object, if there are rules of more kinds.
-    """
-    array: list[Any] = [policy.gap_us, policy.horizon_us]
-    for window in policy.windows:
-        array += [window.limit, window.interval_us]
-    more: dict[str, Any] = {}
-    if not policy.is_plain:
-        more["e"] = policy.exact_us
-    if policy.precision_us:
-        more["b"] = policy.precision_us
-    if policy.burst is not None:
-        more["t"] = [policy.burst.limit, policy.burst.every_us]
-    if policy.calendar:
-        more["d"] = [[window.limit, window.unit] for window in policy.calendar]
-    if policy.quiet is not None:
-        more["q"] = [policy.quiet.from_us, policy.quiet.to_us]
-    if more:
-        array.append(more)
-    return json.dumps(array, separators=(",", ":"))
-
-
-def has_more(array: str) -> bool:
-    """Whether a policy, as `policy_array` wrote it, has rules of more kinds than windows and a gap."""
-    return array.endswith("}]")
 
 
 class RedisLimiter:

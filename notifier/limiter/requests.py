@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from notifier.limiter.answers import Point, RankedKey, Usage
-from notifier.limiter.protocol import Hold, Permit, check_cost, describe
+from notifier.limiter.protocol import Hold, Permit, describe
 from notifier.limiter.rates import Rates, as_policy
-from notifier.limiter.redis import policy_array
-from notifier.limiter.scripts import Call, script
-from notifier.policy import Policy
+from notifier.rules.costs import check_cost
+from notifier.rules.policy import Policy
+from notifier.scripts.loader import Call, script
+from notifier.scripts.rule_table import policy_array
 from notifier.units import duration_us
 
 By: TypeAlias = Literal["total", "last_used", "rate", "held"]

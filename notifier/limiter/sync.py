@@ -20,8 +20,8 @@ from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
-from notifier.limiter.scripts import Call, run
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
+from notifier.scripts.loader import Call, run
 
 OnError: TypeAlias = Literal["raise", "hold", "permit"]
 OnHold: TypeAlias = Literal["raise", "wait", "return"]

@@ -6,8 +6,9 @@ import asyncio
 import sys
 from typing import TextIO
 
-from notifier.notification import Device, mask, route
+from notifier.notification import Device, route
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.units import mask
 
 
 class ConsoleProvider:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from notifier.notification import Device, Notification
-from notifier.text import MAX_REASON, readable
+from notifier.units import MAX_REASON, readable
 
 
 class Outcome(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from notifier.policy import Burst, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings.yaml_source import Path, Problem, Source
 from notifier.units import format_duration
 

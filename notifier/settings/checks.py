@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from notifier import sentinel
-from notifier.clock_rules import QUIET_FORM, QuietHours, parse_quiet_hours
 from notifier.errors import SettingsError
-from notifier.notification import NAME_FORM, USER_BYTES
-from notifier.subscription import HOST_PATTERN, PORTS
+from notifier.notification.notification import NAME_FORM, USER_BYTES
+from notifier.notification.subscription import HOST_PATTERN, PORTS
+from notifier.rules.quiet_hours import QUIET_FORM, QuietHours, parse_quiet_hours
+from notifier.rules.zones import check_zone
+from notifier.settings import sentinel_url
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
-from notifier.zones import check_zone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,11 +178,11 @@ def _contact(value: str) -> str:
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
     wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket "
-    wrong += f"or {sentinel.FORM}"
+    wrong += f"or {sentinel_url.FORM}"
     if not isinstance(value, str):
         raise ValueError(wrong)  # noqa: TRY004 - pydantic
-    if sentinel.is_sentinel(value):
-        sentinel.parse(value)
+    if sentinel_url.is_sentinel(value):
+        sentinel_url.parse(value)
         return value
     try:
         url = urlsplit(value)

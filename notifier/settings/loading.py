@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from notifier.errors import SettingsError
 from notifier.settings.checks import redis_url
 from notifier.settings.errors import explain, line_of
-from notifier.settings.published import SECTIONS, rates_in, version_of
+from notifier.settings.rates import SECTIONS, rates_in, version_of
 from notifier.settings.schema import Settings
 from notifier.settings.users_files import read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from notifier.policy import DEFAULT_CATEGORY
+from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.settings.users_files import Entry, Override
 from notifier.settings.yaml_source import Path as KeyPath
 from notifier.settings.yaml_source import Source

@@ -12,10 +12,10 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from notifier.clock_rules import QuietHours, free_us
-from notifier.overload import MostWaiting
-from notifier.policies import Policies
-from notifier.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
+from notifier.rules.policies import MostWaiting, Policies
+from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
+from notifier.rules.quiet_hours import QuietHours, free_us
+from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import ProvidersSettings
@@ -34,7 +34,6 @@ from notifier.settings.schema_types import (
 )
 from notifier.settings.users_files import Entry
 from notifier.units import UNITS, format_duration
-from notifier.zones import DEFAULT_ZONE
 
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from notifier.errors import SettingsError
-from notifier.policy import Burst, Policy, ProviderLimits, Window
+from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
+from notifier.rules.policy import Burst, Policy, ProviderLimits, Window
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_types import (
@@ -25,7 +26,6 @@ from notifier.settings.schema_types import (
     Rates,
     Section,
 )
-from notifier.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
 from notifier.units import UNITS
 
 TIMEOUT_US: Final = 5 * UNITS["s"]

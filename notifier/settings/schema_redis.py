@@ -7,10 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from notifier.ceiling import check_memory
 from notifier.errors import SettingsError
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
+from notifier.settings.memory import check_memory
 from notifier.settings.schema_types import File, Positive, Section
 from notifier.units import UNITS
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from notifier.clock_rules import CalendarWindow, QuietHours
-from notifier.policy import Window
+from notifier.rules.policy import Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 from notifier.settings import checks, rule_forms
 from notifier.settings.checks import duration
 from notifier.units import UNITS

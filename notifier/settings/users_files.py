@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from notifier.clock_rules import CalendarWindow, QuietHours, parse_quiet_hours
 from notifier.errors import SettingsError
-from notifier.policy import Policy
+from notifier.rules.policy import Policy
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours, parse_quiet_hours
 from notifier.settings.checks import MAX_WINDOWS, check_user
 from notifier.settings.errors import line_of
 from notifier.settings.rule_forms import BurstRule, burst_cell, window

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from notifier.notification import NAME_FORM
+from notifier.notification.notification import NAME_FORM
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
 from notifier.simulators.control import Control, answers, tell

@@ -23,7 +23,7 @@ from h2.events import (
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 
-from notifier.providers.http2.headers import HeaderEncoder, literal, repeated
+from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
 from notifier.simulators.wire import Reply
 
 if TYPE_CHECKING:

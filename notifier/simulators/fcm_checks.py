@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from notifier.notification import TOKENS
+from notifier.notification.notification import TOKENS
 
 PAYLOAD_BYTES: Final = 4096
 MAX_TTL_S: Final = 2_419_200

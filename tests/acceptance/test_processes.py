@@ -10,7 +10,7 @@ from pathlib import Path
 from redis import Redis
 from support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
 
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 from support import type_in
 
-from notifier.embedded import EmbeddedRedis
 from notifier.settings import parse_settings
+from notifier.testing.embedded import EmbeddedRedis
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rates.md").read_text(encoding="utf-8")
 STEP = re.compile(r"^```sh\n(?P<typed>.*?)^```$(?:\n\n^```\n(?P<shown>.*?)^```$)?", re.MULTILINE | re.DOTALL)

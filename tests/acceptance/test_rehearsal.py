@@ -6,8 +6,8 @@ from pathlib import Path
 from redis import Redis
 from support import type_in
 
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import WireLog
+from notifier.testing.embedded import EmbeddedRedis
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulators.md"
 

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from notifier.notification import Device, Notification
+from notifier.notification.subscription import read_subscription
 from notifier.providers.apns.provider import LEAST_H2
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
-from notifier.subscription import read_subscription
 
 PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
 _numbers: Final = itertools.count(1)
@@ -290,7 +290,7 @@ class ApnsApns2(ApnsRig):
     name = "apns-apns2"
 
     def client(self) -> Callable[..., Provider]:
-        from notifier.providers.apns2.provider import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
+        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
 
         return Apns2Provider
 

@@ -18,8 +18,8 @@ from notifier.providers.apns.provider import apns_id
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.http2 import wire as http2_wire
-from notifier.providers.http2.channel import BACKOFF_LEAST_S
+from notifier.providers.transport.http2 import wire as http2_wire
+from notifier.providers.transport.http2.channel import BACKOFF_LEAST_S
 from notifier.simulators.wire import Reply
 
 ERRORS = 3000  # the window would end at 2,427 of these answers

@@ -13,7 +13,7 @@ from apns_rig import TOKEN, dispatch, make_provider, rig
 from notifier.notification import Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
 from notifier.providers.contract import Outcome
-from notifier.providers.http2 import wire as http2_wire
+from notifier.providers.transport.http2 import wire as http2_wire
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
 

@@ -11,8 +11,8 @@ import pytest
 from apns_rig import TOKEN, TOPIC, dispatch, rig
 
 from notifier.errors import InvalidNotificationError
-from notifier.job import decode_data, encode_data
 from notifier.notification import Device, Notification
+from notifier.notification.job import decode_data, encode_data
 from notifier.providers import check_payload
 from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 from notifier.providers.apns.payload import payload

@@ -9,7 +9,7 @@ import pytest
 from apns_rig import TOKEN, dispatch, rig
 
 from notifier.providers.contract import Outcome
-from notifier.providers.http2.headers import literal
+from notifier.providers.transport.http2.headers import literal
 from notifier.simulators.wire import Arrival, WireLog
 
 # The simulator itself.

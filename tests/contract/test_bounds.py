@@ -8,12 +8,12 @@ from typing import Any
 
 from redis import Redis
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.policies import Policies
-from notifier.policy import LANES, Burst, Policy
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Burst, Policy
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 BATCH = 50
@@ -29,18 +29,18 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
         for user in users
     ]
     for start in range(0, len(jobs), 500):
-        call = lines.enqueue(jobs[start : start + 500], dedupe_for_us=S, timeout_s=60, stamp="", clock="0")
+        call = calls.enqueue(jobs[start : start + 500], dedupe_for_us=S, timeout_s=60, stamp="", clock="0")
         run(redis, call)
 
 
-def pull(redis: Redis, now: int, most: int = BATCH) -> lines.Pulled:
+def pull(redis: Redis, now: int, most: int = BATCH) -> calls.Pulled:
     """One look at that time."""
-    return run(redis, lines.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=str(now)))
+    return run(redis, calls.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=str(now)))
 
 
-def admit(users: Sequence[lines.Named], now: int) -> Call[lines.Admitted]:
+def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:
     """The call that a worker makes after its look."""
-    return lines.admit(users, RULES, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
+    return calls.admit(users, RULES, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
 
 
 def lined_up(redis: Redis) -> int:
@@ -52,7 +52,7 @@ def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
     """A batch of users costs no more commands where each has a long line behind the head that goes."""
     users = [f"u{n}" for n in range(BATCH)]
     enqueue(redis, users, each=60, name="job")
-    named: list[lines.Named] = []
+    named: list[calls.Named] = []
     while (pulled := pull(redis, 0)).taken:
         named += pulled.users
     assert len(named) == BATCH
@@ -71,7 +71,7 @@ def test_a_burst_is_gone_through_once_a_look_and_not_once_a_head(redis: Redis) -
     rules = RuleTable(Policies(Policy(burst=Burst(100, S))))
     for _ in range(2):
         users = pull(redis, S, most=60).users
-        call = lines.admit(users, rules, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
+        call = calls.admit(users, rules, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
         redis.config_resetstat()
         assert len(run(redis, call).leased) == BATCH // 2
         ran: Any = redis.info("commandstats")
@@ -107,6 +107,6 @@ def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
     redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})
     enqueue(redis, ["ann"], each=2, name="job")
     for n in range(2):
-        call = lines.cancel(f"job-ann-{n}", keep_failed_us=S, clock=str(10 * S))
+        call = calls.cancel(f"job-ann-{n}", keep_failed_us=S, clock=str(10 * S))
         assert run(redis, call) == "cancelled"
         assert 950 <= redis.zcard("rq:canceled:default") < 1_000 - n

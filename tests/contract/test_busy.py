@@ -10,14 +10,14 @@ from redis import Redis
 from support import apns, client_of, eventually, fcm, note, notifier, write_config
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
-from notifier.limiter.lines import Leased, Settlement
-from notifier.limiter.routes import BUSY_SHOWN_US, LIMITS, read_routes
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Category
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Leased, Settlement
+from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, read_routes
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
 
 LEASE_US = 60_000_000
 LANES = ("urgent", "default", "bulk")
@@ -33,15 +33,15 @@ class World:
 
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
-        call = lines.pull(most=50, lease_us=LEASE_US, on_watch=False, lanes=lanes, worker=worker, rooms=rooms)
+        call = calls.pull(most=50, lease_us=LEASE_US, on_watch=False, lanes=lanes, worker=worker, rooms=rooms)
         users = run(self.redis, call).users
-        admit = lines.admit(users, RULES, most=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
+        admit = calls.admit(users, RULES, most=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
         return run(self.redis, admit).leased
 
     def settle(self, leased: Sequence[Leased], worker: str = "w") -> None:
         """All of these are delivered."""
         done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
-        call = lines.settle(
+        call = calls.settle(
             done, RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=0, keep_feedback_us=10**9
         )
         assert all(run(self.redis, call))

@@ -13,10 +13,10 @@ from h2.events import ConnectionTerminated, ResponseReceived
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
 
-from notifier.providers.http2 import lean as http2_lean
-from notifier.providers.http2 import wire as http2_wire
-from notifier.providers.http2.headers import literal
-from notifier.providers.http2.lean import LeanH2
+from notifier.providers.transport.http2 import lean as http2_lean
+from notifier.providers.transport.http2 import wire as http2_wire
+from notifier.providers.transport.http2.headers import literal
+from notifier.providers.transport.http2.lean import LeanH2
 
 OURS = {"_until_sweep", "_put"}
 REQUEST = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
@@ -39,7 +39,9 @@ def test_names() -> None:
     used = inner_names(http2_lean) - OURS
     assert "_receive_goaway_frame" in used
     gone = sorted(name for name in used if not any(hasattr(part, name) for part in inside))
-    assert not gone, f"h2 {version('h2')} has no {', '.join(gone)} any more: see notifier/providers/http2/lean.py"
+    assert not gone, (
+        f"h2 {version('h2')} has no {', '.join(gone)} any more: see notifier/providers/transport/http2/lean.py"
+    )
 
 
 def test_the_wire_uses_public_names_alone() -> None:

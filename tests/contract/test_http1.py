@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.http1 import BODY_BYTES, Pool, Response, tls_context
+from notifier.providers.transport.http1 import BODY_BYTES, Pool, Response, tls_context
 from notifier.simulators.certificates import Certificates, make_certificates
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.providers.http2.headers import HeaderEncoder, literal, repeated
-from notifier.providers.http2.lean import MAX_HEADERS_BYTES, LeanH2
+from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
+from notifier.providers.transport.http2.lean import MAX_HEADERS_BYTES, LeanH2
 
 UNCHECKED = {
     "header_encoding": None,

@@ -26,7 +26,7 @@ from notifier.limiter import (
     Window,
     aio,
 )
-from notifier.limiter.scripts import run
+from notifier.scripts.loader import run
 
 if TYPE_CHECKING:
     from redis import Redis

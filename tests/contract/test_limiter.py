@@ -13,14 +13,15 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from notifier.clock_rules import CalendarWindow
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter, UserLimiter, lines
-from notifier.limiter.lines import Job
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies, Rules
-from notifier.policy import Burst, Category, Policy, Window
+from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter, UserLimiter
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.quiet_hours import CalendarWindow
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,10 +263,10 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     lease_us = 60 * S
     rules = Policies(THREE)
     job = Job("job", "default", b"", b'{"user": "ann"}')
-    run(redis, lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
-    pulled = run(redis, lines.pull(most=9, lease_us=lease_us, on_watch=False, lanes=["default"]))
+    run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
+    pulled = run(redis, calls.pull(most=9, lease_us=lease_us, on_watch=False, lanes=["default"]))
     table = RuleTable(rules)
-    run(redis, lines.admit(pulled.users, table, most=9, lease_us=lease_us, worker="w", lanes=["default"]))
+    run(redis, calls.admit(pulled.users, table, most=9, lease_us=lease_us, worker="w", lanes=["default"]))
     permit(RedisLimiter(redis).acquire("ann", THREE))
     assert redis.pttl("notifier:sent:{ann}") > (lease_us + M) / 1000 - 5_000
 

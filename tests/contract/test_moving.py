@@ -14,18 +14,19 @@ from redis import Redis
 from redis.client import Pipeline
 from support import note
 
-from notifier import Hold, Notification, Permit, Policy, Window, moving
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines, moves
-from notifier.limiter.moves import HERE, MOVES
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.moving import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
-from notifier.policy import LANES
-from notifier.residents import residents
+from notifier import Hold, Notification, Permit, Policy, Window
+from notifier.dispatch import calls
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import Call, run
+from notifier.scripts.ownership import HERE, MOVES
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
-from notifier.sharded import ShardedNotifier
-from notifier.shards import home
+from notifier.shards.map import home
+from notifier.shards.migration import migrate, steps
+from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
+from notifier.shards.notifier import ShardedNotifier
+from notifier.shards.users import residents
+from notifier.testing.embedded import EmbeddedRedis
 
 T = TypeVar("T")
 HOUR_US = 3_600_000_000
@@ -100,19 +101,19 @@ def _title(redis: Any, job_id: bytes) -> str:
 
 
 def pull(redis: Any) -> list[tuple[str, str, int]]:
-    return run(redis, lines.pull(most=100, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
+    return run(redis, calls.pull(most=100, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
 
 
-def lease(redis: Any, settings: Settings, users: list[tuple[str, str, int]]) -> list[lines.Leased]:
+def lease(redis: Any, settings: Settings, users: list[tuple[str, str, int]]) -> list[calls.Leased]:
     table = RuleTable(settings.policies())
-    return run(redis, lines.admit(users, table, most=50, lease_us=60_000_000, worker="w", lanes=LANES)).leased
+    return run(redis, calls.admit(users, table, most=50, lease_us=60_000_000, worker="w", lanes=LANES)).leased
 
 
-def settle(redis: Any, settings: Settings, job: lines.Leased, *, state: lines.State = "delivered") -> None:
-    done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, state, "delivered")
+def settle(redis: Any, settings: Settings, job: calls.Leased, *, state: calls.State = "delivered") -> None:
+    done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, state, "delivered")
     table = RuleTable(settings.policies())
     kept = {"keep_failed_us": HOUR_US, "keep_delivered_us": HOUR_US, "keep_feedback_us": HOUR_US}
-    assert run(redis, lines.settle([done], table, worker="w", **kept)) == [True]
+    assert run(redis, calls.settle([done], table, worker="w", **kept)) == [True]
 
 
 def fill(pair: Pair) -> dict[str, list[str]]:
@@ -236,7 +237,7 @@ def test_who_has_something_in_flight_is_waited_for(pair: Pair) -> None:
     (job,) = lease(pair.old, pair.settings, pull(pair.old))
     seen = []
 
-    def looks(progress: moving.Progress) -> None:
+    def looks(progress: migrate.Progress) -> None:
         seen.append(progress.waiting)
         assert not pair.new.exists(f"notifier:sent:{{{user}}}")
         assert pull(pair.old) == [], "nothing more is given out there"
@@ -260,13 +261,13 @@ def test_the_new_clock_may_be_behind_or_ahead(pair: Pair, monkeypatch: pytest.Mo
     before = fill(pair)
     sent_us = sent(pair)
     ahead_us = 7_000_000
-    clock = moving.State.__init__
+    clock = migrate.State.__init__
 
     def skewed(self: Any, *arguments: Any) -> None:
         clock(self, *arguments)
         self.ahead_us += ahead_us
 
-    monkeypatch.setattr(moving.State, "__init__", skewed)
+    monkeypatch.setattr(migrate.State, "__init__", skewed)
     first = pair.users[0]
     pair.old.zadd(f"notifier:counts:{{{first}}}", {"1000": 3, "2000": 5})
     pair.old.pexpire(f"notifier:counts:{{{first}}}", 60_000)
@@ -328,13 +329,13 @@ def test_no_step_holds_redis_for_long(pair: Pair) -> None:
     user = pair.users[0]
     pair.producer.send_many(note(user) for _ in range(3 * JOBS_A_CALL))
     pull(pair.old)
-    assert commands(pair.old, moves.leave(users | {user: "new"}, LANES))[0] <= 15 * BATCH
-    given, jobs = commands(pair.old, moves.depart(user, "default", most=JOBS_A_CALL))
-    taken, new = commands(pair.new, moves.arrive("old", jobs))
-    removed, _ = commands(pair.old, moves.departed(user, [job.id for job in jobs]))
+    assert commands(pair.old, steps.leave(users | {user: "new"}, LANES))[0] <= 15 * BATCH
+    given, jobs = commands(pair.old, steps.depart(user, "default", most=JOBS_A_CALL))
+    taken, new = commands(pair.new, steps.arrive("old", jobs))
+    removed, _ = commands(pair.old, steps.departed(user, [job.id for job in jobs]))
     assert len(jobs) == new == JOBS_A_CALL
     assert max(given, taken, removed) <= 8 * JOBS_A_CALL + 10
-    assert commands(pair.new, moves.arrive("old", jobs))[1] == 0, "each arrives once"
+    assert commands(pair.new, steps.arrive("old", jobs))[1] == 0, "each arrives once"
 
 
 def commands(redis: Any, call: Call[T]) -> tuple[int, T]:

@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
+from notifier.notification.subscription import KNOWN_HOSTS, read_subscription
 from notifier.providers import check_payload
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.webpush import answers as webpush_answers
@@ -35,7 +36,6 @@ from notifier.simulators.faults import FAULTS
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.webpush_browser import Browser, browser, subscription
 from notifier.simulators.wire import Arrival, Reply, WireLog
-from notifier.subscription import KNOWN_HOSTS, read_subscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

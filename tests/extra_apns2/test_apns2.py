@@ -19,9 +19,9 @@ from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
 from notifier.providers.apns.provider import ApnsProvider
-from notifier.providers.apns2 import thread as apns2_thread
-from notifier.providers.apns2.compat import H2Connection
-from notifier.providers.apns2.connection import Connection
+from notifier.providers.apns.pyapns2 import thread as apns2_thread
+from notifier.providers.apns.pyapns2.compat import H2Connection
+from notifier.providers.apns.pyapns2.connection import Connection
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply

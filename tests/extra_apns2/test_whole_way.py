@@ -14,8 +14,8 @@ from rigs import Line, Simulators
 from support import apns, client_of, ends, eventually, fcm, note, notifier, state, worker, write_config
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Arrival, WireLog
+from notifier.testing.embedded import EmbeddedRedis
 
 
 @pytest.fixture(scope="module")

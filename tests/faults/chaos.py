@@ -18,8 +18,8 @@ from mortal_worker import STEPS
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, await_workers, total
 from notifier import Notification
-from notifier.job import TERMINAL
-from notifier.policy import LANES
+from notifier.notification.job import TERMINAL
+from notifier.rules.policy import LANES
 
 MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))
 CATEGORIES: Final = ("chat", "default", "marketing")  # one for each lane

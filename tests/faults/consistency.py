@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier.audit import Audit
+from notifier.operations.audit.audit import Audit
 
 WORK: Final = (
     "rq:queue:*",

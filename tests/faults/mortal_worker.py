@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import workers.engine
-import workers.flights
+import workers.in_flight
 from workers.__main__ import main
 from workers.sender import Sender
 
@@ -78,7 +78,7 @@ def doom(fate: Fate) -> None:
     async def mortal_send(self: Sender, *arguments: Any) -> Any:
         return await fate.pass_by("send", lambda: send(self, *arguments))
 
-    for module in (workers.engine, workers.flights):
+    for module in (workers.engine, workers.in_flight):
         module.run_async = passing(module.run_async)  # type: ignore[attr-defined]
     Sender.send = mortal_send  # type: ignore[method-assign]
 

@@ -13,8 +13,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from benchmarks.harness import await_that
-from notifier.child import end, spawn
-from notifier.embedded import EmbeddedRedis, _free_port, find_redis_server
+from notifier.testing.child import end, spawn
+from notifier.testing.embedded import EmbeddedRedis, _free_port, find_redis_server
 
 SERVICE: Final = "push"
 DOWN_AFTER_MS: Final = 500

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from notifier.embedded import EmbeddedRedis, find_redis_server
+from notifier.testing.embedded import EmbeddedRedis, find_redis_server
 
 SOURCE: Final = r"""
 #define _GNU_SOURCE

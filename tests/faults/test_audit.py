@@ -15,11 +15,11 @@ from consistency import assert_consistent, assert_empty_of_work, audit
 from benchmarks.fleet import Fleet, notification, start_fleet
 from benchmarks.harness import await_that, await_workers, total
 from notifier import Notifier
-from notifier.job import TERMINAL
-from notifier.limiter import lines
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.notification.job import TERMINAL
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 
 RATES: Final[dict[str, Any]] = {
@@ -42,16 +42,16 @@ def now_us(redis: Any) -> int:
     return int(seconds) * 1_000_000 + int(us)
 
 
-def line_up(redis: Any) -> lines.Pulled:
+def line_up(redis: Any) -> calls.Pulled:
     """All that is queued is in its lines then, and is to be looked at within a millisecond."""
-    return run(redis, lines.pull(most=1000, lease_us=1000, on_watch=False, lanes=LANES))
+    return run(redis, calls.pull(most=1000, lease_us=1000, on_watch=False, lanes=LANES))
 
 
 def take(redis: Any, settings: Settings) -> None:
     """A worker takes all that waits, and is never heard of again."""
     users = line_up(redis).users
     table = RuleTable(settings.policies())
-    run(redis, lines.admit(users, table, most=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
+    run(redis, calls.admit(users, table, most=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
 
 
 # Each breaks one thing about one job, of one user, that stands where the name of its table says.
@@ -153,10 +153,10 @@ class Patient:
     def fail(self, job_id: str) -> None:
         take(self.redis, self.settings)
         permit = self.redis.hget(JOB % job_id, "push_permit").decode()
-        settlement = lines.Settlement(job_id, permit, "ada", "default", reached=True, state="failed", word="rejected")
+        settlement = calls.Settlement(job_id, permit, "ada", "default", reached=True, state="failed", word="rejected")
         table = RuleTable(self.settings.policies())
         keep = {"keep_failed_us": 10**9, "keep_delivered_us": 10**9, "keep_feedback_us": 10**9}
-        assert run(self.redis, lines.settle([settlement], table, worker="w", **keep)) == [True]
+        assert run(self.redis, calls.settle([settlement], table, worker="w", **keep)) == [True]
 
     def assert_mended(self, job_id: str = "") -> None:
         """It is seen, without a change; put right, with a word; and a second audit is clean."""
@@ -262,8 +262,8 @@ def test_a_line_that_changes_its_lane_is_no_fault(patient: Patient) -> None:
     """A line that moves to a more urgent lane leaves the user's other line in the old one its gate."""
     for job_id, lane, category in (("a1", "default", "a"), ("b1", "default", "b"), ("a2", "urgent", "a")):
         meta = json.dumps({"user": "ada", "category": category}).encode()
-        job = lines.Job(job_id, lane, b"x", meta)
-        run(patient.redis, lines.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
+        job = calls.Job(job_id, lane, b"x", meta)
+        run(patient.redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
         line_up(patient.redis)
         assert audit(patient.redis) == []
 

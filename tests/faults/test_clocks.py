@@ -20,7 +20,7 @@ from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fle
 from benchmarks.harness import await_that, await_workers
 from notifier import Hold, Permit, Policy, Window
 from notifier.limiter import RedisLimiter
-from notifier.simulators.laws import largest_count
+from notifier.rules.verify import largest_count
 
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
 RATES = {"user": {"windows": ["4/1s", "10/3s"], "gap": "40ms"}, "worker": {"lease": "10s", "grace": "2s"}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.providers import soak
-from notifier.providers import http1
 from notifier.providers.contract import Outcome
-from notifier.providers.http2 import wire as http2_wire
+from notifier.providers.transport import http1
+from notifier.providers.transport.http2 import wire as http2_wire
 
 
 def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:

@@ -6,10 +6,10 @@ import pytest
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
-from notifier.limiter import lines
-from notifier.limiter.lines import DeadToken, Settlement, State
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.dispatch.calls import DeadToken, Settlement, State
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 
 SETTINGS = parse_settings("{user: {windows: [10/1m]}, providers: {fcm: {client: console}}}")
@@ -18,13 +18,13 @@ LANES = ("urgent", "default", "bulk")
 LEASE_US = 10_000_000
 
 
-def lease(redis: Redis, worker: str, clock_us: int) -> lines.Leased:
+def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
     """What a worker at that time takes: the one notification there is."""
     clock = str(clock_us)
-    pulled = run(redis, lines.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=clock))
+    pulled = run(redis, calls.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=clock))
     admitted = run(
         redis,
-        lines.admit(pulled.users, RULES, most=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
+        calls.admit(pulled.users, RULES, most=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
     )
     (leased,) = admitted.leased
     return leased
@@ -32,12 +32,12 @@ def lease(redis: Redis, worker: str, clock_us: int) -> lines.Leased:
 
 def put_back(redis: Redis, worker: str, clock_us: int) -> None:
     """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
-    call = lines.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(clock_us))
+    call = calls.pull(most=10, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(clock_us))
     (orphan,) = run(redis, call).orphans
     assert settle(redis, orphan, worker, "line", clock_us)
 
 
-def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_us: int) -> bool:
+def settle(redis: Redis, leased: calls.Leased, worker: str, state: State, clock_us: int) -> bool:
     """Whether it was still this worker's to settle."""
     settlement = Settlement(
         job_id=leased.job_id,
@@ -50,7 +50,7 @@ def settle(redis: Redis, leased: lines.Leased, worker: str, state: State, clock_
         detail=1 if state == "later" else "",
         gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),) if state != "line" else (),
     )
-    call = lines.settle(
+    call = calls.settle(
         [settlement],
         RULES,
         worker=worker,

@@ -6,7 +6,7 @@ from pathlib import Path
 from redis import Redis
 from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 MESSAGES = 120
 

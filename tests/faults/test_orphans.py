@@ -12,11 +12,11 @@ from consistency import assert_consistent
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
-from notifier.limiter import lines
-from notifier.limiter.flights import renew
-from notifier.limiter.lines import Leased, Pulled, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Leased, Pulled, Settlement
+from notifier.dispatch.in_flight import renew
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 
 S = 1_000_000
@@ -43,11 +43,11 @@ class Scene:
         self.notifier.send(Notification(user=user, devices=[device], title=title, category=category), job_id=title)
 
     def pull(self, worker: str, most: int = 50) -> Pulled:
-        call = lines.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(self.now))
+        call = calls.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, worker=worker, clock=str(self.now))
         return run(self.redis, call)
 
     def admit(self, worker: str, pulled: Pulled, most: int = 500) -> list[Leased]:
-        call = lines.admit(
+        call = calls.admit(
             pulled.users,
             self.rules,
             most=most,
@@ -75,7 +75,7 @@ class Scene:
             Settlement(f.job_id, f.permit, f.user, f.category, True, state, "delivered" if state != "line" else "")  # type: ignore[arg-type]
             for f in flights
         ]
-        call = lines.settle(settlements, self.rules, worker=worker, clock=str(self.now), **KEPT)
+        call = calls.settle(settlements, self.rules, worker=worker, clock=str(self.now), **KEPT)
         return run(self.redis, call)
 
     def renew(self, worker: str, *flights: Leased, lease_us: int = LEASE_US) -> list[bool]:

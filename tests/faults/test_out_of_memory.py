@@ -16,7 +16,7 @@ from support import worker, write_config
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, total
 from notifier import Notifier, RedisUnusableError
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: Final = {
     "user": {"windows": ["5/1s"], "gap": "10ms"},

@@ -16,7 +16,7 @@ from redis import Redis
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import total
 from notifier import LimiterUnreachableError, Policy, RedisUnusableError, Window
-from notifier.simulators.laws import out_of_order
+from notifier.rules.verify import out_of_order
 
 # What cannot be settled before its lease ends, or is not answered in time, may come twice: both are generous.
 RATES = {

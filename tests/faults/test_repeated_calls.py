@@ -18,7 +18,7 @@ from support import Simulators, eventually, note, notifier, worker, write_config
 
 from benchmarks.harness import total
 from notifier import Notifier, RedisUnusableError
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 
 @dataclass

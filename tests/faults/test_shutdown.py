@@ -15,8 +15,8 @@ from support import Simulators, WorkerProcess, apns, eventually, note, notifier,
 
 from benchmarks.fleet import broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_workers, total
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 
 # Of so many, so many are with the provider at a time: the others wait in the worker. Fewer than a worker sends at once
 # by a route of which it knows nothing yet, see `workers/capacity.py`.

@@ -27,10 +27,10 @@ from servers import (
 from servers import settings as settings_frame
 
 from notifier.providers.contract import Answer
-from notifier.providers.http2 import credit
-from notifier.providers.http2.connection import Connection
-from notifier.providers.http2.headers import literal, repeated
-from notifier.providers.http2.requests import Request
+from notifier.providers.transport.http2 import credit
+from notifier.providers.transport.http2.connection import Connection
+from notifier.providers.transport.http2.headers import literal, repeated
+from notifier.providers.transport.http2.requests import Request
 
 REQUESTS = 6
 BODY = b"x" * 30_000  # more than two of them exceed the connection's window

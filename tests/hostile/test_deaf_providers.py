@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from notifier.job import encode_data
-from notifier.limiter.lines import Leased, Settlement
+from notifier.dispatch.calls import Leased, Settlement
 from notifier.notification import Device, Notification
-from notifier.policy import Category
+from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Outcome
-from workers.flights import Flights, Tuning
+from notifier.rules.policy import Category
+from workers.in_flight import Flights, Tuning
 from workers.proofs import Unproven
 from workers.sender import Backoff, Sender
 

@@ -20,14 +20,14 @@ from servers import H1Peer, HostileServer, Request, head, serve_http1_well
 from suffering import Story, judge, suffer
 
 from notifier.notification import Device, Notification
+from notifier.notification.subscription import read_subscription
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.providers.fcm.provider import FcmProvider
-from notifier.providers.http1 import Pool, tls_context
+from notifier.providers.transport.http1 import Pool, tls_context
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
-from notifier.subscription import read_subscription
 
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, FAULT = {"delivered"}, {"unknown"}, {"unsent"}, {"fault"}
@@ -395,7 +395,7 @@ def test_nothing_reads_aiohttp_from_elsewhere() -> None:
     import aiohttp  # noqa: PLC0415
     from aiohttp.client_proto import ResponseHandler  # noqa: PLC0415
 
-    source = Path("notifier/providers/http1_connections.py").read_text(encoding="utf-8")
+    source = Path("notifier/providers/transport/http1_connections.py").read_text(encoding="utf-8")
     assert {"_factory", "_release"} <= set(source.replace("(", " ").replace(".", " ").split())
     assert hasattr(aiohttp.BaseConnector, "_release")
     assert hasattr(ResponseHandler, "should_close")

@@ -27,10 +27,10 @@ from servers import (
 )
 from support import KEY_ID, TEAM_ID, TOPIC, apns, eventually, fcm, note, notifier, state, worker, write_config
 
-from notifier.embedded import EmbeddedRedis
 from notifier.providers.apns.provider import apns_id
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
+from notifier.testing.embedded import EmbeddedRedis
 
 COUNT = 10
 GRACE_S = 2

@@ -26,9 +26,9 @@ from notifier.notification import Device, Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES
 from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.http2.channel import Channel
-from notifier.providers.http2.headers import literal, repeated
-from notifier.providers.http2.requests import Response
+from notifier.providers.transport.http2.channel import Channel
+from notifier.providers.transport.http2.headers import literal, repeated
+from notifier.providers.transport.http2.requests import Response
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.fcm import public_key_of

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import pytest
 
+from notifier.notification.subscription import read_subscription
 from notifier.providers.webpush.crypto import encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES
 from notifier.simulators.webpush_browser import browser, encode, subscription
 from notifier.simulators.wire import WireLog
-from notifier.subscription import read_subscription
 
 HERE: Final = Path(__file__).parent
 PEERS: Final = Path(os.environ["NOTIFIER_PEERS"])  # a venv with aioapns and node, and what npm has beside it

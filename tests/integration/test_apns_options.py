@@ -8,8 +8,8 @@ from redis import Redis
 from support import Simulators, apns, ends, notifier, worker, write_config
 
 from notifier import Notification
-from notifier.embedded import EmbeddedRedis
 from notifier.errors import InvalidNotificationError
+from notifier.testing.embedded import EmbeddedRedis
 
 
 def test_from_the_call_to_the_wire(

@@ -21,8 +21,8 @@ from support import (
 )
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.notification import Device
+from notifier.testing.embedded import EmbeddedRedis
 
 CATEGORIES: dict[str, Any] = {
     "default": {"lane": "default"},

@@ -17,7 +17,7 @@ from redis import Redis
 from support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
 
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 TOKEN = "ab" * 32
 LOOP: dict[str, Any] = {}

@@ -16,13 +16,13 @@ from support import CONSOLE, ends, eventually, fcm, note, notifier, worker, writ
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
-from notifier.client import CHUNK
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run as run_call
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.producer.notifier import CHUNK
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run as run_call
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
+from notifier.testing.embedded import EmbeddedRedis
 
 DEVICE = "fcm:fcm-registration-0001"
 
@@ -70,9 +70,9 @@ def producer(config: Path) -> Notifier:
 def line_up(redis: Redis, config: Path) -> None:
     """Do what a worker does before it sends: put what is queued into its lines, and admit what may go."""
     policies = load_settings(config, {}).policies()
-    pulled = run_call(redis, lines.pull(most=100, lease_us=30_000_000, on_watch=False, lanes=LANES))
+    pulled = run_call(redis, calls.pull(most=100, lease_us=30_000_000, on_watch=False, lanes=LANES))
     table = RuleTable(policies)
-    run_call(redis, lines.admit(pulled.users, table, most=100, lease_us=30_000_000, worker="w", lanes=LANES))
+    run_call(redis, calls.admit(pulled.users, table, most=100, lease_us=30_000_000, worker="w", lanes=LANES))
 
 
 def row(user: str, **fields: object) -> str:
@@ -194,7 +194,7 @@ def test_send_file_goes_on_where_it_was_broken_off(
     file.write_text("".join(row(f"u{n}") + "\n" for n in range(3 * CHUNK)), encoding="utf-8")
     enqueue, calls = Notifier._enqueue, []
 
-    def breaks_off(self: Notifier, jobs: list[lines.Job]) -> list[str]:
+    def breaks_off(self: Notifier, jobs: list[calls.Job]) -> list[str]:
         calls.append(enqueue(self, jobs))
         if len(calls) == 2:
             raise KeyboardInterrupt

@@ -31,12 +31,12 @@ from support import (
 )
 
 from notifier import InvalidNotificationError, Notification, Notifier
-from notifier.client import CHUNK
-from notifier.embedded import EmbeddedRedis
-from notifier.job import decode_data
-from notifier.limiter import lines
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.notification.job import decode_data
+from notifier.producer.notifier import CHUNK
+from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "slow": {"windows": ["1/1s"]}},
@@ -278,7 +278,7 @@ def test_the_same_call_again_is_the_same_job(redis: Redis, config: Path, produce
     job = producer._job(note("anna"), "the-job")
 
     def call() -> list[str]:
-        return run(redis, lines.enqueue([job, job], dedupe_for_us=1_000_000, timeout_s=1, stamp="2026-01-01T00:00:00Z"))
+        return run(redis, calls.enqueue([job, job], dedupe_for_us=1_000_000, timeout_s=1, stamp="2026-01-01T00:00:00Z"))
 
     assert call() == call() == [job.id, job.id]
     assert queued(redis) == [job.id]

@@ -11,11 +11,11 @@ import pytest
 import redis
 from support import eventually
 
-from notifier.connection import address, check, connect
-from notifier.embedded import EmbeddedRedis
 from notifier.errors import RedisUnusableError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
+from notifier.store.connection import address, check, connect
+from notifier.testing.embedded import EmbeddedRedis
 from workers.wiring import asyncio_client
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from notifier import embedded
-from notifier.embedded import EmbeddedRedis, find_redis_server
 from notifier.errors import RedisUnusableError
+from notifier.testing import embedded
+from notifier.testing.embedded import EmbeddedRedis, find_redis_server
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def test_when_no_port_can_be_had_it_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 PARENT = """
 import sys, threading
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 def run():
     server = EmbeddedRedis(socket=True)
@@ -227,7 +227,7 @@ def test_a_forked_child_does_not_end_its_parents_server() -> None:
     """Leaving the block in a forked child leaves the server to the parent."""
     code = (
         "import os\n"
-        "from notifier.embedded import EmbeddedRedis\n"
+        "from notifier.testing.embedded import EmbeddedRedis\n"
         "child = 0\n"
         "with EmbeddedRedis(socket=True) as server:\n"
         "    child = os.fork()\n"

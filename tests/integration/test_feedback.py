@@ -17,12 +17,12 @@ from redis import Redis
 from support import PATIENCE_S, clean_environ, eventually, write_config
 
 from notifier import Device, Gone, Notification, Notifier, RedisUnusableError
-from notifier.connection import connect
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
-from notifier.limiter.lines import DeadToken, RuleTable, Settlement
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.dispatch.calls import DeadToken, RuleTable, Settlement
+from notifier.scripts.loader import run
 from notifier.settings import parse_settings
+from notifier.store.connection import connect
+from notifier.testing.embedded import EmbeddedRedis
 
 NOW = timedelta(0)  # a lease after which what is not acknowledged is given again at once
 DAY_US = 86_400_000_000
@@ -47,15 +47,15 @@ class Feed:
         devices = [Device("fcm", f"registration-of-{name}") for name in names]
         job_id = self.notifier.send(Notification(user="anna", devices=devices, title="Hello"))
         lanes = ("default",)
-        pulled = run(self.redis, lines.pull(most=10, lease_us=10**9, on_watch=False, lanes=lanes))
-        call = lines.admit(pulled.users, self._rules, most=1, lease_us=10**9, worker="w", lanes=lanes)
+        pulled = run(self.redis, calls.pull(most=10, lease_us=10**9, on_watch=False, lanes=lanes))
+        call = calls.admit(pulled.users, self._rules, most=1, lease_us=10**9, worker="w", lanes=lanes)
         (leased,) = run(self.redis, call).leased
         gone = tuple(DeadToken(device, app, "UNREGISTERED", gone_at_us) for device in devices)
         settlement = Settlement(
             leased.job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
         )
         kept: dict[str, int] = dict.fromkeys(("keep_failed_us", "keep_delivered_us", "keep_feedback_us"), DAY_US)
-        assert run(self.redis, lines.settle([settlement], self._rules, worker="w", **kept)) == [True]
+        assert run(self.redis, calls.settle([settlement], self._rules, worker="w", **kept)) == [True]
         return job_id
 
     def names(self, *args: Any, **kwargs: Any) -> list[str]:

@@ -13,14 +13,14 @@ from redis import Redis
 from support import note, notifier, queue, state, write_config
 
 from notifier import Notifier
-from notifier.audit import Audit
-from notifier.embedded import EmbeddedRedis
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Named
 from notifier.errors import OverloadedError
-from notifier.limiter import lines
-from notifier.limiter.lines import Named
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
+from notifier.operations.audit.audit import Audit
+from notifier.rules.policies import Policies
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},
@@ -44,7 +44,7 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
 
 
 def line_up(redis: Redis) -> list[Named]:
-    return run(redis, lines.pull(most=100, lease_us=10**9, on_watch=False, lanes=["urgent", "default", "bulk"])).users
+    return run(redis, calls.pull(most=100, lease_us=10**9, on_watch=False, lanes=["urgent", "default", "bulk"])).users
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -106,7 +106,7 @@ def look(redis: Redis, users: list[Named]) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
     admitted = run(
         redis,
-        lines.admit(users, RuleTable(Policies()), most=1, lease_us=10**9, worker="w", lanes=["default"]),
+        calls.admit(users, RuleTable(Policies()), most=1, lease_us=10**9, worker="w", lanes=["default"]),
     )
     assert len(admitted.leased) == 1
 
@@ -156,7 +156,7 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     fill(producer, "ann", 2, category="score")
     run(
         redis,
-        lines.pull(
+        calls.pull(
             most=9, lease_us=10**9, on_watch=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
         ),
     )

@@ -26,10 +26,10 @@ from support import (
 )
 
 from notifier import Notifier
-from notifier.client import Status
-from notifier.embedded import EmbeddedRedis
 from notifier.notification import Device
+from notifier.producer.notifier import Status
 from notifier.simulators.wire import Arrival, Reply
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["1/1h"]},

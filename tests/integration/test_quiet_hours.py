@@ -15,10 +15,10 @@ from support import Simulators, WorkerProcess, client_of, ends, eventually, note
 from support import write_config as write
 
 from notifier import InvalidNotificationError, Notifier
-from notifier.embedded import EmbeddedRedis
-from notifier.inspection import Inspection
+from notifier.operations.explain import Inspection
+from notifier.rules.zones import VERSION, zone_at
 from notifier.settings import load_settings
-from notifier.zones import VERSION, zone_at
+from notifier.testing.embedded import EmbeddedRedis
 
 NOW = datetime.now(UTC)
 BEGAN, ENDS = NOW - timedelta(hours=2), (NOW + timedelta(hours=2)).replace(second=0, microsecond=0)

@@ -15,11 +15,11 @@ from redis import Redis
 from support import CONSOLE, eventually, note, notifier, write_config
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
-from notifier.preview import recording
-from notifier.preview.recording import LAPSE_MS, STREAM, Recorder, RecordingError
-from notifier.preview.trace import read_trace
-from notifier.settings.published import publish
+from notifier.operations.preview import recording
+from notifier.operations.preview.recording import LAPSE_MS, STREAM, Recorder, RecordingError
+from notifier.operations.preview.trace import read_trace
+from notifier.store.published import publish
+from notifier.testing.embedded import EmbeddedRedis
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
-from notifier.embedded import EmbeddedRedis
-from notifier.policy import LANES, Policy, Window
+from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
+from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.reload import Reload
 

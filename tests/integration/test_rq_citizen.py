@@ -32,8 +32,8 @@ from support import (
 )
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 from workers import PushWorker
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}, "second": {"gap": "300ms"}}}

@@ -20,10 +20,10 @@ from support import Simulators, ends, eventually, note, notifier, worker, write_
 
 from notifier import Policy, ShardsUnusableError, Window
 from notifier.cli.app import app
-from notifier.embedded import EmbeddedRedis
-from notifier.moving import LOCK
-from notifier.residents import residents
-from notifier.shards import home
+from notifier.shards.map import home
+from notifier.shards.migration.migrate import LOCK
+from notifier.shards.users import residents
+from notifier.testing.embedded import EmbeddedRedis
 from workers.__main__ import main as work
 
 NAMES = ("a", "b", "c", "d")

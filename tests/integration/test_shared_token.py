@@ -6,7 +6,7 @@ from pathlib import Path
 from redis import Redis
 from support import Simulators, ends, note, notifier, worker, write_config
 
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 
 def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:

@@ -33,7 +33,7 @@ from support import (
 )
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "gone": {"windows": ["1/1h"]}},

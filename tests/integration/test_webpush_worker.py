@@ -21,11 +21,11 @@ from support import (
 )
 
 from notifier import Device, Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.providers.webpush.keys import load_key, make_key, public_key
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES = {"users": {"slow": {"windows": ["1/1s"]}}}
 

@@ -13,9 +13,9 @@ from redis import Redis
 from support import Simulators, apns, client_of, ends, eventually, fcm, note, notifier, scheduled, worker, write_config
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["1/1h"]},

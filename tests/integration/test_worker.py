@@ -31,8 +31,8 @@ from support import (
 )
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {

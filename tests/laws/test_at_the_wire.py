@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_that, await_workers, total
-from notifier.simulators.laws import out_of_order
+from notifier.rules.verify import out_of_order
 
 WIRE_WORKER = str(Path(__file__).with_name("wire_worker.py"))
 RATES = {

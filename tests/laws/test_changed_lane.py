@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 RULES = RuleTable(Policies())
@@ -43,17 +43,17 @@ class Queues:
         names = [f"{category}-{user}-{len(self.accepted) + n:04}" for n in range(count)]
         meta = json.dumps({"user": user, "category": category}).encode()
         jobs = [Job(name, lane, b"data", meta, category=category) for name in names]
-        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
         self.accepted += names
 
     def look(self, n: int, most: int = 6) -> bool:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
-        call = lines.pull(most=most, lease_us=30 * S, on_watch=False, lanes=lanes, worker=name, clock=str(self.now))
+        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=lanes, worker=name, clock=str(self.now))
         pulled = run(self.redis, call)
         if pulled.users:
-            admit = lines.admit(
+            admit = calls.admit(
                 pulled.users, RULES, most=most, lease_us=30 * S, worker=name, lanes=lanes, clock=str(self.now)
             )
             self.deliver(name, run(self.redis, admit).leased)
@@ -67,7 +67,7 @@ class Queues:
         ]
         keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
         if done:
-            run(self.redis, lines.settle(done, RULES, worker=name, clock=str(self.now), **keep))
+            run(self.redis, calls.settle(done, RULES, worker=name, clock=str(self.now), **keep))
 
     def drain(self) -> None:
         """All look in turns until none finds anything."""

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import LANES, Category, Policy
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Policy
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 GAP = RuleTable(Policies(Policy(gap_us=1)))
@@ -38,14 +38,14 @@ class Line:
         self.redis.flushdb()
         meta = json.dumps({"user": "ann"}).encode()
         jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
-        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
-        call = lines.pull(most=40, lease_us=1, on_watch=False, lanes=LANES, worker="a", clock=str(self.now))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        call = calls.pull(most=40, lease_us=1, on_watch=False, lanes=LANES, worker="a", clock=str(self.now))
         assert run(self.redis, call).taken == 40
 
     def look(self, worker: str, rules: str, most: int = 1) -> int:
         """The user is looked at; the line is never in two hands. Returns how many were taken."""
         self.now += 10
-        call = lines.admit(
+        call = calls.admit(
             [("ann", "default", self.now)],
             RULES[rules],
             most=most,
@@ -66,7 +66,7 @@ class Line:
             return
         leased = self.flying[worker].pop(0)
         done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
-        call = lines.settle(
+        call = calls.settle(
             [done],
             RULES[rules],
             worker=worker,

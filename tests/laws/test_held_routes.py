@@ -30,8 +30,8 @@ from support import (
 )
 
 from notifier import Held, Notification, Notifier
-from notifier.embedded import EmbeddedRedis
 from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
 from workers.circuits import FAILURES
 
 USERS = 30

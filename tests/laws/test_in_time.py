@@ -7,12 +7,12 @@ from redis import Redis
 from benchmarks.fleet import notification
 from benchmarks.scenarios import acquire_together, bystanders, drain, gates
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import lines
-from notifier.limiter.lines import Pulled
-from notifier.limiter.scripts import run
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Pulled
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
 from notifier.settings import parse_settings
+from notifier.testing.embedded import EmbeddedRedis
 
 DUE, AT_ONCE = 5_000, 50
 
@@ -55,7 +55,7 @@ def test_a_gate_opens_once_and_never_early() -> None:
 
 def pull(redis: Redis) -> Pulled:
     """The next look of a worker that serves all lanes."""
-    return run(redis, lines.pull(most=AT_ONCE, lease_us=60_000_000, on_watch=False, lanes=LANES, worker="w"))
+    return run(redis, calls.pull(most=AT_ONCE, lease_us=60_000_000, on_watch=False, lanes=LANES, worker="w"))
 
 
 def test_an_urgent_one_passes_thousands_that_are_due(redis: Redis) -> None:

@@ -7,12 +7,12 @@ import json
 import pytest
 from redis import Redis
 
-from notifier.limiter import leaders, lines
-from notifier.limiter.lines import Job, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.policies import Policies
-from notifier.policy import LANES, Policy, Window
+from notifier.dispatch import calls, leaders
+from notifier.dispatch.calls import Job, Settlement
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Policy, Window
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 HOUR = 3_600 * S
@@ -28,7 +28,7 @@ def follow(redis: Redis, version: str, at: int) -> bool:
 def walk(redis: Redis, at: int) -> None:
     """Every gate is looked at again, as a worker has it done that has taken up new rules."""
     for lane in LANES:
-        assert run(redis, lines.retime(lane, "0", most=100, clock=str(at)))[0] == "0"
+        assert run(redis, calls.retime(lane, "0", most=100, clock=str(at)))[0] == "0"
 
 
 def gate(redis: Redis) -> int:
@@ -37,24 +37,24 @@ def gate(redis: Redis) -> int:
     return int(at)
 
 
-def admit(rules: RuleTable, at: int) -> Call[lines.Admitted]:
+def admit(rules: RuleTable, at: int) -> Call[calls.Admitted]:
     users = [("ann", "default", at)]
-    return lines.admit(users, rules, most=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
+    return calls.admit(users, rules, most=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
 
 
-def settle(leased: lines.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
+def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
     done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
-    return lines.settle(
+    return calls.settle(
         [done], rules, worker="w", keep_failed_us=S, keep_delivered_us=S, keep_feedback_us=S, clock=str(at)
     )
 
 
-def backlog(redis: Redis) -> lines.Leased:
+def backlog(redis: Redis) -> calls.Leased:
     """Some of ann's wait by the old rules behind one in flight."""
     follow(redis, "old", NOW)
     jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
-    run(redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    run(redis, lines.pull(most=9, lease_us=30 * S, on_watch=False, lanes=LANES, clock=str(NOW)))
+    run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    run(redis, calls.pull(most=9, lease_us=30 * S, on_watch=False, lanes=LANES, clock=str(NOW)))
     (leased,) = run(redis, admit(OLD, NOW)).leased
     return leased
 

@@ -9,9 +9,9 @@ from redis import Redis
 from support import Simulators, WorkerProcess, eventually, note, notifier, worker, write_config
 
 from notifier import Notifier
-from notifier.embedded import EmbeddedRedis
-from notifier.settings.published import Published, followers, publish, withdraw
-from notifier.simulators.laws import largest_count
+from notifier.rules.verify import largest_count
+from notifier.store.published import Published, followers, publish, withdraw
+from notifier.testing.embedded import EmbeddedRedis
 
 BACKLOG = 20
 SLOW = {"windows": ["1/1h"]}

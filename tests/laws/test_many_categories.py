@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier.limiter import RedisLimiter, lines
-from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.policies import Policies
-from notifier.policy import LANES, Category, Policy, Window
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.limiter import RedisLimiter
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Policy, Window
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -44,14 +45,14 @@ class Waiting:
         ]
         for start in range(0, len(jobs), 500):
             some = jobs[start : start + 500]
-            run(redis, lines.enqueue(some, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+            run(redis, calls.enqueue(some, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
         while self.pull(500).taken:
             pass
         self.sent: list[tuple[int, str]] = []
         self.looks = 0
 
-    def pull(self, most: int = BATCH) -> lines.Pulled:
-        call = lines.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker="w", clock=str(self.now))
+    def pull(self, most: int = BATCH) -> calls.Pulled:
+        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker="w", clock=str(self.now))
         return run(self.redis, call)
 
     def counted(self, call: Call[Any]) -> Any:
@@ -62,8 +63,8 @@ class Waiting:
         assert sum(entry["calls"] for entry in ran.values()) <= MAX_COMMANDS
         return reply
 
-    def look(self, users: Sequence[lines.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
-        call = lines.admit(users, self.rules, most=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now))
+    def look(self, users: Sequence[calls.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
+        call = calls.admit(users, self.rules, most=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now))
         leased: list[Leased] = self.counted(call).leased
         self.looks += 1
         self.sent += [(self.now, one.job_id) for one in leased]
@@ -73,7 +74,7 @@ class Waiting:
         ]
         if done:
             keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-            self.counted(lines.settle(done, self.rules, worker="w", clock=str(self.now), **keep))
+            self.counted(calls.settle(done, self.rules, worker="w", clock=str(self.now), **keep))
         return leased
 
     def drain(self, count: int) -> None:

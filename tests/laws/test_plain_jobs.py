@@ -12,8 +12,8 @@ from redis import Redis
 from rq import Queue
 from support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 
-from notifier.limiter import lines
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.scripts.loader import run
 
 COUNT = 24
 SLOW_MS = 12_000
@@ -86,8 +86,8 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     names = [deliver(lane, "ann", f"{n}", {"user": "ann"} if n in {0, 3} else None) for n in range(5)]
     rubbish = lane.enqueue("math.factorial", 3).id
 
-    def pull() -> lines.Pulled:
-        return run(redis, lines.pull(most=9, lease_us=10_000_000, on_watch=False, lanes=["default"], worker="w"))
+    def pull() -> calls.Pulled:
+        return run(redis, calls.pull(most=9, lease_us=10_000_000, on_watch=False, lanes=["default"], worker="w"))
 
     def waiting() -> list[str]:
         return [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]
@@ -98,7 +98,7 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert waiting() == [*names[1:], rubbish]
     assert pulled.stock == []
     metas = [(job.job_id, "" if job.job_id.decode() == rubbish else '{"user": "ann"}') for job in pulled.unread]
-    run(redis, lines.steer([*metas, (b"deleted", '{"user": "ann"}')]))
+    run(redis, calls.steer([*metas, (b"deleted", '{"user": "ann"}')]))
     assert not redis.exists("rq:job:deleted")
     pulled = pull()
     assert pulled.unread == []

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.fleet import notification, start_fleet
 from notifier import Notifier
-from notifier.preview.recording import Recorder
-from notifier.preview.replay import Replay
-from notifier.preview.trace import Event, read_event, read_trace
+from notifier.operations.preview.recording import Recorder
+from notifier.operations.preview.replay import Replay
+from notifier.operations.preview.trace import Event, read_event, read_trace
 
 RATES = {
     "user": {"windows": ["5/1s", "14/4s"], "gap": "40ms"},

@@ -14,17 +14,17 @@ from rq.serializers import JSONSerializer
 from support import apns, note, queue
 
 from notifier import Notifier
-from notifier.audit import Audit
-from notifier.job import targets_in
-from notifier.limiter import lines
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.notification.job import targets_in
+from notifier.operations.audit.audit import Audit
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from workers import PushWorker
 
 if TYPE_CHECKING:
-    from notifier.embedded import EmbeddedRedis
+    from notifier.testing.embedded import EmbeddedRedis
 
 HOUR_US: Final = 3_600_000_000
 NO_REASON: Final = "eJwDAAAAAAE="  # '', as RQ keeps the reason of a failure
@@ -77,31 +77,31 @@ class World:
         status = self.producer.status(job_id)
         return None if status is None else status.state
 
-    def lease(self) -> lines.Leased:
+    def lease(self) -> calls.Leased:
         table = RuleTable(self.settings.policies())
-        users = run(self.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
+        users = run(self.redis, calls.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
         targets: dict[str, str] | None = None
         while True:  # whom a plain job is for is read between two calls
-            call = lines.admit(users, table, most=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
+            call = calls.admit(users, table, most=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
             admitted = run(self.redis, call)
             if not admitted.unread:
                 return admitted.leased[0]
             targets = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
 
-    def settle(self, job: lines.Leased, state: lines.State, *, answered: str = "") -> None:
+    def settle(self, job: calls.Leased, state: calls.State, *, answered: str = "") -> None:
         word = {"delivered": "delivered", "later": "retried"}[state]
         detail = 0 if state == "later" else ""
-        done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
+        done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
 
-    def fail(self, job: lines.Leased) -> None:
-        done = lines.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
+    def fail(self, job: calls.Leased) -> None:
+        done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
 
     def sweep(self) -> int:
-        return run(self.redis, lines.sweep(LANES, **KEPT))
+        return run(self.redis, calls.sweep(LANES, **KEPT))
 
     def all_right(self) -> None:
         audit = Audit(self.redis, keep_failed_us=HOUR_US, lease_us=3_000_000)
@@ -136,7 +136,7 @@ def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> No
 
 
 @pytest.mark.parametrize("ends", ["later", "delivered"])
-def test_what_rq_cancels_in_flight_is_not_revived(world: World, ends: lines.State) -> None:
+def test_what_rq_cancels_in_flight_is_not_revived(world: World, ends: calls.State) -> None:
     """In flight it is being sent; what was delivered was, and a retry is not made: it is cancelled, once."""
     world.plain("anna", "job")
     leased = world.lease()
@@ -213,7 +213,7 @@ def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
         leased = world.lease()
         world.plain("anna", "job", title="second")
         if pulled:
-            run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+            run(world.redis, calls.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
         world.settle(leased, "delivered")
         world.work()
         assert world.state("job") == "delivered"
@@ -238,19 +238,19 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     """`rq requeue` without `-S json`: the message goes again, with its expiry and what else its meta said."""
     world.plain("anna", "job", meta={"expires_in": 50, "theirs": 1})
     failed = world.lease()
-    done = lines.Settlement("job", failed.permit, "anna", "default", False, "failed", "failed", "eJwDAAAAAAE=")
+    done = calls.Settlement("job", failed.permit, "anna", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
     world.redis.zadd("notifier:sent:{anna}", {"x": 1})
     FailedJobRegistry("default", connection=world.redis).requeue("job")
     assert (world.redis.hget("rq:job:job", "meta") or b"").startswith(b"\x80")
     for _ in range(2):  # to be read, then to its line
-        pulled = run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+        pulled = run(world.redis, calls.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
         if pulled.unread:
-            from workers.stock import meta_of  # noqa: PLC0415 - what the engine does
+            from workers.rq_jobs import meta_of  # noqa: PLC0415 - what the engine does
 
             told = meta_of(note("anna"), pulled.unread[0].meta)
-            run(world.redis, lines.steer([(b"job", told)]))
+            run(world.redis, calls.steer([(b"job", told)]))
     assert json.loads(world.redis.hget("rq:job:job", "meta") or b"") == {
         "user": "anna",
         "category": "default",
@@ -264,11 +264,11 @@ def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     """A failed notification of ours that is requeued with `-S json` expires again as long after as it was to."""
     job_id = world.producer.send(note("slow", "expires", expires_in=60))
     leased = world.lease()
-    done = lines.Settlement(job_id, leased.permit, "slow", "default", False, "failed", "failed", "eJwDAAAAAAE=")
+    done = calls.Settlement(job_id, leased.permit, "slow", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, lines.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
     world.job(job_id).requeue()
-    run(world.redis, lines.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
+    run(world.redis, calls.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
     assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None
 
 

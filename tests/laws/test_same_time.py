@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import LANES
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -30,7 +30,7 @@ def ids(count: int) -> list[str]:
 def accept(redis: Redis, names: Sequence[str], at_us: int = AT, now: int = NOW) -> None:
     meta = json.dumps({"user": "ann"}).encode()
     jobs = [Job(name, "default", b"data", meta, send_at_us=at_us) for name in names]
-    run(redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(now)))
+    run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(now)))
 
 
 def sent(redis: Redis, now: int, most: int) -> list[str]:
@@ -38,19 +38,19 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
     found: list[str] = []
     for n in range(1_000):
         worker = f"w{n % 3}"
-        call = lines.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker=worker, clock=str(now))
+        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker=worker, clock=str(now))
         pulled = run(redis, call)
         if not pulled.users:
             return found
-        admit = lines.admit(pulled.users, RULES, most=most, lease_us=30 * S, worker=worker, lanes=LANES, clock=str(now))
+        admit = calls.admit(pulled.users, RULES, most=most, lease_us=30 * S, worker=worker, lanes=LANES, clock=str(now))
         leased = run(redis, admit).leased
         found += [one.job_id for one in leased]
         done = [
-            lines.Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
+            calls.Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
             for one in leased
         ]
         keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-        run(redis, lines.settle(done, RULES, worker=worker, clock=str(now), **keep))
+        run(redis, calls.settle(done, RULES, worker=worker, clock=str(now), **keep))
     raise AssertionError("it comes to no end")
 
 
@@ -71,7 +71,7 @@ def test_the_order_outlasts_others_and_what_was_cancelled(redis: Redis) -> None:
     accept(redis, others, at_us=AT + 5)
     accept(redis, first[20:])
     for name in first[::3]:
-        assert run(redis, lines.cancel(name, keep_failed_us=S, clock=str(NOW))) == "cancelled"
+        assert run(redis, calls.cancel(name, keep_failed_us=S, clock=str(NOW))) == "cancelled"
     accept(redis, last, now=NOW + S)
     mine = [name for name in sent(redis, AT + S, 7) if name not in others]
     assert mine == [name for n, name in enumerate(first) if n % 3] + last

@@ -12,7 +12,7 @@ from redis import Redis
 from support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import Notification, Notifier
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 TIMEOUT_S = 2
 WITHIN_S = 120.0

@@ -18,15 +18,15 @@ from redis import Redis
 
 from benchmarks.fleet import broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_workers, total
-from notifier.embedded import EmbeddedRedis
-from notifier.limiter import leaders, lines
-from notifier.limiter.lines import Job, Leased, Named, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Category, Policy
-from workers import watch
-from workers.watch import Watch
+from notifier.dispatch import calls, leaders
+from notifier.dispatch.calls import Job, Leased, Named, Settlement
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
+from workers import idle
+from workers.idle import Watch
 
 S = 1_000_000
 LEASE_US = 30 * S
@@ -81,7 +81,7 @@ class Simulated:
     def enqueue(self, count: int) -> None:
         categories = list(CATEGORIES.values())
         jobs = [job(f"job{n:03}", categories[n % 3]) for n in range(count)]
-        run(self.redis, lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
 
     def look(self, worker: Idle) -> None:
         """What an engine does when it is woken: pull and admit, and settle at once, until there is nothing more."""
@@ -91,7 +91,7 @@ class Simulated:
             run(self.redis, leaders.watch(worker.name, worker.lanes, lapse_ms=60_000))
             pulled = run(
                 self.redis,
-                lines.pull(
+                calls.pull(
                     most=50,
                     lease_us=LEASE_US,
                     on_watch=True,
@@ -106,7 +106,7 @@ class Simulated:
                 self.admit(worker, pulled.users)
 
     def admit(self, worker: Idle, users: list[Named]) -> None:
-        call = lines.admit(
+        call = calls.admit(
             users,
             RULES,
             most=50,
@@ -123,7 +123,7 @@ class Simulated:
             self.settle(worker, [delivered(leased) for leased in admitted.leased])
 
     def settle(self, worker: Idle, done: list[Settlement]) -> None:
-        call = lines.settle(
+        call = calls.settle(
             done,
             RULES,
             worker=worker.name,
@@ -178,8 +178,8 @@ def test_a_lane_goes_on_when_the_leader_of_a_more_urgent_one_does_not_look(redis
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle workers that look by themselves once a minute: within a test they look when they are woken, or never."""
-    monkeypatch.setattr(watch, "LONGEST_S", 60.0)
-    monkeypatch.setattr(watch, "LAPSE_MS", 60_000)
+    monkeypatch.setattr(idle, "LONGEST_S", 60.0)
+    monkeypatch.setattr(idle, "LAPSE_MS", 60_000)
 
 
 class Waiting:

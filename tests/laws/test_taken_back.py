@@ -7,13 +7,14 @@ import json
 import pytest
 from redis import Redis
 
-from notifier.limiter import RedisLimiter, leaders, lines
-from notifier.limiter.lines import Admitted, Job
+from notifier.dispatch import calls, leaders
+from notifier.dispatch.calls import Admitted, Job
+from notifier.limiter import RedisLimiter
 from notifier.limiter.protocol import Permit
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Category, Policy, Window
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -26,10 +27,10 @@ RULES = RuleTable(POLICIES)
 def look(redis: Redis, now: int) -> Admitted | None:
     """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
     run(redis, leaders.watch("w", URGENT, lapse_ms=60_000))
-    pulled = run(redis, lines.pull(most=9, lease_us=30 * S, on_watch=True, lanes=URGENT, worker="w", clock=str(now)))
+    pulled = run(redis, calls.pull(most=9, lease_us=30 * S, on_watch=True, lanes=URGENT, worker="w", clock=str(now)))
     if not pulled.users:
         return None
-    call = lines.admit(pulled.users, RULES, most=9, lease_us=30 * S, worker="w", lanes=URGENT, clock=str(now))
+    call = calls.admit(pulled.users, RULES, most=9, lease_us=30 * S, worker="w", lanes=URGENT, clock=str(now))
     return run(redis, call)
 
 
@@ -39,7 +40,7 @@ def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
     permit = limiter.acquire("ann", POLICIES.rules("ann", "news"))
     assert isinstance(permit, Permit)
     job = Job("job", "urgent", b"data", json.dumps({"user": "ann", "category": "news"}).encode())
-    run(redis, lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
     admitted = look(redis, NOW)
     assert admitted is not None
     assert admitted.leased == []

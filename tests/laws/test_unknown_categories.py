@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from support import Simulators, apns, client_of, eventually, queue, worker, write_config
 
-from notifier.embedded import EmbeddedRedis
+from notifier.testing.embedded import EmbeddedRedis
 
 COUNT = 60
 CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}

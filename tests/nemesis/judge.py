@@ -29,9 +29,9 @@ from traffic import Accepted
 
 import notifier.providers.apns.answers
 import notifier.providers.fcm.answers
-from notifier.job import TERMINAL
-from notifier.policy import Policy
+from notifier.notification.job import TERMINAL
 from notifier.providers.contract import Outcome
+from notifier.rules.policy import Policy
 from notifier.simulators.wire import Arrival
 
 LEASE_US: Final = 3_000_000

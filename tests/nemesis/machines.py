@@ -23,11 +23,11 @@ from rates_book import RATES, Rules, sections
 from redis import Redis
 
 from benchmarks.harness import environment
-from notifier.embedded import EmbeddedRedis
 from notifier.errors import RedisUnusableError
 from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.faults import UnusableError
+from notifier.testing.embedded import EmbeddedRedis
 
 HERE: Final = Path(__file__).parent
 LEASE_S: Final = 3.0

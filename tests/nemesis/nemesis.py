@@ -32,12 +32,12 @@ from redis.exceptions import RedisError  # noqa: E402
 from traffic import Traffic  # noqa: E402
 
 from notifier import Notifier  # noqa: E402
-from notifier.connection import connect  # noqa: E402
 from notifier.errors import NotifierError  # noqa: E402
-from notifier.job import TERMINAL  # noqa: E402
-from notifier.policy import LANES  # noqa: E402
-from notifier.settings.published import followers  # noqa: E402
+from notifier.notification.job import TERMINAL  # noqa: E402
+from notifier.rules.policy import LANES  # noqa: E402
 from notifier.simulators.wire import Arrival, WireLog  # noqa: E402
+from notifier.store.connection import connect  # noqa: E402
+from notifier.store.published import followers  # noqa: E402
 
 FLEETS: Final = (
     [LANES, LANES, LANES],

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from notifier.policies import Policies
-from notifier.policy import Policy
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Policy
 
 CHAT: Final = {"lane": "urgent", "windows": ["3/2s"]}
 DEFAULT: Final = {"lane": "default"}

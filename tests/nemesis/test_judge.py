@@ -10,7 +10,7 @@ from judge import Facts, judge
 from rates_book import Rules
 from traffic import Accepted
 
-from notifier.policies import Policies
+from notifier.rules.policies import Policies
 from notifier.settings import parse_settings
 from notifier.simulators.wire import Arrival
 

@@ -19,9 +19,9 @@ from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Device, Notification, Notifier
-from notifier.connection import connect
 from notifier.errors import NotifierError
-from notifier.policy import LANES
+from notifier.rules.policy import LANES
+from notifier.store.connection import connect
 
 BUSY_USERS: Final = 10
 CROWD: Final = 150

@@ -10,14 +10,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from notifier.clock_rules import pace_us
+from notifier.rules.local_time import pace_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from model import Sends
 
-    from notifier.clock_rules import CalendarWindow, QuietHours
+    from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
 

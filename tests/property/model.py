@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from notifier.policy import Policy
+    from notifier.rules.policy import Policy
 
 
 @dataclass(slots=True)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from support import apns, note
 
 from notifier import Notifier
-from notifier.audit import Audit
-from notifier.job import encode_reason
+from notifier.notification.job import encode_reason
+from notifier.operations.audit.audit import Audit
 from notifier.settings import parse_settings
 from workers import PushWorker
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.embedded import EmbeddedRedis
+    from notifier.testing.embedded import EmbeddedRedis
 
 LANES: Final = ("urgent", "default", "bulk")
 HOUR_US: Final = 3_600_000_000

@@ -12,11 +12,12 @@ from model import Send, Sends
 from test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from world import LANES, START, Flight, S, World
 
-from notifier.limiter import MemoryLimiter, Permit, lines
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Category, Policy, Window
+from notifier.dispatch import calls
+from notifier.limiter import MemoryLimiter, Permit
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -55,7 +56,7 @@ class Changing(World):
             sends.policy = rules.category(category).policy if category else rules.for_user(user)
         for lane in LANES:
             cursor = "0"
-            while (cursor := run(self.redis, lines.retime(lane, cursor, most=100, clock=str(self.now)))[0]) != "0":
+            while (cursor := run(self.redis, calls.retime(lane, cursor, most=100, clock=str(self.now)))[0]) != "0":
                 pass
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:

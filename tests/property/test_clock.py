@@ -15,12 +15,12 @@ from test_lines import carry_out, drain, enqueues, outcomes, rounds
 from test_preview import by_the_scripts
 from world import LEASE, ZONES, S, World
 
-from notifier.clock_rules import CalendarWindow, QuietHours, free_us
-from notifier.limiter.rule_table import RuleTable
-from notifier.policies import Policies
-from notifier.policy import Category, Policy, Window
-from notifier.preview.replay import Replay
-from notifier.preview.trace import Event
+from notifier.operations.preview.replay import Replay
+from notifier.operations.preview.trace import Event
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours, free_us
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
 from world import LEASE, S, World
 
-from notifier.policies import Policies
-from notifier.policy import Category, Digest, Policy
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Digest, Policy
 
 if TYPE_CHECKING:
     from redis import Redis

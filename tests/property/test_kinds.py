@@ -13,11 +13,11 @@ from model import Send, Sends, violations
 from test_lines import carry_out, drain, schedules, settle
 from world import LEASE, World
 
-from notifier.audit_times import Times
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
 from notifier.limiter.memory import Sends as InMemory
-from notifier.policies import Policies
-from notifier.policy import Burst, Category, Policy, Window
+from notifier.operations.audit.times import Times
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Burst, Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

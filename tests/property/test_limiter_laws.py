@@ -11,8 +11,8 @@ from model import Send, Sends, violations
 
 from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
 from notifier.limiter.protocol import describe
-from notifier.policies import Rules
-from notifier.policy import Category, Policy, Window
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Category, Policy, Window
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from model import violations
 from world import KEEP, LANES, LEASE, S, World
 
-from notifier.limiter import RedisLimiter, lines
-from notifier.limiter.lines import DeadToken, Job, Settlement, State
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
+from notifier.dispatch import calls
+from notifier.dispatch.calls import DeadToken, Job, Settlement, State
+from notifier.limiter import RedisLimiter
 from notifier.notification import Device
-from notifier.policies import Policies
-from notifier.policy import Category, Policy, Window
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -269,7 +270,7 @@ def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
     redis.delete(*(f"rq:job:job{number:04}" for number in range(3)))
     permits = []
     for _ in range(6):
-        call = lines.admit(
+        call = calls.admit(
             users, RuleTable(rules), most=1, lease_us=LEASE, worker="w", lanes=LANES, clock=str(world.now)
         )
         permits += [leased.permit for leased in run(redis, call).leased]
@@ -296,16 +297,16 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
     world.check()
 
 
-def look(redis: Redis, world: World, most: int = 50) -> lines.Pulled:
+def look(redis: Redis, world: World, most: int = 50) -> calls.Pulled:
     """Pull what the world's own producer did not enqueue."""
-    return run(redis, lines.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, clock=str(world.now)))
+    return run(redis, calls.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, clock=str(world.now)))
 
 
-def read(redis: Redis, world: World) -> list[lines.Named]:
+def read(redis: Redis, world: World) -> list[calls.Named]:
     """Say of all that is to be read that it is no notification; returns who came before the first of it."""
     pulled = look(redis, world)
     assert pulled.stock == []
-    run(redis, lines.steer([(job.job_id, "") for job in pulled.unread]))
+    run(redis, calls.steer([(job.job_id, "") for job in pulled.unread]))
     return pulled.users
 
 
@@ -314,12 +315,12 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
     world = World(redis, Policies())
     for job_id, meta in (("other", b"{}"), ("null", b'{"user": "ann", "category": null}')):
         job = Job(job_id, "default", b"", meta)
-        call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+        call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
         assert run(redis, call) == [job_id]
     read(redis, world)
     assert look(redis, world, most=1).stock == [("other", "1")]
     settlement = Settlement("other", "1", "", "", reached=False, state="queue")
-    back = lines.settle(
+    back = calls.settle(
         [settlement],
         world.rules,
         worker="w",
@@ -336,7 +337,7 @@ def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
     """Two jobs with one dedupe key are one; the same call again is the same job."""
     world = World(redis, Policies())
     jobs = [Job(job_id, "default", b"", b'{"user": "ann"}', dedupe="{ann}:k") for job_id in ("a", "b", "a")]
-    call = lines.enqueue(jobs, dedupe_for_us=M, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue(jobs, dedupe_for_us=M, timeout_s=60, stamp="", clock=str(world.now))
     assert run(redis, call) == ["a", "a", "a"]
     assert look(redis, world).taken == 1
 
@@ -363,7 +364,7 @@ def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
     metas = [json.dumps({"user": user}, ensure_ascii=False).encode() for user in good]
     metas += [b'{"user": "%s"}' % user for user in bad] + [b'{"user": "ann", "zone": "%s"}' % zone for zone in bad]
     jobs = [Job(f"job{n}", "default", b"", meta) for n, meta in enumerate(metas)]
-    call = lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
     assert run(redis, call) == [job.id for job in jobs]
     users = read(redis, world)
     pulled = look(redis, world)

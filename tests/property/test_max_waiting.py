@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
 from world import S, World
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Category
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category
+from notifier.scripts.loader import run
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -74,5 +74,5 @@ def test_those_of_next_week_do_not_hide_who_is_gone(redis: Redis) -> None:
         redis.hset(f"rq:job:{job_id}", "status", "canceled")
     meta = json.dumps({"user": "ann", "category": "chat"}).encode()
     job = Job("another", "urgent", b"data", meta, overflow="reject", max_waiting=60)
-    call = lines.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
     assert run(redis, call) == ["another"]

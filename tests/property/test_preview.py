@@ -12,15 +12,15 @@ from amount import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from notifier.limiter import lines
-from notifier.limiter.lines import Job, Leased, Settlement
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import LANES, Burst, Category, Digest, Policy, Window
-from notifier.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
-from notifier.preview.trace import Event
-from notifier.zones import zone_at
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
+from notifier.operations.preview.trace import Event
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
+from notifier.rules.zones import zone_at
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -119,7 +119,7 @@ class Scripts:
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:
-                enqueue = lines.enqueue(come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+                enqueue = calls.enqueue(come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
                 run(self.redis, enqueue)
             self.look()
             gates = [self.redis.zrange(f"notifier:gates:{lane}", 0, 0, withscores=True) for lane in LANES]
@@ -134,7 +134,7 @@ class Scripts:
         """One pull and one admit."""
         pulled = run(
             self.redis,
-            lines.pull(
+            calls.pull(
                 most=1000,
                 lease_us=LEASE,
                 on_watch=False,
@@ -146,7 +146,7 @@ class Scripts:
         )
         if not pulled.users:
             return
-        call = lines.admit(
+        call = calls.admit(
             pulled.users, self.table, most=1000, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now)
         )
         ended = []
@@ -166,7 +166,7 @@ class Scripts:
             state, word = ("dropped", "dropped") if leased.dropped else ("failed", "expired") if expired else SENT
             of = (leased.job_id, leased.permit, leased.user, leased.category)
             done.append(Settlement(*of, (state, word) == SENT, state, word, "when_blocked" if leased.dropped else ""))
-        call = lines.settle(
+        call = calls.settle(
             done,
             self.table,
             worker="w",

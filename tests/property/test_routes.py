@@ -15,15 +15,15 @@ from model import Send, Sends, violations
 from test_lines import moments, policies, seldom
 from world import LEASE, Flight, S, World
 
-from notifier.limiter.routes import Seen, circuit
-from notifier.limiter.scripts import run
-from notifier.policies import Policies
-from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.dispatch.circuits import Seen, circuit
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.scripts.loader import run
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.limiter.lines import Leased, Pulled, State, Waiting
+    from notifier.dispatch.calls import Leased, Pulled, State, Waiting
 
 M = 60 * S
 USERS = ("ann", "bob")

@@ -31,15 +31,16 @@ from rq.job import Job as RqJob
 from rq.serializers import JSONSerializer
 from world import KEEP, LANES, LEASE, START, S
 
-from notifier.limiter import Permit, RedisLimiter, lines
-from notifier.limiter.lines import Job, Leased, Named, Settlement, State
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.policies import Policies, Rules
-from notifier.policy import Category, Policy, Window
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job, Leased, Named, Settlement, State
+from notifier.limiter import Permit, RedisLimiter
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Category, Policy, Window
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
-    from notifier.embedded import EmbeddedRedis
+    from notifier.testing.embedded import EmbeddedRedis
 
 M = 60 * S
 USERS = ("ann", "bob")
@@ -130,7 +131,7 @@ class Story(RuleBasedStateMachine):
             job = Job(f"job{len(self.accepted):03}", LANE_OF[category], b"data", meta, expires_in_us, at)
             self.accepted[job.id] = Accepted(len(self.accepted), user, category, not (send_in_us or high))
             jobs.append(job)
-        call = lines.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        call = calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
         assert run(self.redis, call) == [job.id for job in jobs]
 
     @rule(us=st.sampled_from([1, S, M // 10, LEASE - 1, LEASE, M, 2 * M]))
@@ -178,7 +179,7 @@ class Story(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 60))
     def cancel(self, nth: int) -> None:
         """By our own call."""
-        run(self.redis, lines.cancel(self._id(nth), keep_failed_us=KEEP, clock=str(self.now)))
+        run(self.redis, calls.cancel(self._id(nth), keep_failed_us=KEEP, clock=str(self.now)))
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60), verb=st.sampled_from(["cancel", "delete"]))
@@ -248,7 +249,7 @@ class Story(RuleBasedStateMachine):
         return Rules(policies.for_user(user), policies.category(category))
 
     def _pull(self, worker: Worker, most: int) -> list[Named]:
-        call = lines.pull(
+        call = calls.pull(
             most=most, lease_us=LEASE, on_watch=False, lanes=worker.lanes, worker=worker.name, clock=str(self.now)
         )
         pulled = run(self.redis, call)
@@ -264,7 +265,7 @@ class Story(RuleBasedStateMachine):
 
     def _admit(self, worker: Worker, named: list[Named], room: int) -> int:
         waiting = self._waiting()
-        call = lines.admit(
+        call = calls.admit(
             named,
             RuleTable(RATES[self.rates]),
             most=room,
@@ -307,7 +308,7 @@ class Story(RuleBasedStateMachine):
         run(self.redis, self._settling(worker, done))
 
     def _settling(self, worker: Worker, done: Settlement) -> Call[list[bool]]:
-        return lines.settle(
+        return calls.settle(
             [done],
             RuleTable(RATES[self.rates]),
             worker=worker.name,
@@ -349,7 +350,7 @@ class Story(RuleBasedStateMachine):
                 self._settle(worker, *entry, "delivered")
             worker.leased = []
             if not taken:
-                call = lines.pull(
+                call = calls.pull(
                     most=50, lease_us=LEASE, on_watch=False, lanes=LANES, worker="last", clock=str(self.now)
                 )
                 pulled = run(self.redis, call)

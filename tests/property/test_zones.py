@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from notifier.limiter.scripts import read_piece
-from notifier.zones import DAY_US, Zone, check_zone, zone_at
+from notifier.rules.zones import DAY_US, Zone, check_zone, zone_at
+from notifier.scripts.loader import read_piece
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -65,9 +65,7 @@ def is_quiet(info: ZoneInfo, begin: time, end: time, moment: datetime) -> bool:
 
 
 def in_lua(redis: Redis, zone: Zone, calls: list[tuple[Any, ...]]) -> list[int]:
-    found: Any = redis.eval(
-        LUA.replace("--! include _zones", read_piece("_zones")), 0, zone.encode(), json.dumps(calls)
-    )
+    found: Any = redis.eval(LUA.replace("--! include zones", read_piece("zones")), 0, zone.encode(), json.dumps(calls))
     return [int(at) for at in found]
 
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clock_model import ClockModel
 from model import Send, Sends
 
-from notifier.limiter import lines
-from notifier.limiter.lines import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
-from notifier.limiter.rule_table import RuleTable
-from notifier.limiter.scripts import Call, run
-from notifier.overload import Refused
-from notifier.zones import zone_at
+from notifier.dispatch import calls
+from notifier.dispatch.calls import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
+from notifier.errors import Refused
+from notifier.rules.zones import zone_at
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.policies import Policies
-    from notifier.policy import Category
+    from notifier.rules.policies import Policies
+    from notifier.rules.policy import Category
 
 START = 1_700_000_000_000_000
 S = 1_000_000
@@ -150,7 +150,7 @@ class World:
         if self.max_waiting is not None:
             in_all, of_user = self.max_waiting
             job = replace(job, overflow=self._category(category).overflow, max_waiting=of_user)
-        call = lines.enqueue(
+        call = calls.enqueue(
             [job],
             dedupe_for_us=S,
             timeout_s=60,
@@ -233,7 +233,7 @@ class World:
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
-        call = lines.pull(
+        call = calls.pull(
             most=most,
             lease_us=LEASE,
             on_watch=False,
@@ -378,7 +378,7 @@ class World:
     def admit(self, users: list[Named], room: int = 50, read: dict[str, str] | None = None) -> int:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
         waiting = self._lines()
-        call = lines.admit(
+        call = calls.admit(
             users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
         )
         admitted = run(self.redis, call)
@@ -493,7 +493,7 @@ class World:
             gone,
         )
         before = self.dump() if flight.lost else None
-        call = lines.settle(
+        call = calls.settle(
             [settlement],
             self.rules,
             worker="w",
@@ -533,7 +533,7 @@ class World:
     def cancel(self, job_id: str) -> str:
         """Cancel one job; what one of its devices took before is delivered."""
         before, told = self.states[job_id], self.told[job_id]
-        cancel = lines.cancel(job_id, keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
+        cancel = calls.cancel(job_id, keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
         answer: str = run(self.redis, cancel)
         word = "delivered" if b'"delivered"' in (told.answered or b"") else "cancelled"
         moved = self._moves(*(f"{place}>{word}" for place in ("queue", "line", "later")))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.policy import Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.settings import parse_settings
 from notifier.settings.advice import advise, implied, most_in
 from notifier.settings.yaml_source import read_yaml

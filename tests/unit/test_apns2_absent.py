@@ -14,7 +14,7 @@ from workers.wiring import build_providers
 def test_the_module_says_what_to_install() -> None:
     """Importing the client without apns2, or beside an h2 that its hyper cannot use, is told with the way out."""
     with pytest.raises(SettingsError, match=r"not installed.*environment of its own.*pip install 'push-throttle"):
-        importlib.import_module("notifier.providers.apns2.provider")
+        importlib.import_module("notifier.providers.apns.pyapns2.provider")
 
 
 def test_a_worker_that_is_configured_for_it_says_so() -> None:

@@ -6,8 +6,8 @@ import io
 import json
 from datetime import datetime, timedelta, timezone
 
-from notifier.batch import Format, read_rows
 from notifier.notification import Device, Notification
+from notifier.notification.files import Format, read_rows
 
 TOKEN = "fcm-registration-0001"
 

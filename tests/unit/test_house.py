@@ -15,18 +15,18 @@ SCRIPTS = sorted((ROOT / "notifier").rglob("*.lua"))
 # Each driver, and the one module of the product that imports it. The simulators stand on the other side of the
 # wire and bring what a server needs.
 DRIVERS = {
-    "h2": ("notifier/providers/http2", "notifier/providers/apns2/compat"),
-    "apns2": "notifier/providers/apns2/compat",
-    "hyper": "notifier/providers/apns2/compat",
+    "h2": ("notifier/providers/transport/http2", "notifier/providers/apns/pyapns2/compat"),
+    "apns2": "notifier/providers/apns/pyapns2/compat",
+    "hyper": "notifier/providers/apns/pyapns2/compat",
     "pyfcm": "notifier/providers/fcm/",
-    "aiohttp": "notifier/providers/http1",
+    "aiohttp": "notifier/providers/transport/http1",
     "google": "notifier/providers/fcm/",
     "jwt": "notifier/providers/apns",
     "py_vapid": "notifier/providers/webpush/crypto",
     "yaml": "notifier/settings/yaml_source",
     "rich": ("workers/demo/", "notifier/cli/"),
     "typer": "notifier/cli/",
-    "tzdata": "notifier/zones",
+    "tzdata": "notifier/rules/zones",
 }
 
 
@@ -105,7 +105,7 @@ sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 for module in {sorted(name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in MODULES)!r}:
     # What stands on apns2 can be imported in an environment of its own alone.
-    if not module.endswith("__main__") and not module.startswith("notifier.providers.apns2."):
+    if not module.endswith("__main__") and not module.startswith("notifier.providers.apns.pyapns2."):
         __import__(module)
 assert not acts, acts
 assert threading.active_count() == 1
@@ -121,7 +121,7 @@ def test_a_script_opens_with_its_contract(path: Path) -> None:
     """Each Lua file begins with a comment that says what it does; a verb's says its arguments and its reply."""
     lines = path.read_text(encoding="utf-8").splitlines()
     header = list(_header(lines))
-    if path.stem.startswith("_"):
+    if path.parent.name == "shared":
         assert any(line.startswith("-- ") for line in lines)
         return
     assert header[0].startswith(f"-- {path.stem}: ")
@@ -163,7 +163,7 @@ def test_nobody_sleeps_in_the_product() -> None:
         # The demo and the embedded Redis have no loop; a worker that waits for Redis at its start has none yet; and to
         # wait is what `Limiter.wait` is for.
         if name(path).startswith(
-            ("workers/demo/", "notifier/embedded", "notifier/connection", "notifier/limiter/sync")
+            ("workers/demo/", "notifier/testing/embedded", "notifier/store/connection", "notifier/limiter/sync")
         ):
             continue
         assert "time.sleep(" not in path.read_text(encoding="utf-8"), name(path)

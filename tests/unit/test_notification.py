@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.errors import InvalidNotificationError
-from notifier.job import FUNCTION, decode_data, encode_data, encode_meta
-from notifier.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY, Device, Notification, mask
+from notifier.notification import Device, Notification
+from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta
+from notifier.notification.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY
+from notifier.units import mask
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 JSON = st.recursive(

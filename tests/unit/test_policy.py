@@ -3,8 +3,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from notifier.policies import Policies, Rules
-from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

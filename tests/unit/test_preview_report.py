@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from notifier.cli.__main__ import main
-from notifier.policies import Policies
-from notifier.policy import Category, Policy, Window
-from notifier.preview.plot import span, svg
-from notifier.preview.report import Waits, compare, timeline
-from notifier.preview.trace import Event, TraceError, read_event, read_trace
+from notifier.operations.preview.plot import span, svg
+from notifier.operations.preview.report import Waits, compare, timeline
+from notifier.operations.preview.trace import Event, TraceError, read_event, read_trace
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "notifications.jsonl"
 S = 1_000_000

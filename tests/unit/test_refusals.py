@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from notifier.connection import unusable
+from notifier.store.connection import unusable
 from workers.engine import is_passing
 
 FULL = "command not allowed when used memory > 'maxmemory'."

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.connection import connect
 from notifier.errors import SettingsError
 from notifier.settings import Settings, load_settings, parse_settings
-from notifier.shards import Map, home, weight
+from notifier.shards.map import Map, home, weight
+from notifier.store.connection import connect
 
 NAMES = ["a", "b", "c", "d"]
 USERS = [f"user-{number}" for number in range(4_000)]

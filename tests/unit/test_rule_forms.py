@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from notifier.costs import check_fits
 from notifier.errors import InvalidNotificationError, SettingsError
-from notifier.policy import Burst, Policy, Window
+from notifier.rules.costs import check_fits
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import parse_settings
 
 MINUTE, DAY = 60_000_000, 86_400_000_000

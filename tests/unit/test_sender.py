@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from notifier.job import encode_data
-from notifier.limiter.lines import DeadToken, Leased, Settlement
+from notifier.dispatch.calls import DeadToken, Leased, Settlement
 from notifier.notification import Device, Notification
-from notifier.policy import Category, Digest
+from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.rules.policy import Category, Digest
 from workers.proofs import Unproven
 from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
 

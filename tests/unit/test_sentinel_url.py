@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from notifier.connection import address, connect
 from notifier.errors import SettingsError
-from notifier.sentinel import Service, parse
 from notifier.settings import RedisSettings, parse_settings
+from notifier.settings.sentinel_url import Service, parse
+from notifier.store.connection import address, connect
 
 RIGHT = {
     "redis+sentinel://a:1,b,[::1]:3/push/2": Service("push", (("a", 1), ("b", 26379), ("::1", 3)), 2, tls=False),

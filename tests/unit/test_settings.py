@@ -9,13 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.errors import SettingsError
-from notifier.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.zones import VERSION
 from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
-from notifier.settings.published import _written, read_rates, version_of
+from notifier.settings.rates import version_of
 from notifier.settings.schema import Settings
-from notifier.zones import VERSION
+from notifier.store.published import _written, read_rates
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
 SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000

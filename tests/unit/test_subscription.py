@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device, Notification, mask
+from notifier.notification import Device, Notification
+from notifier.notification.subscription import KNOWN_HOSTS, read_subscription
 from notifier.providers import check_payload
 from notifier.providers.webpush.payload import OPTIONS, payload
-from notifier.subscription import KNOWN_HOSTS, read_subscription
+from notifier.units import mask
 
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
 AUTH = "BTBZMqHH6r4Tts7J_aSIgg"

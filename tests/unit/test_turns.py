@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from notifier.providers.backoff import Turns
+from notifier.providers.transport.backoff import Turns
 
 
 async def settled() -> None:

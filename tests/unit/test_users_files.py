@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from notifier.clock_rules import CalendarWindow, QuietHours
 from notifier.errors import SettingsError
-from notifier.policy import Burst, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
 from notifier.settings.users_files import as_written

@@ -9,12 +9,12 @@ import pytest
 from redis import Redis
 
 from notifier import Device, InvalidNotificationError, Notification, Notifier, SettingsError
+from notifier.notification.subscription import KNOWN_HOSTS
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.webpush.keys import make_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
-from notifier.subscription import KNOWN_HOSTS
 from workers.wiring import build_providers
 
 SUBJECT = "subject: mailto:push@example.com"

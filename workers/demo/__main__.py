@@ -15,11 +15,11 @@ from typing import Any
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
-from notifier.connection import connect
 from notifier.errors import NotifierError
-from notifier.job import TERMINAL
-from notifier.policy import LANES
+from notifier.notification.job import TERMINAL
+from notifier.rules.policy import LANES
 from notifier.simulators.wire import WireLog
+from notifier.store.connection import connect
 from workers.demo.report import Accepted, Report, report
 from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage

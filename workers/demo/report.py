@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from notifier.job import TERMINAL
-from notifier.policies import Policies
-from notifier.simulators.laws import ACCEPTED, Send, Tightness, lateness_us, out_of_order, percentile, tightness
+from notifier.notification.job import TERMINAL
+from notifier.rules.policies import Policies
+from notifier.rules.verify import ACCEPTED, Send, Tightness, lateness_us, out_of_order, percentile, tightness
 from notifier.simulators.wire import Arrival
 from notifier.units import format_duration
 

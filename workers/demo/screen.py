@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from notifier.job import TERMINAL
+from notifier.notification.job import TERMINAL
 from notifier.units import format_duration
 from workers.demo.report import Report
 

@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 from redis import Redis
 
-from notifier.child import end
-from notifier.connection import check, connect
-from notifier.embedded import EmbeddedRedis
 from notifier.errors import NotifierError, RedisUnusableError
 from notifier.settings import Settings, load_settings
+from notifier.store.connection import check, connect
+from notifier.testing.child import end
+from notifier.testing.embedded import EmbeddedRedis
 
 START_S = 30.0
 END_S = 15.0

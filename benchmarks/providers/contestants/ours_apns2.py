@@ -7,7 +7,7 @@ import asyncio
 from benchmarks.providers.contestants.ours_apns import main
 from benchmarks.providers.task import Task
 from notifier.log import configure_logging
-from notifier.providers.apns2.provider import Apns2Provider
+from notifier.providers.apns.pyapns2.provider import Apns2Provider
 
 if __name__ == "__main__":
     configure_logging("json", "warning")

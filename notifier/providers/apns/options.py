@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification.job import SHOWING, push_type
 
 if TYPE_CHECKING:
     from notifier.notification import Notification
@@ -182,8 +183,6 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "input_push_token": Option(_flag, "aps", LIVE, "input-push-token"),
     "input_push_channel": Option(_text, "aps", LIVE, "input-push-channel"),
 }
-# Each of these shows something, so that a push with one of them is an alert.
-SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
 # What each event of a Live Activity needs.
 NEEDED: Final = {
     "start": ("timestamp", "content_state", "attributes_type", "attributes"),
@@ -207,14 +206,6 @@ class Options:
     def type(self) -> PushType:
         """What Apple asks of this type of push."""
         return PUSH_TYPES[self.push_type]
-
-
-def push_type(notification: Notification) -> str:
-    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
-    if (given := notification.apns.get("push_type")) is not None:
-        return str(given)
-    shown = notification.title or notification.body or notification.sound or notification.badge is not None
-    return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"
 
 
 def check_by_certificate(notification: Notification) -> None:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification.job import push_type
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED
 
@@ -25,7 +26,7 @@ def limit(notification: Notification) -> int:
     """Return how many bytes of payload Apple takes of this type of push."""
     if not notification.apns:
         return PAYLOAD_BYTES
-    return PUSH_TYPES[apns_options.push_type(notification)].payload_bytes
+    return PUSH_TYPES[push_type(notification)].payload_bytes
 
 
 def payload(notification: Notification, options: Options | None = None) -> bytes:

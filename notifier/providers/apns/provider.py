@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from notifier.errors import InvalidNotificationError, SettingsError
-from notifier.notification import Device, mask
+from notifier.notification import Device
+from notifier.notification.job import push_type
 from notifier.providers.answers import unsendable
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns import tls as apns_tls
-from notifier.providers.apns.options import PAYLOAD_BYTES, Options, push_type
+from notifier.providers.apns.options import PAYLOAD_BYTES, Options
 from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.http2.headers import literal, repeated
-from notifier.providers.probes import http2_lives
+from notifier.providers.transport.http2.headers import literal, repeated
+from notifier.providers.transport.probes import http2_lives
+from notifier.units import mask
 
 if TYPE_CHECKING:
     import ssl
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from hpack import HeaderTuple
 
     from notifier.providers.apns.token_store import TokenStore
-    from notifier.providers.http2.requests import Channel, Response
+    from notifier.providers.transport.http2.requests import Channel, Response
 
 LEAST_H2: Final = 4
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
@@ -95,7 +97,7 @@ class ApnsProvider:
     def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
         """The way to Apple; another client goes another."""
         check_h2()
-        from notifier.providers.http2 import channel as http2_channel  # noqa: PLC0415 - an h2 that is too old cannot be imported
+        from notifier.providers.transport.http2 import channel as http2_channel  # noqa: PLC0415 - an h2 that is too old cannot be imported
 
         return http2_channel.Channel(host=host, port=port, tls=tls, timeout_s=timeout_s)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from notifier.errors import NotifierError
-from notifier.limiter.scripts import Call, run_async, script
+from notifier.scripts.loader import Call, run_async, script
 
 
 class TokenStoreError(NotifierError):

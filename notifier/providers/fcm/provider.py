@@ -10,15 +10,16 @@ import structlog
 from pyfcm import FCMNotification
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device, mask
+from notifier.notification import Device
 from notifier.providers.answers import unsendable
-from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
 from notifier.providers.fcm.tokens import AccessTokens, check_https, read_account
-from notifier.providers.http1 import Pool, tls_context
-from notifier.providers.probes import http1_lives
+from notifier.providers.transport.backoff import SECOND_US, Turns
+from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.probes import http1_lives
+from notifier.units import mask
 
 UNAUTHORIZED: Final = 401
 

@@ -15,9 +15,9 @@ from google.oauth2 import service_account as google_accounts
 
 from notifier.errors import SettingsError
 from notifier.providers.answers import MINUTE_US, parse, word
-from notifier.providers.backoff import SECOND_US, Backoff
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.http1 import Pool, Response
+from notifier.providers.transport.backoff import SECOND_US, Backoff
+from notifier.providers.transport.http1 import Pool, Response
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 ACCOUNT_FIELDS: Final = ("client_email", "private_key", "project_id", "token_uri")

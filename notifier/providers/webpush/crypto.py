@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
 
+from notifier.notification.subscription import Subscription
 from notifier.providers.contract import Outcome
 from notifier.providers.webpush.keys import load_key
-from notifier.subscription import Subscription
 
 CURVE: Final = ec.SECP256R1()
 HASH: Final = "sha256"

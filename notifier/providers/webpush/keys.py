@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from notifier.errors import SettingsError
-from notifier.subscription import KEY_NUMBER
+from notifier.notification.subscription import KEY_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,17 @@ from typing import Final
 import structlog
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device, mask
+from notifier.notification import Device
+from notifier.notification.subscription import KNOWN_HOSTS, Subscription, read_subscription
 from notifier.providers.answers import unsendable
-from notifier.providers.backoff import SECOND_US, Turns
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.http1 import Pool, tls_context
-from notifier.providers.probes import http1_lives
+from notifier.providers.transport.backoff import SECOND_US, Turns
+from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.probes import http1_lives
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import Vapid, encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
-from notifier.subscription import KNOWN_HOSTS, Subscription, read_subscription
+from notifier.units import mask
 
 CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
 

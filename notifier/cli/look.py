@@ -1,0 +1,180 @@
+"""Commands that look: status, cancel, line, explain, routes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby, islice
+from typing import Annotated, Any
+
+import typer
+
+from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
+from notifier.dispatch.circuits import Held
+from notifier.operations.explain import Explanation, Inspection, Scope, Use
+from notifier.producer.notifier import Notifier
+from notifier.rules.zones import check_zone
+from notifier.settings import load_settings, read_source, settings_path
+from notifier.settings.provenance import Places, Provenance
+from notifier.settings.yaml_source import Source
+from notifier.shards.map import connect_home
+from notifier.store.connection import ask
+from notifier.store.published import published_rates
+
+JobId = Annotated[str, typer.Argument(help="the id that send printed")]
+MOST_SHOWN = 50
+
+
+def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
+    """Say what became of a notification."""
+    with Notifier.from_config(context.obj) as notifier:
+        found = notifier.status(job_id)
+    if found is None:
+        complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
+        if json:
+            print_json({"job_id": job_id, "state": "unknown"})
+        raise typer.Exit(Status.NOT_RIGHT)
+    if json:
+        print_json(_with_shard(found))
+        return
+    say(f"{found.state}" + (f" ({found.reason})" if found.reason else ""))
+    for label, at in (("expected at", found.expected_at), ("settled at", found.settled_at)):
+        if at is not None:
+            say(f"{label} {moment(at)}")
+    if found.superseded_by:
+        say(f"by {found.superseded_by}")
+    if found.attempts:
+        say(f"attempts {found.attempts}")
+    if found.shard:
+        say(f"on the shard {found.shard}")
+
+
+def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
+    """Cancel a notification that no worker has taken yet; status 1 where it is too late."""
+    with Notifier.from_config(context.obj) as notifier:
+        answer = notifier.cancel(job_id)
+    if json:
+        print_json({"job_id": job_id, "answer": answer})
+    else:
+        say(answer)
+    if answer != "cancelled":
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def line(
+    context: typer.Context,
+    user: str,
+    *,
+    category: Annotated[str | None, typer.Option(help="this line alone")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = MOST_SHOWN,
+    json: JsonOption = False,
+) -> None:
+    """Show who waits in a user's lines, in order, and when each should go."""
+    settings = load_settings(context.obj)
+    with connect_home(settings, user) as (shard, redis):
+        standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
+    shown = standing[:limit]
+    if json:
+        print_json([asdict(entry) for entry in shown])
+        return
+    if not shown:
+        say(f"nothing waits for {user}{_on(shard)}")
+    elif shard:
+        say(f"{user}{_on(shard)}")
+    for name, entries in groupby(shown, lambda entry: entry.category):
+        rows = [(s.place, s.job_id, s.count, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
+        print_rows(name, ("place", "job", "for", "priority", "tries", "expected", "expires"), rows)
+    if len(standing) > limit:
+        say(f"… and more: --limit {limit * 10}")
+
+
+def explain(
+    context: typer.Context,
+    *,
+    user: Annotated[str, typer.Option(help="whose rules")],
+    category: Annotated[str, typer.Option(help="of which category")] = "default",
+    zone: Annotated[str | None, typer.Option(help="by whose clock; else that of the first that waits")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Explain which rules hold for a user and a category, what is used of them, and when the next may go."""
+    if zone is not None:
+        try:
+            check_zone(zone)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--zone") from None
+    path = settings_path(context.obj)
+    settings = load_settings(path)
+    with connect_home(settings, user) as (shard, redis):
+        published, rates = ask(lambda: published_rates(redis))
+        if rates is not None:
+            settings = load_settings(path, rates=rates)
+        found = Inspection(redis, settings.policies()).explain(user, category, zone)
+    file = Provenance(read_source(path), str(path), settings.users_in_files)
+    provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
+    of_user, of_category = provenance.of_user(user), provenance.of_category(category)
+    places = _places(of_user, found, "user") + _places(of_category, found, "category")
+    if json:
+        uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
+        told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
+        print_json(asdict(found) | told | ({"shard": shard} if shard else {}))
+        return
+    if category not in settings.categories:
+        known = ", ".join(settings.categories) or "there are none"
+        complain(f"{category!r} is not among the categories ({known}); what holds then:")
+    say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
+    owner = {"user": "the user", "category": category}
+    rows = [
+        (owner[use.scope], use.rule, _used(use), use.free_at or "now", at)
+        for use, at in zip(found.uses, places, strict=True)
+    ]
+    print_rows("", ("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
+    if found.bypass:
+        say(f"{category} bypasses: counted, never held")
+    if found.zone is not None:
+        say(f"by the clock of {found.zone}")
+    waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
+    say(f"waiting: {waiting or 'nothing'}")
+    if found.next_at is None:
+        say("the next may go now")
+    else:
+        say(f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it")
+
+
+def routes(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show the routes to providers by which not all goes now, and why. Status 1 where nothing goes by one."""
+    with Notifier.from_config(context.obj) as notifier:
+        held = notifier.routes()
+    if json:
+        print_json([_with_shard(each) for each in held])
+    else:
+        rows = [(h.route, h.state, _why(h), h.since, h.next_at, h.waiting, h.shard) for h in held]
+        columns = ("route", "state", "why", "since", "next try", "waiting", "shard")
+        shown = len(columns) - (not any(h.shard for h in held))
+        print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
+    if any(each.state != "busy" for each in held):
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def _why(held: Held) -> str | None:
+    if held.state != "busy":
+        return held.reason or held.kind
+    return "at its provider's limit" if held.at_once is None else f"its provider bears {held.at_once} at once"
+
+
+def _with_shard(found: Any) -> dict[str, Any]:
+    """All that is known; the shard, where there are several."""
+    return {name: value for name, value in asdict(found).items() if name != "shard" or value is not None}
+
+
+def _on(shard: str) -> str:
+    return f", on the shard {shard}" if shard else ""
+
+
+def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:
+    of_scope = [use for use in found.uses if use.scope == scope]
+    windows = iter(places.windows)
+    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
+    return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
+
+
+def _used(use: Use) -> str:
+    return "" if use.limit is None else f"{use.used} of {use.limit}"

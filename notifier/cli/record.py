@@ -1,0 +1,109 @@
+"""The command that records traffic: trace record; and what `preview --live` records for itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from notifier.cli.output import JsonOption, ProgressBar, Status, complain, duration_us, print_json, say
+from notifier.operations.preview.recording import Recorder, RecordingError
+from notifier.settings import Settings, load_settings
+from notifier.shards.map import connect_all
+from notifier.units import UNITS
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+LOOK_EVERY_S: Final = 0.25
+
+trace = typer.Typer(help="Record traffic, to try rules on it: notifier preview.", no_args_is_help=True)
+
+
+@trace.callback()
+def _trace() -> None:
+    """Keep `record` a command of its own, though it is the only one."""
+
+
+@trace.command()
+def record(
+    context: typer.Context,
+    *,
+    out: Annotated[Path, typer.Option(help="the file to write, JSON lines; one that exists is refused")],
+    lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
+    hash_users: Annotated[bool, typer.Option("--hash-users", help="write a pseudonym for each user's name")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Record what is accepted from now on: when, whom for, category, priority, expiry; no tokens, no texts, no data.
+
+    Status 1 where somebody else is recording, or where the recording broke off; what is in the file then is right.
+    """
+    lasting_us = duration_us(lasting, "--for", least_us=UNITS["ms"])
+    settings, recorded = load_settings(context.obj), 0
+    try:
+        with (
+            recording(settings, lasting_us, f"recording to {out.name}", hash_users=hash_users) as parts,
+            out.open("x", encoding="utf-8") as file,
+        ):
+            for lines in parts:
+                file.writelines(lines)
+                file.flush()
+                recorded += len(lines)
+    except OSError as error:
+        complain(f"{out}: cannot be written: {error.strerror}")
+        raise typer.Exit(Status.NOT_RIGHT) from None
+    print_json({"file": str(out), "recorded": recorded}) if json else say(f"{recorded} recorded in {out}")
+
+
+@contextmanager
+def recording(
+    settings: Settings, lasting_us: int, what: str, *, hash_users: bool = False
+) -> Iterator[Iterator[list[str]]]:
+    """What is accepted in so many µs, or until Ctrl-C, as lines of a trace: now and then those that came meanwhile.
+
+    what: to call it by while it lasts. Ends the command where somebody else records, or where the recording breaks off.
+    """
+    seconds = lasting_us / UNITS["s"]
+    try:
+        with (
+            _until_interrupted() as interrupted,
+            connect_all(settings) as clients,
+            ExitStack() as recorders,
+            ProgressBar(what, seconds) as bar,
+        ):
+            each = [recorders.enter_context(Recorder(redis, hash_users=hash_users)) for redis in clients.values()]
+            yield _parts(each, _looks(seconds, interrupted), bar)
+    except RecordingError as error:
+        complain(str(error))
+        raise typer.Exit(Status.NOT_RIGHT) from None
+
+
+def _parts(recorders: Sequence[Recorder], looks: Iterator[float], bar: ProgressBar) -> Iterator[list[str]]:
+    for passed in looks:
+        yield [line for recorder in recorders for line in recorder.read()]
+        bar.advance(passed)
+
+
+def _looks(seconds: float, interrupted: Callable[[], bool]) -> Iterator[float]:
+    """Now and then until so many seconds have passed, and once after; gives how many have since the last time."""
+    said = begun = time.monotonic()
+    while (left := begun + seconds - said) > 0 and not interrupted():
+        threading.Event().wait(min(left, LOOK_EVERY_S))
+        before, said = said, time.monotonic()
+        yield said - before
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM has come, which end the command at a moment of its own."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The life of a notification in Redis: the calls that move it."""

@@ -1,0 +1,350 @@
+"""The calls by which notifications move: enqueue, pull, admit, settle, cancel. One round trip each.
+
+Each function builds a `Call`; who holds a synchronous client runs it by `run`, who holds an asyncio one by
+`run_async`. The contracts stand in the scripts of the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
+from notifier.errors import Limit, Refused
+from notifier.notification import Device
+from notifier.rules.policy import Overflow
+from notifier.scripts.loader import Call, script
+from notifier.scripts.rule_table import RuleTable
+from notifier.units import from_bytes, to_bytes
+
+# A user to be looked at, the lane in which the gate is due, and since when, in µs.
+Named = tuple[str, str, int]
+Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
+State = Literal["delivered", "failed", "dropped", "later", "wait", "line", "queue", "held"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them.
+
+    targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
+    overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
+    category: as in its meta; '' where it has no say in which queue the job stands, see `behind.lua`.
+    """
+
+    id: str
+    lane: str
+    data: bytes
+    meta: bytes
+    expires_in_us: int | None = None
+    send_at_us: int | None = None
+    dedupe: str = ""
+    targets: str = ""
+    overflow: Overflow | None = None
+    max_waiting: int | None = None
+    category: str = ""
+
+
+def enqueue(
+    jobs: Sequence[Job],
+    *,
+    dedupe_for_us: int,
+    timeout_s: int,
+    stamp: str,
+    max_waiting: int | None = None,
+    keep_failed_us: int = 0,
+    clock: str = "",
+) -> Call[list[str | Refused]]:
+    """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
+
+    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept.
+    """
+    in_all = "" if max_waiting is None else max_waiting
+    args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
+    args += (in_all, -(-keep_failed_us // 1_000_000))
+    for job in jobs:
+        expires = "" if job.expires_in_us is None else job.expires_in_us
+        send_at = "" if job.send_at_us is None else job.send_at_us
+        limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
+        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit, job.category)
+    return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
+
+
+class Plain(NamedTuple):
+    """A job of a plain producer, as Redis has it: its id, data, and meta, which tells nothing."""
+
+    job_id: bytes
+    data: bytes
+    meta: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
+
+    users: (user, lane, µs since when the gate is due) to be looked at. stock: (job id, permit) of jobs that are not
+    notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
+    are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not known.
+    orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
+    """
+
+    now_us: int
+    next_us: int | None
+    users: list[Named]
+    stock: list[tuple[str, str]]
+    taken: int
+    suspended: bool
+    shut: frozenset[str] | None = frozenset()
+    unread: list[Plain] = field(default_factory=list)
+    orphans: list[Leased] = field(default_factory=list)
+    until_us: int = -1
+
+
+def pull(
+    *,
+    most: int,
+    lease_us: int,
+    on_watch: bool,
+    lanes: Sequence[str],
+    worker: str = "",
+    on_join: str = "",
+    keep_failed_us: int = 0,
+    rooms: Mapping[str, int] | None = None,
+    keep_delivered_us: int = 0,
+    clock: str = "",
+) -> Call[Pulled]:
+    """Line up what has arrived or fallen due, and name the users to look at.
+
+    on_join: of a RuleTable. keep_failed_us, keep_delivered_us: how long what ends by this is kept. rooms: by route,
+    how many more this worker may send; a route that is not among them takes any number.
+    """
+
+    def decode(reply: list[Any]) -> Pulled:
+        now, next_us, users, stock, taken, shut, unread, orphans, until_us = reply
+        suspended = isinstance(next_us, bytes | str)
+        at = None if suspended or next_us < 0 else next_us
+        named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
+        plain = [Plain(*job) for job in unread]
+        held = None if shut is None else frozenset(map(from_bytes, shut))
+        return Pulled(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us)
+
+    keep_failed_s = -(-keep_failed_us // 1_000_000)
+    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s]
+    args += (json.dumps(rooms) if rooms else "", keep_delivered_us, *lanes)
+    return Call(script("pull"), [], args, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
+
+    shut: the routes that it is not to go by now; the others take it meanwhile. count: how many it stands for, itself
+    and those that it superseded. dropped: the rules hold it back, and its category lets nothing wait. refusals: how
+    often it was refused so far without an attempt being spent.
+    """
+
+    job_id: str
+    permit: str
+    user: str
+    category: str
+    data: bytes
+    left_us: int | None
+    attempts: int
+    crashes: int
+    answered: bytes | None
+    shut: frozenset[str] = frozenset()
+    count: int = 1
+    dropped: bool = False
+    refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A head that the rules hold back, and how long."""
+
+    job_id: str
+    user: str
+    category: str
+    time_left_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A waiting job of which the scripts do not know whom it is for: that stands in its compressed data alone."""
+
+    job_id: str
+    user: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What *admit* gave out; `looks` counts the users who had nothing that might go.
+
+    unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
+    `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
+    users after the zone was written, or taken out of the job.
+    """
+
+    now_us: int
+    looks: int
+    waiting: list[Waiting]
+    leased: list[Leased]
+    unread: list[Unread]
+    zones: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def admit(
+    users: Sequence[Named],
+    rules: RuleTable,
+    *,
+    most: int,
+    lease_us: int,
+    worker: str,
+    lanes: Sequence[str],
+    targets: Mapping[str, str] | None = None,
+    rooms: Mapping[str, int] | None = None,
+    until_us: int = -1,
+    clock: str = "",
+) -> Call[Admitted]:
+    """Take the heads that the rules admit of the lines of these users.
+
+    targets: of jobs that came without, by job id. rooms, until_us: as in `pull`.
+    """
+    table, indexes = rules.encode(user for user, _, _ in users)
+    flat: list[str | int] = []
+    for due, index in zip(users, indexes, strict=True):
+        flat += (*due, index)
+    args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
+    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us)
+
+    def decode(reply: list[Any]) -> Admitted:
+        now, looks, held, unread = reply[:4]
+        waiting = [
+            Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
+            for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
+        ]
+        asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
+        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
+        zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
+        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read, zones)
+
+    return Call(script("admit"), [], args, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadToken:
+    """A token that its provider called dead. gone_at_us: since when, if the provider said so; else since now."""
+
+    device: Device
+    app: str | None
+    reason: str
+    gone_at_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of a leased job; see *settle* for the states. gone: what is told in the feedback."""
+
+    job_id: str
+    permit: str
+    user: str
+    category: str
+    reached: bool
+    state: State
+    word: str = ""
+    detail: str | int = ""
+    answered: str = ""
+    gone: tuple[DeadToken, ...] = ()
+
+
+def settle(
+    settlements: Sequence[Settlement],
+    rules: RuleTable,
+    *,
+    worker: str,
+    keep_failed_us: int,
+    keep_delivered_us: int,
+    keep_feedback_us: int,
+    clock: str = "",
+) -> Call[list[bool]]:
+    """Close permits. The reply holds for each whether it was still this worker's to settle."""
+    table, indexes = rules.encode(s.user for s in settlements)
+    jobs = [
+        (
+            *(s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered),
+            *([_gone(s.gone)] if s.gone else []),
+        )
+        for s, index in zip(settlements, indexes, strict=True)
+    ]
+    args: list[str | bytes | int] = [
+        clock,
+        -(-keep_failed_us // 1_000_000),
+        keep_delivered_us,
+        worker,
+        table,
+        to_bytes(json.dumps(jobs, ensure_ascii=False)),
+        -(-keep_feedback_us // 1000),
+    ]
+    return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
+
+
+def cancel(job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, clock: str = "") -> Call[Cancelled]:
+    """Cancel one job; the reply is 'cancelled', 'sending', 'ended' or 'unknown'."""
+    args: list[str | bytes | int] = [clock, job_id, -(-keep_failed_us // 1_000_000), keep_delivered_us]
+    return Call(script("cancel"), [], args, lambda reply: cast("Cancelled", from_bytes(reply)))
+
+
+def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, clock: str = "") -> Call[int]:
+    """End what RQ's own cancel has left behind; the reply is how many jobs."""
+    return Call(script("sweep"), [], [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, *lanes], int)
+
+
+def steer(metas: Sequence[tuple[bytes, str]]) -> Call[bool]:
+    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification."""
+    return Call(script("steer"), [], [part for job in metas for part in job], bool)
+
+
+def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
+    """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
+    return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (from_bytes(reply[0]), reply[1]))
+
+
+def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
+    # Times as text: Lua would print a number of this size with an exponent.
+    return [
+        (t.device.platform, t.device.token, t.app or "", t.reason, "" if t.gone_at_us is None else str(t.gone_at_us))
+        for t in tokens
+    ]
+
+
+def _leased(entry: list[Any]) -> Leased:
+    job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *more = entry
+    return Leased(
+        from_bytes(job_id),
+        from_bytes(permit),
+        from_bytes(user),
+        from_bytes(category),
+        data,
+        left,
+        int(attempts),
+        int(crashes),
+        answered,
+        frozenset(from_bytes(shut).split()) if shut else frozenset(),
+        count=more[0] if more else 1,
+        dropped=bool(more[1:2] and more[1]),
+        refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
+    )
+
+
+def _pairs(flat: list[Any]) -> list[tuple[str, str]]:
+    return [(from_bytes(flat[i]), from_bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+
+def _answer(reply: bytes | str, job: Job) -> str | Refused:
+    answer = from_bytes(reply)
+    if not answer.startswith("!"):
+        return answer
+    limit, waiting, most = answer[1:].split()
+    return Refused(json.loads(job.meta)["user"], cast("Limit", limit), int(waiting), int(most))

@@ -1,0 +1,129 @@
+"""What is held: how a worker tells what it has seen of a route, and how people read what is held now."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, Self, cast
+
+from redis import Redis
+
+from notifier.scripts.loader import Call, script
+
+Seen = Literal["down", "up", "next", "retry"]
+Kind = Literal["unreachable", "fault", "failing", "full"]
+Change = Literal["opened", "closed", "alone", ""]
+FULL, BUSY = "|full", "|busy|"
+BUSY_SHOWN_US = 2_000_000  # a route that nobody used for a while is busy for a moment until its limit has grown
+# What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
+LIMITS = "push_limits"
+
+
+def circuit(
+    worker: str,
+    route: str,
+    seen: Seen,
+    *,
+    kind: Kind = "unreachable",
+    reason: str = "",
+    first_us: int = 0,
+    most_us: int = 0,
+    share: float = 1.0,
+    clock: str = "",
+) -> Call[Change]:
+    """Tell what a worker has seen of a route; the reply tells what that changed, see *circuit*.
+
+    With 'down': why, and after how long to probe, from first_us, by halves, to most_us; share: of these to wait.
+    """
+    args: list[str | bytes | int] = [clock, worker, route, seen]
+    if seen == "down":
+        args += [kind, reason, first_us, most_us, round(share * 1000)]
+    return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A route by which nothing goes now.
+
+    state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
+    has no room for more, by our own count, or because the provider said so, and then there is a reason; 'busy', as much
+    goes by it as its provider bears, and more has waited for two
+    seconds. kind and reason: of a circuit, why; 'fault' is ours to mend.
+    since: when it began. next_at: when the next is let go, a probe or what there is room for. waiting: how many users
+    and rests of notifications are parked; who comes behind them in a line is not counted. at_once: where it is busy,
+    how many sends all workers together may have under way, as they have found out. shard: which it is held on, where
+    there are several.
+    """
+
+    route: str
+    state: Literal["open", "closing", "full", "busy"]
+    next_at: datetime
+    waiting: int
+    kind: Kind | None = None
+    reason: str = ""
+    since: datetime | None = None
+    at_once: int | None = None
+    shard: str | None = None
+
+    def seen_on(self, shard: str) -> Self:
+        """The same, of a shard."""
+        return replace(self, shard=shard)
+
+
+def read_routes(redis: Redis) -> list[Held]:
+    """All that is held now, in the order of the routes; empty when all is well."""
+    found = _read_holds(redis)
+    lanes = [held for held in found if held.state == "busy"]
+    if not lanes:
+        return found
+    seconds, us = redis.time()
+    before = _moment(str(seconds * 1_000_000 + us - BUSY_SHOWN_US))
+    lanes = [held for held in lanes if held.next_at <= before]
+    limits = _read_limits(redis)
+    by_route: dict[str, Held] = {}
+    for held in lanes:
+        other = by_route.get(held.route, replace(held, waiting=0))
+        since, waiting = min(other.next_at, held.next_at), other.waiting + held.waiting
+        by_route[held.route] = replace(
+            held, waiting=waiting, since=since, next_at=since, at_once=limits.get(held.route)
+        )
+    rest = [held for held in found if held.state != "busy"]
+    return sorted([*rest, *by_route.values()], key=lambda held: held.route)
+
+
+def _read_limits(redis: Redis) -> dict[str, int]:
+    """How many sends all workers together may have under way, by route."""
+    with redis.pipeline(transaction=False) as pipe:
+        for key in cast("Any", redis.smembers("rq:workers")):
+            pipe.hget(str(key, "utf-8"), LIMITS)
+        limits: Counter[str] = Counter()
+        for told in pipe.execute():
+            limits.update(json.loads(told) if told else {})
+    return limits
+
+
+def _read_holds(redis: Redis) -> list[Held]:
+    names: Any = redis.smembers("notifier:routes")
+    ordered = sorted(str(name, "utf-8") for name in names)
+    with redis.pipeline(transaction=False) as pipe:
+        for name in ordered:
+            pipe.hgetall(f"notifier:route:{name}")
+            pipe.zcard(f"notifier:parked:{name}")
+        found = pipe.execute()
+    return [_held(name, *found[2 * n : 2 * n + 2]) for n, name in enumerate(ordered) if found[2 * n]]
+
+
+def _held(name: str, fields: dict[bytes, bytes], waiting: int) -> Held:
+    held: dict[str, Any] = {str(key, "utf-8"): str(value, "utf-8") for key, value in fields.items()}
+    since = _moment(held["since"]) if "since" in held else None
+    next_at = _moment(held["until"])
+    route = name.partition(BUSY)[0].removesuffix(FULL)
+    if held["state"] == "open" and held.get("kind") == "full":
+        held["state"] = "full"
+    return Held(route, held["state"], next_at, waiting, held.get("kind"), held.get("reason", ""), since)
+
+
+def _moment(us: str) -> datetime:
+    return datetime.fromtimestamp(int(us) / 1e6, tz=UTC)

@@ -1,0 +1,43 @@
+"""What workers tell each other: who leads the idle ones, and which rules were taken up last. See `alarm.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from notifier.scripts.loader import Call, script
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderKeys:
+    """What the idle workers that serve the same lanes share; see `alarm.lua`.
+
+    leader: who leads them. wake: the list on which that one is woken. handover: the one on which the others are.
+    """
+
+    lanes: str
+    leader: str
+    wake: str
+    handover: str
+
+
+def leader_keys(lanes: Sequence[str]) -> LeaderKeys:
+    """The keys of those that serve these lanes, in whichever order."""
+    name = ",".join(sorted(lanes))
+    return LeaderKeys(name, *(f"notifier:{what}:{name}" for what in ("leader", "wake", "handover")))
+
+
+def follow(version: str, *, clock: str = "") -> Call[bool]:
+    """Note that a worker takes up rules of this version; the reply tells whether they are new to all."""
+    return Call(script("follow"), [], [clock, version], bool)
+
+
+def watch(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[bool]:
+    """Become the idle leader of these lanes, or stay it; the reply tells whether this worker is."""
+    return Call(script("watch"), [leader_keys(lanes).leader], [worker, lapse_ms], bool)
+
+
+def relieve(worker: str, lanes: Sequence[str]) -> Call[bool]:
+    """Give up the lead, if it is this worker's, and wake one idle worker of these lanes."""
+    keys = leader_keys(lanes)
+    return Call(script("relieve"), [keys.leader, keys.handover], [worker, keys.lanes], bool)

@@ -1,0 +1,124 @@
+"""Files of notifications: JSON lines or CSV, one notification a line, read without ever holding the file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import IO, Any, Final, Literal
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification.notification import Notification
+
+Format = Literal["jsonl", "csv"]
+
+LONGEST_LINE: Final = 1_000_000
+# The columns of a CSV beside `data.<key>`; the device's two, and the rest under the notification's own names.
+DEVICE: Final = ("platform", "token")
+FIELDS: Final = Notification.__dataclass_fields__.keys()
+NUMBERS: Final[Mapping[str, type]] = {"expires_in": float, "badge": int}
+COLUMNS: Final = (FIELDS - {"devices", "data", "apns", "fcm", "webpush"}) | set(DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a file, from 1: a notification, or why it is none."""
+
+    number: int
+    notification: Notification | None
+    problem: str = ""
+
+
+def read_rows(file: IO[str], form: Format) -> Iterator[Row]:
+    """The rows of a file; empty lines are none. In a CSV the first line names the columns and is row 1."""
+    lines = _json_lines(file) if form == "jsonl" else _csv_lines(file)
+    for number, fields in lines:
+        if isinstance(fields, str):
+            yield Row(number, None, fields)
+            continue
+        try:
+            yield Row(number, _notification(fields))
+        except InvalidNotificationError as error:
+            yield Row(number, None, str(error))
+
+
+def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        if len(line) > LONGEST_LINE:
+            yield number, f"is longer than {LONGEST_LINE:,} characters"
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            fields = None
+        yield number, fields if isinstance(fields, dict) else "is not a JSON object"
+
+
+def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    reader = csv.reader(file, strict=True)
+    columns: list[str] = []
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            yield reader.line_num, f"is not CSV: {error}"
+            continue
+        if cells is None:
+            return
+        if not columns:
+            columns = [cell.strip() for cell in cells]
+            if problem := _why_not_columns(columns):
+                yield reader.line_num, problem
+                return
+        elif cells and len(cells) != len(columns):
+            yield reader.line_num, f"has {len(cells)} cells; the first line names {len(columns)} columns"
+        elif cells:
+            yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True)))
+
+
+def _why_not_columns(columns: Sequence[str]) -> str:
+    for place, name in enumerate(columns):
+        if not name:
+            continue  # a spreadsheet's empty column; a cell with something in it is refused in its row
+        if name in columns[:place]:
+            return f"{name}: names two columns; keep one"
+        if name not in COLUMNS and not name.startswith("data."):
+            close = get_close_matches(name, COLUMNS, n=1)
+            known = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(COLUMNS))}, data.…"
+            return f"{name[:40]}: is not a column; {known}"
+    return ""
+
+
+def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
+    given = {name: cell for name, cell in cells.items() if cell != ""}
+    fields: dict[str, Any] = {"devices": [{name: given.pop(name, "") for name in DEVICE}]}
+    data = {}
+    for name, cell in given.items():
+        try:
+            value = NUMBERS.get(name, str)(cell)
+        except ValueError:
+            return f"{name}: {cell[:20]!r} is not a number"
+        if name.startswith("data."):
+            data[name.removeprefix("data.")] = value
+        else:
+            fields[name] = value
+    return fields | ({"data": data} if data else {})
+
+
+def _notification(fields: dict[str, Any]) -> Notification:
+    if unknown := fields.keys() - FIELDS:
+        raise InvalidNotificationError(min(unknown), f"is not a field; known are {', '.join(sorted(FIELDS))}")
+    steering = {name: fields.pop(name) for name in ("send_at", "dedupe_key", "expires_in") if name in fields}
+    if isinstance(steering.get("send_at"), str):
+        try:
+            steering["send_at"] = datetime.fromisoformat(steering["send_at"])
+        except ValueError:
+            raise InvalidNotificationError("send_at", "is not a time such as 2026-11-21T08:00:00+01:00") from None
+    notification = replace(Notification.from_kwargs(fields), **steering)
+    notification.validate()
+    return notification

@@ -1,0 +1,173 @@
+"""A notification as an RQ job: the function RQ knows it by, its data and its meta. JSON only, never pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import pickletools
+import zlib
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from notifier.errors import InvalidNotificationError, NotifierError
+from notifier.notification.notification import Notification, at_service
+from notifier.units import readable
+
+if TYPE_CHECKING:
+    from notifier.notification.notification import Notification
+
+FUNCTION: Final = "notifier.deliver"
+
+# In one of these every notification ends; notifier:stats counts them under these words.
+TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
+
+# What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
+STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
+MAX_BRACKETS: Final = 500
+MAX_DATA_BYTES: Final = 16_000_000  # of one call: a thousandth of that, packed, would fill a worker's memory
+DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
+
+
+def deliver(**_notification: Any) -> NoReturn:
+    """The function that a notification's job names. Only `workers.PushWorker` can carry it out.
+
+    From a program without this library::
+
+        Queue("default", connection=redis, serializer=JSONSerializer).enqueue(
+            "notifier.deliver",
+            kwargs={"user": "42", "devices": [{"platform": "fcm", "token": "…"}], "title": "Hello"},
+            meta={"user": "42", "category": "default", "zone": "Europe/Berlin"},
+        )
+    """
+    raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `python -m workers`")
+
+
+def encode_data(notification: Notification) -> bytes:
+    """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
+    call: list[Any] = [FUNCTION, None, [], notification.to_kwargs()]
+    # Level 1: a push is small; more effort costs the producer time and saves next to nothing.
+    return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
+
+
+def encode_meta(notification: Notification, expires_in_us: int | None = None) -> bytes:
+    """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
+
+    expires_in_us: when it expires, in µs; once it has failed and is requeued, the time begins anew.
+    """
+    meta: dict[str, Any] = {"user": notification.user, "category": notification.category}
+    if expires_in_us is not None:
+        meta["expires_in"] = expires_in_us / 1_000_000
+    if notification.priority == "high":
+        meta["priority"] = "high"
+    if notification.zone is not None:
+        meta["zone"] = notification.zone
+    if notification.collapse_id is not None:
+        meta["collapse_id"] = notification.collapse_id
+    return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def encode_targets(notification: Notification) -> str:
+    """What the scripts are told of the devices: the notification's own app, and each one's platform, kind and digest.
+
+    A browser's has its push service besides, because each of these is a route of its own.
+
+    See `limits.lua`. The digest stands for the token in the names of keys.
+    """
+    kinds, devices = [notification.app or "-"], []
+    for device in notification.devices:
+        kind = "n"
+        if device.platform == "fcm" and notification.collapse_id is not None:
+            kind = "c"
+        elif device.platform == "apns" and push_type(notification) == "background":
+            kind = "b"
+        kinds.append(at_service(f"{device.platform}:{kind}", device.host))
+        digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
+        devices.append(urlsafe_b64encode(digest).decode())
+    return f"{' '.join(kinds)}|{' '.join(devices)}"
+
+
+def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
+    """The function's name and its keyword arguments.
+
+    Raises InvalidNotificationError where the bytes are not what RQ's JSON serializer writes.
+    """
+    unpack = zlib.decompressobj()
+    try:
+        raw, more = unpack.decompress(data, MAX_DATA_BYTES), unpack.unconsumed_tail
+    except zlib.error:  # not compressed: RQ reads that too
+        raw, more = data[:MAX_DATA_BYTES], data[MAX_DATA_BYTES:]
+    if more:
+        raise InvalidNotificationError("job", f"its data is more than {MAX_DATA_BYTES // 1_000_000} MB long")
+    try:
+        function, _instance, args, kwargs = json.loads(raw)
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidNotificationError(
+            "job", "its data is not JSON; enqueue with serializer=rq.serializers.JSONSerializer"
+        ) from None
+    if not isinstance(function, str) or not isinstance(kwargs, dict):
+        raise InvalidNotificationError("job", "its data is not a call with keyword arguments")
+    if function == FUNCTION and args:
+        raise InvalidNotificationError("job", "takes keyword arguments only: enqueue(…, kwargs={…})")
+    return function, kwargs
+
+
+def read_meta(meta: bytes) -> dict[str, Any]:
+    """What a job's meta says, {} if it is no object.
+
+    RQ's tools, called without `-S json`, write in its place a pickle that holds the bytes which stood there: these are
+    taken out of it. The pickle itself is not loaded, it is only read as a list of constants.
+    """
+    for text in (meta, *_constants(meta)):
+        try:
+            found = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if isinstance(found, dict) and _is_plain(found):
+            return found
+    return {}
+
+
+def _is_plain(meta: dict[str, Any]) -> bool:
+    """Whether the scripts can read it: it is Unicode, and nested no deeper than Redis's JSON goes."""
+    try:
+        written = json.dumps(meta, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return written.count(b"[") + written.count(b"{") < MAX_BRACKETS
+
+
+def _constants(pickled: bytes) -> list[bytes]:
+    found = []
+    with contextlib.suppress(Exception):  # pickletools raises what it likes for what is no pickle
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if isinstance(argument, bytes) and opcode.name in {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}:
+                found.append(argument)
+    return found
+
+
+def targets_in(data: bytes) -> str:
+    """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
+    try:
+        function, kwargs = decode_data(data)
+        return encode_targets(Notification.from_kwargs(kwargs)) if function == FUNCTION else "-|"
+    except InvalidNotificationError:
+        return "-|"
+
+
+def encode_reason(reason: str) -> str:
+    """A reason as RQ stores the text of a failure in a job's results."""
+    return b64encode(zlib.compress(readable(reason).encode())).decode()
+
+
+# Each of these shows something, so that a push with one of them is an alert.
+SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
+
+
+def push_type(notification: Notification) -> str:
+    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
+    if (given := notification.apns.get("push_type")) is not None:
+        return str(given)
+    shown = notification.title or notification.body or notification.sound or notification.badge is not None
+    return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"

@@ -1,0 +1,297 @@
+"""Notification and Device: what a producer hands over, and the checks that need no configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self, get_args
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification.subscription import host_of, read_subscription
+from notifier.rules.policy import Priority
+from notifier.rules.zones import check_zone
+from notifier.units import mask
+
+PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
+PRIORITIES: Final = frozenset(get_args(Priority))
+COLLAPSE_ID_BYTES: Final = 64
+USER_BYTES: Final = 256
+DATA_DEPTH: Final = 32
+MAPPINGS: Final = ("data", "apns", "fcm", "webpush")  # the fields that are JSON objects
+# Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
+LONGEST_EXPIRY: Final = timedelta(days=36_500)
+LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
+NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+# Apple: hexadecimal, of a length that may change; 32 bytes today. FCM: an opaque URL-safe string.
+TOKENS: Final = {
+    "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
+    "fcm": re.compile(r"[A-Za-z0-9_:.\-]{16,4096}"),
+}
+TOKENS_ARE: Final = {
+    "apns": "64 to 200 hexadecimal digits, an even number of them",
+    "fcm": "16 to 4,096 letters, digits and _:.-",
+}
+
+
+def route(platform: str, app: str | None) -> str:
+    """By which provider and app a device is reached, in text: ``apns``, or ``apns/driver`` for a named app."""
+    return platform if app is None else f"{platform}/{app}"
+
+
+def at_service(by: str, host: str) -> str:
+    """A route to one of several services behind it, in text: ``webpush@updates.push.services.mozilla.com``.
+
+    Each has a circuit of its own. '' for the host is the route itself.
+    """
+    return f"{by}@{host}" if host else by
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One installation of an app: a platform (``apns``, ``fcm`` or ``webpush``) and the token the provider gave it.
+
+    The token of ``webpush`` is the browser's subscription as text, ``JSON.stringify(subscription)`` in the page.
+    """
+
+    platform: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Device({self.platform!r}, {mask(self.token)!r})"
+
+    @property
+    def host(self) -> str:
+        """The push service of a browser, by its host; '' for a platform that is one service."""
+        return host_of(self.token) if self.platform == "webpush" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One message for one user, on any number of the user's devices. It counts once against the limits.
+
+    expires_in: how long it is worth sending, counted from `send_at` or from now; a timedelta or seconds.
+    priority: in its line a high one stands before all normal ones; None is as its category says.
+    send_at: not before this moment; must carry a time zone.
+    collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
+    dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
+    zone: whose clock decides in quiet hours and calendar windows, as ``Europe/Berlin``; None is the configured one.
+    app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
+    apns: Apple's own options, such as push_type and thread_id; docs/apns.md lists all.
+    fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
+    webpush: what browsers show besides, such as icon, actions and the url to open; docs/webpush.md lists all.
+    """
+
+    user: str
+    devices: tuple[Device, ...] | list[Device]
+    title: str | None = None
+    body: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    category: str = "default"
+    priority: Priority | None = None
+    expires_in: timedelta | float | None = None
+    send_at: datetime | None = None
+    collapse_id: str | None = None
+    dedupe_key: str | None = None
+    badge: int | None = None
+    sound: str | None = None
+    zone: str | None = None
+    app: str | None = None
+    apns: Mapping[str, Any] = field(default_factory=dict)
+    fcm: Mapping[str, Any] = field(default_factory=dict)
+    webpush: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # Neither title, body nor data: a repr ends in logs and tracebacks.
+        return f"Notification(user={self.user!r}, category={self.category!r}, devices={list(self.devices)!r})"
+
+    @property
+    def expires_in_us(self) -> int | None:
+        """`expires_in` in microseconds."""
+        if self.expires_in is None:
+            return None
+        seconds = self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
+        return math.ceil(seconds * 1_000_000)
+
+    def validate(self) -> None:
+        """Raise InvalidNotificationError, naming the field, unless every field is well formed.
+
+        The checks that need the configuration (a known category, a configured provider, the size of the
+        payload on the wire) are made by `Notifier.send`.
+        """
+        _check_text("user", self.user, USER_BYTES)
+        _check_name("category", self.category)
+        if self.app is not None:
+            _check_name("app", self.app)
+        if self.priority is not None and (not isinstance(self.priority, str) or self.priority not in PRIORITIES):
+            raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
+        _check_devices(self.devices)
+        for name in ("title", "body", "sound"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+        if self.badge is not None and (type(self.badge) is not int or self.badge < 0):
+            raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
+        for name in MAPPINGS:
+            _check_mapping(name, getattr(self, name))
+        # Apple's own options alone may make up a message, for Apple's devices.
+        own = self.apns and all(device.platform == "apns" for device in self.devices)
+        if not (self.title or self.body or self.data or own):
+            raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
+        if self.collapse_id is not None:
+            _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
+        if self.dedupe_key is not None:
+            _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
+        _check_zone(self.zone)
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.send_at is not None:
+            if not isinstance(self.send_at, datetime):
+                raise InvalidNotificationError("send_at", f"must be a datetime, is {type(self.send_at).__name__}")
+            if self.send_at.tzinfo is None:
+                raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
+            if self.send_at > LATEST:
+                raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")
+        if self.expires_in is None:
+            return
+        if isinstance(self.expires_in, bool) or not isinstance(self.expires_in, timedelta | int | float):
+            raise InvalidNotificationError("expires_in", "must be a timedelta or a number of seconds")
+        seconds = self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
+        if isinstance(seconds, float) and not math.isfinite(seconds):
+            raise InvalidNotificationError("expires_in", f"must be a finite number of seconds, is {seconds}")
+        if seconds <= 0:
+            raise InvalidNotificationError("expires_in", "has already passed: give a time in the future")
+        if seconds > LONGEST_EXPIRY.total_seconds():
+            raise InvalidNotificationError("expires_in", "is more than a hundred years: leave it out for no expiry")
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
+
+        What steers the job alone (expiry, time, zone, dedupe key) travels in the job's meta instead; the priority in
+        both, because the providers have one too.
+        """
+        kwargs: dict[str, Any] = {
+            "user": self.user,
+            "devices": [{"platform": d.platform, "token": d.token} for d in self.devices],
+            "category": self.category,
+        }
+        for name in ("title", "body", "collapse_id", "badge", "sound", "priority", "app"):
+            value = getattr(self, name)
+            if value is not None:
+                kwargs[name] = value
+        for name in MAPPINGS:
+            if value := getattr(self, name):
+                kwargs[name] = dict(value)
+        return kwargs
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Mapping[str, Any]) -> Self:
+        """The notification in a job's keyword arguments; raises InvalidNotificationError if it is malformed."""
+        if not isinstance(kwargs, Mapping):
+            raise InvalidNotificationError("kwargs", "must be an object")
+        for name in kwargs:
+            if name not in JOB_FIELDS:
+                raise InvalidNotificationError(str(name), f"is not a field; known are {', '.join(sorted(JOB_FIELDS))}")
+        for name in ("user", "devices"):
+            if name not in kwargs:
+                raise InvalidNotificationError(name, "is missing")
+        devices = kwargs["devices"]
+        if not isinstance(devices, list):
+            raise InvalidNotificationError("devices", "must be a list")
+        for index, device in enumerate(devices):
+            if not isinstance(device, Mapping) or device.keys() != {"platform", "token"}:
+                raise InvalidNotificationError(f"devices[{index}]", "must have exactly platform and token")
+        rest = {k: v for k, v in kwargs.items() if k != "devices"}
+        notification = cls(devices=tuple(Device(d["platform"], d["token"]) for d in devices), **rest)
+        notification.validate()
+        return notification
+
+
+# What a job's keyword arguments may hold: when to send it, and only once, is said in its meta.
+JOB_FIELDS: Final = Notification.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
+
+
+def _check_text(name: str, value: object, limit: int) -> None:
+    if not isinstance(value, str):
+        raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+    if not value:
+        raise InvalidNotificationError(name, "must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidNotificationError(name, "is not valid Unicode text") from None
+    if size > limit:
+        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def _check_zone(zone: object) -> None:
+    if zone is None:
+        return
+    try:
+        check_zone(zone)
+    except ValueError as error:
+        raise InvalidNotificationError("zone", str(error)) from None
+
+
+def _check_name(field: str, value: object) -> None:
+    if not isinstance(value, str) or not NAME_FORM.fullmatch(value):
+        what = "an app" if field == "app" else "a category"
+        raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")
+
+
+def _check_devices(devices: object) -> None:
+    if not isinstance(devices, list | tuple) or not devices:
+        raise InvalidNotificationError("devices", "give a list of at least one Device")
+    for index, device in enumerate(devices):
+        if not isinstance(device, Device):
+            raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
+        if not isinstance(device.platform, str) or device.platform not in PLATFORMS:
+            known = ", ".join(sorted(PLATFORMS))
+            raise InvalidNotificationError(
+                f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
+            )
+        if why := _what_is_wrong(device.platform, device.token):
+            raise InvalidNotificationError(f"devices[{index}].token", why)
+
+
+def _what_is_wrong(platform: str, token: object) -> str:
+    if platform == "webpush" and isinstance(token, str):
+        try:
+            read_subscription(token)
+        except ValueError as error:
+            return str(error)
+        return ""
+    good = isinstance(token, str) and platform in TOKENS and TOKENS[platform].fullmatch(token)
+    return "" if good else f"is not a well-formed {platform} token: {TOKENS_ARE.get(platform, 'text')}"
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
+    if value:
+        _check_json(name, dict(value))
+
+
+def _check_json(path: str, value: object, depth: int = 0) -> None:
+    if depth > DATA_DEPTH:
+        raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if not math.isfinite(value):
+                raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check_json(f"{path}[{index}]", item, depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
+                _check_json(f"{path}.{key}", item, depth + 1)
+        case _:
+            raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")

@@ -1,0 +1,1 @@
+"""Checks Redis for inconsistent or orphaned entries."""

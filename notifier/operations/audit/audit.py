@@ -1,0 +1,145 @@
+"""The keyspace held against itself, while everybody works: each job in exactly one place, and nothing for no job.
+
+It goes by cursors, in pieces of a hundred things at most, and keeps no more than some names in
+memory. What it says was judged by a script in one step, or seen twice with the proof in between: what merely moved
+meanwhile is never taken for a fault. Repairs are made in the very step that judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from notifier.errors import RedisUnusableError
+from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_users
+from notifier.operations.audit.queues import Queues
+from notifier.operations.audit.times import Times
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import Call, run
+
+T = TypeVar("T")
+Entry = tuple[bytes, bytes]
+
+KEYS_A_LOOK: Final = 200
+MEMBERS_A_LOOK: Final = 100
+JOBS_A_CALL: Final = 25
+ENTRIES_A_CALL: Final = 50
+LINES_A_LOOK: Final = 50
+
+JOB: Final = b"rq:job:"
+LINE: Final = b"notifier:line:"
+LINES: Final = b"notifier:lines:"
+PARKED: Final = b"notifier:parked:"
+OF_JOBS: Final = (
+    b"notifier:later",
+    b"notifier:leases",
+    *(f"rq:{kind}:{lane}".encode() for kind in ("scheduled", "wip", "failed", "canceled") for lane in LANES),
+)
+OF_USERS: Final = tuple(f"notifier:gates:{lane}".encode() for lane in LANES)
+
+
+class Audit:
+    """One audit of one Redis. jobs, users: how many notifications and users with lines it has come by so far.
+
+    on_progress: told, now and then, of about how many keys how many have been looked at.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        keep_failed_us: int,
+        lease_us: int,
+        repair: bool = False,
+        on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> None:
+        self._redis: Any = redis
+        self._keep_failed_s = -(-keep_failed_us // 1_000_000)
+        self._lease_us = lease_us
+        self._repair = repair
+        self._on_progress = on_progress
+        self._times = Times(redis, repair=repair)
+        self._queues = Queues(redis, repair=repair, lease_us=lease_us)
+        self.jobs = 0
+        self.users = 0
+
+    def findings(self) -> Iterator[Finding]:
+        """Every inconsistency, as it is found; with `repair`, what was done about each.
+
+        Raises RedisUnusableError where Redis does not answer.
+        """
+        try:
+            for keys in self._pages():
+                yield from self._judge_jobs([key.removeprefix(JOB) for key in keys if key.startswith(JOB)])
+                yield from self._judge_lines(keys)
+                yield from self._times.look_at(keys)
+            for key in OF_JOBS:
+                yield from self._judge_entries(self._members(key))
+            for key in OF_USERS:
+                yield from self._judge_users(self._members(key))
+            yield from self._queues.findings()
+            yield from self._times.findings()
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+    def _pages(self) -> Iterator[list[bytes]]:
+        cursor, seen, keys = -1, 0, self._redis.dbsize()
+        while cursor:
+            cursor, page = self._redis.scan(max(cursor, 0), count=KEYS_A_LOOK)
+            yield page
+            seen += len(page)
+            self._on_progress(min(seen, keys), keys)
+
+    def _judge_jobs(self, job_ids: list[bytes]) -> Iterator[Finding]:
+        for some in _cut(job_ids, JOBS_A_CALL):
+            judged = self._run(audit_jobs(some, repair=self._repair, lease_us=self._lease_us))
+            self.jobs += judged.notifications
+            yield from judged.findings
+            yield from self._queues.expect(judged.queued)
+
+    def _judge_lines(self, keys: list[bytes]) -> Iterator[Finding]:
+        lines = [key for key in keys if key.startswith(LINE)]
+        for some in _cut(lines, LINES_A_LOOK):
+            yield from self._judge_entries(self._members_of_all(some))
+        noted = [key for key in keys if key.startswith(LINES)]
+        self.users += len(noted)
+        yield from self._judge_users((key, b"") for key in lines + noted)
+        for key in keys:
+            if key.startswith(PARKED):
+                yield from self._judge_users(self._members(key))
+
+    def _judge_entries(self, entries: Iterable[Entry]) -> Iterator[Finding]:
+        for some in _cut(entries, ENTRIES_A_CALL):
+            yield from self._run(audit_entries(some, repair=self._repair, keep_failed_s=self._keep_failed_s))
+
+    def _judge_users(self, entries: Iterable[Entry]) -> Iterator[Finding]:
+        for some in _cut(entries, ENTRIES_A_CALL):
+            yield from self._run(audit_users(some, repair=self._repair))
+
+    def _members(self, key: bytes, cursor: int = -1) -> Iterator[Entry]:
+        while cursor:
+            cursor, page = self._redis.zscan(key, max(cursor, 0), count=MEMBERS_A_LOOK)
+            yield from ((key, member) for member, _ in page)
+
+    def _members_of_all(self, keys: list[bytes]) -> Iterator[Entry]:
+        """As `_members` of each; most are short, and then it is one round trip for all."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.zscan(key, 0, count=MEMBERS_A_LOOK)
+            first = pipe.execute()
+        for key, (cursor, page) in zip(keys, first, strict=True):
+            yield from ((key, member) for member, _ in page)
+            yield from self._members(key, cursor)
+
+    def _run(self, call: Call[T]) -> T:
+        return run(self._redis, call)
+
+
+def _cut(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some

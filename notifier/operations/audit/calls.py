@@ -1,0 +1,85 @@
+"""The calls by which an audit judges, and puts right: each is one step in Redis. See `notifier.audit`.
+
+The contracts stand in the scripts of the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import Call, script
+
+_LANES: Final = json.dumps(LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One inconsistency, in words. done: what was done about it; '' where nothing was to be.
+
+    what: the subject, such as 'job 5f…'. saw: where it stands. right: where it should. left: whether it is there still.
+    """
+
+    what: str
+    saw: str
+    right: str
+    done: str = ""
+
+    @property
+    def left(self) -> bool:
+        """Whether it is as it was found."""
+        return not self.done or self.done.startswith("left")
+
+    def __str__(self) -> str:
+        done = f" — {self.done}" if self.done else ""
+        return f"{self.what} {self.saw}; right would be: {self.right}{done}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What *audit_job* found. queued: ids that their queues must name. notifications: how many were ours."""
+
+    queued: list[bytes]
+    notifications: int
+    findings: list[Finding]
+
+
+def audit_jobs(job_ids: Sequence[bytes], *, repair: bool, lease_us: int, unlisted: bool = False) -> Call[Judged]:
+    """Judge jobs. unlisted: their queues were read since they were known to be queued, and did not name them.
+
+    lease_us: how long a worker may hold one.
+    """
+    args: list[str | bytes | int] = ["", int(repair), _LANES, lease_us]
+    for job_id in job_ids:
+        args += (job_id, "unlisted" if unlisted else "")
+    return Call(script("audit_job"), [], args, lambda reply: Judged(reply[0], reply[1], _findings(reply[2])))
+
+
+def audit_entries(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, keep_failed_s: int) -> Call[list[Finding]]:
+    """Judge what stands in sorted sets of jobs: (key, member)."""
+    args: list[str | bytes | int] = ["", int(repair), _LANES, keep_failed_s]
+    return Call(script("audit_entry"), [], args + [part for entry in entries for part in entry], _findings)
+
+
+def audit_users(entries: Sequence[tuple[bytes, bytes]], *, repair: bool) -> Call[list[Finding]]:
+    """Judge users: (a key that names one, b'') or (a set of users, its member)."""
+    args: list[str | bytes | int] = ["", int(repair), _LANES]
+    return Call(script("audit_user"), [], args + [part for entry in entries for part in entry], _findings)
+
+
+def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple[int, list[Finding]]]:
+    """Judge so many jobs of a lane's queue, from a place counted from the tail; also how many there were."""
+    args: list[str | bytes | int] = ["", int(repair), lane, start, most]
+    return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
+
+
+def audit_key(kind: Literal["permit", "flight", "parked"], key: bytes, of: bytes = b"") -> Call[bool]:
+    """Put right a key that holds what nobody stands for; the reply tells whether it was still to be done."""
+    return Call(script("audit_key"), [], ["", kind, key, of], bool)
+
+
+def _findings(reply: list[list[bytes]]) -> list[Finding]:
+    return [Finding(*(part.decode(errors="replace") for part in parts)) for parts in reply]

@@ -1,0 +1,120 @@
+"""What bears a time, audited: permits in the future that nobody is sending under, flights without an end.
+
+A permit stands in the future while its job is in flight under a lease, never before and never again. So one that did
+before all leases were read, and does after it, and belongs to none of them, was left behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from redis import Redis
+
+from notifier.operations.audit.calls import Finding, audit_key
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+
+MOST_NOTED: Final = 10_000
+A_LOOK: Final = 100
+SENT: Final = b"notifier:sent:"
+OF_DEVICE: Final = re.compile(rb"notifier:device:[^:]+")
+FLIGHT: Final = b"notifier:flight:"
+PARKED: Final = b"notifier:parked:"
+DONE: Final = {"permit": "dated now", "flight": "removed", "parked": "removed"}
+
+
+class Times:
+    """Looks at permits, flights and what is parked, a page of keys at a time."""
+
+    def __init__(self, redis: Redis, *, repair: bool) -> None:
+        self._redis: Any = redis
+        self._repair = repair
+        self._noted: set[tuple[bytes, bytes]] = set()
+
+    def look_at(self, keys: list[bytes]) -> Iterator[Finding]:
+        """Judge what is clear at once, and note what is not; of other keys nothing."""
+        sets = [key for key in keys if key.startswith(SENT) or OF_DEVICE.fullmatch(key)]
+        self._note(sets)
+        if len(self._noted) >= MOST_NOTED:
+            yield from self.findings()
+        yield from self._endless([key for key in keys if key.startswith(FLIGHT)])
+        for key in keys:
+            if key.startswith(PARKED):
+                yield from self._parked(key)
+
+    def findings(self) -> Iterator[Finding]:
+        """Judge what was noted."""
+        if not self._noted:
+            return
+        held = self._permits_in_flight()
+        suspects = sorted(entry for entry in self._noted if entry[1].partition(b"#")[0] not in held)
+        self._noted.clear()
+        now_us = self._now_us()
+        for key, permit in suspects:
+            at = self._redis.zscore(key, permit)
+            if at is not None and at > now_us:
+                saw = f"is dated {at:.0f} µs in {_text(key)}, in the future, and nothing is in flight under it"
+                done = self._put_right("permit", key, permit)
+                yield Finding(f"permit {_text(permit)}", saw, "dated now, as it may have been used", done)
+
+    def _note(self, sets: list[bytes]) -> None:
+        now_us = self._now_us() if sets else 0
+        for start in range(0, len(sets), A_LOOK):
+            some = sets[start : start + A_LOOK]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key in some:
+                    pipe.zrangebyscore(key, f"({now_us}", "+inf", start=0, num=A_LOOK)
+                for key, permits in zip(some, pipe.execute(), strict=True):
+                    self._noted.update((key, permit) for permit in permits)
+
+    def _permits_in_flight(self) -> set[bytes]:
+        """The permits of all leases; and of RQ's started registries, where those of deleted jobs stand too."""
+        held = set()
+        for lane in LANES:
+            for entry, _ in self._redis.zscan_iter(f"rq:wip:{lane}", count=A_LOOK):
+                held.add(entry.rpartition(b":")[2])
+        leased = [job_id for job_id, _ in self._redis.zscan_iter("notifier:leases", count=A_LOOK)]
+        for start in range(0, len(leased), A_LOOK):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in leased[start : start + A_LOOK]:
+                    pipe.hget(b"rq:job:" + job_id, "push_permit")
+                held.update(permit for permit in pipe.execute() if permit)
+        return held
+
+    def _endless(self, flights: list[bytes]) -> Iterator[Finding]:
+        if not flights:
+            return
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in flights:
+                pipe.pttl(key)
+            left = pipe.execute()
+        for key, ms in zip(flights, left, strict=True):
+            if ms == -1:
+                saw = "is kept for ever, and holds its line for one worker"
+                yield Finding(f"flight {_text(key)}", saw, "gone with its lease", self._put_right("flight", key))
+
+    def _parked(self, key: bytes) -> Iterator[Finding]:
+        route = key.removeprefix(PARKED)
+        with self._redis.pipeline() as pipe:
+            pipe.sismember("notifier:routes", route)
+            pipe.exists(key)
+            is_held, exists = pipe.execute()
+        if exists and not is_held:
+            saw = "holds up users, and that route is not held"
+            done = self._put_right("parked", key, route)
+            yield Finding(f"parking {_text(key)}", saw, "gone, and its users with gates", done)
+
+    def _put_right(self, kind: Literal["permit", "flight", "parked"], key: bytes, of: bytes = b"") -> str:
+        if not self._repair:
+            return ""
+        return DONE[kind] if run(self._redis, audit_key(kind, key, of)) else "right again by itself"
+
+    def _now_us(self) -> int:
+        seconds, us = self._redis.time()
+        return int(seconds) * 1_000_000 + int(us)
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")

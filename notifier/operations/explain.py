@@ -1,0 +1,239 @@
+"""What stands in Redis, read for people: a user's lines, and what the user has used of each rule. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, Literal
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from notifier.limiter import Hold, RedisLimiter
+from notifier.rules.local_time import ByClock, said
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Category, Policy
+from notifier.rules.zones import Zone, zone_or
+from notifier.store.connection import unusable
+
+CHUNK: Final = 100
+Scope = Literal["user", "category"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One notification in a user's line. place: from 1. expected_at: when it should go. expires_at: or never.
+
+    count: how many it stands for, those that it superseded and itself.
+    """
+
+    category: str
+    place: int
+    job_id: str
+    lane: str
+    priority: str
+    attempts: int
+    expected_at: datetime | None
+    expires_at: datetime | None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A rule and what a user has used of it.
+
+    scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: sends that count now,
+    those in flight among them; None for a gap. free_at: when the rule admits the next send; None is now.
+    """
+
+    scope: Scope
+    rule: str
+    used: int | None
+    limit: int | None
+    free_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a notification of a category may or may not go to a user now.
+
+    next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
+    waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
+    """
+
+    user: str
+    category: str
+    lane: str
+    bypass: bool
+    uses: list[Use]
+    next_at: datetime | None
+    decided_by: str | None
+    waiting: dict[str, int]
+    zone: str | None = None
+
+
+class Inspection:
+    """Reads the state of one Redis. Every method raises RedisUnusableError where it does not answer."""
+
+    def __init__(self, redis: Redis, policies: Policies) -> None:
+        self._redis: Any = redis
+        self._policies = policies
+
+    def line(self, user: str, category: str | None = None) -> Iterator[Standing]:
+        """A user's lines, or the one of a category, in the order of each line; a hundred are read at a time."""
+        try:
+            for name in self._categories(user) if category is None else [category]:
+                yield from self._line(user, name)
+        except RedisError as error:
+            raise unusable(error) from error
+
+    def explain(self, user: str, category: str, zone: str | None = None) -> Explanation:
+        """The rules for a user and a category, what is used of each, and when the next may go.
+
+        zone: whose clock decides; None is that of the first that waits, or the configured one.
+        """
+        rules = self._policies.rules(user, category)
+        try:
+            now_us = self._now_us()
+            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.untimed)
+            clock = self._clock(user, rules, zone, now_us)
+            quiet = None if rules.category.ignores_quiet else rules.user.quiet
+            uses = self._uses(user, None, rules.user, now_us)
+            uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
+            uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
+            uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
+            waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
+        except RedisError as error:
+            raise unusable(error) from error
+        at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
+        if not rules.category.bypass:
+            at_us, by = clock.first_open(at_us)
+            decided_by = decided_by if by is None else said(by, category, at_us, clock.zone)
+        return Explanation(
+            user=user,
+            category=category,
+            lane=rules.category.lane,
+            bypass=rules.category.bypass,
+            uses=uses,
+            zone=clock.zone.name if rules.goes_by_clock else None,
+            next_at=_moment(at_us) if at_us > now_us else None,
+            decided_by=decided_by,
+            waiting=waiting,
+        )
+
+    def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
+        """The rules that go by the clock, for the first that waits, or for one that came now."""
+        head = self._redis.zrange(_line_key(user, rules.category.name), 0, 0)
+        named, since = self._redis.hmget(b"rq:job:" + head[0], "push_zone", "push_since") if head else (None, now_us)
+        zone = zone or (named.decode() if named else None)
+        return ByClock(
+            rules,
+            zone_or(zone, self._policies.zone, now_us),
+            int(since or 0),
+            self._policies.lead_us,
+            partial(self._latest, _sent_key(user, None)),
+            partial(self._latest, _sent_key(user, rules.category.name)),
+        )
+
+    def _latest(self, key: str, n: int) -> int | None:
+        found = self._redis.zrevrange(key, n - 1, n - 1, withscores=True)
+        return int(found[0][1]) if found else None
+
+    def _by_clock(self, user: str, category: str | None, policy: Policy, zone: Zone, now_us: int) -> Iterator[Use]:
+        """The uses of what goes by the clock."""
+        scope: Scope = "user" if category is None else "category"
+        for window in policy.calendar:
+            sends = self._redis.zrevrange(_sent_key(user, category), 0, window.limit - 1, withscores=True)
+            # What was sent counts until the day after its own begins.
+            starts = [zone.next_start(window.unit, int(at)) for _, at in sends]
+            free_us = starts[-1] if len(starts) == window.limit else 0
+            used = sum(start > now_us for start in starts)
+            yield Use(scope, str(window), used, window.limit, _moment(free_us) if free_us > now_us else None)
+        if policy.quiet is not None:
+            ends = zone.first_outside(policy.quiet.from_us, policy.quiet.to_us, now_us)
+            yield Use(scope, f"quiet {policy.quiet}", None, None, _moment(ends) if ends > now_us else None)
+
+    def _now_us(self) -> int:
+        seconds, us = self._redis.time()
+        return int(seconds) * 1_000_000 + int(us)
+
+    def _categories(self, user: str) -> list[str]:
+        # Beside the categories stand what the scripts note of the user, under names that no category can have.
+        return sorted(name.decode() for name in self._redis.hkeys(f"notifier:lines:{{{user}}}") if name[:1] != b"#")
+
+    def _line(self, user: str, category: str) -> Iterator[Standing]:
+        place, more = 0, True
+        while more:
+            ids = self._redis.zrange(_line_key(user, category), place, place + CHUNK - 1)
+            more = len(ids) == CHUNK
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline", "push_count")
+                jobs = pipe.execute()
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id, (origin, *_) in zip(ids, jobs, strict=True):
+                    pipe.zscore(b"rq:scheduled:" + (origin or b""), job_id)
+                expected = pipe.execute()
+            for job_id, (origin, meta, attempts, deadline, count), at in zip(ids, jobs, expected, strict=True):
+                place += 1
+                yield Standing(
+                    category=category,
+                    place=place,
+                    job_id=job_id.decode(),
+                    lane=(origin or b"").decode(),
+                    priority=str(json.loads(meta or b"{}").get("priority", "normal")),
+                    attempts=int(attempts or 0),
+                    expected_at=None if at is None else _moment(at * 1_000_000),
+                    expires_at=None if deadline is None else _moment(float(deadline)),
+                    count=int(count or 1),
+                )
+
+    def _uses(self, user: str, category: str | None, policy: Policy, now_us: int) -> list[Use]:
+        limiter = RedisLimiter(self._redis, clock=str(now_us))  # all as of one moment
+
+        def left_us(rule: Policy, cost: int = 1) -> int:
+            rules = rule if category is None else Rules(Policy(), Category(category, policy=rule))
+            answer = limiter.peek(user, rules, cost=cost)
+            return answer.time_left_us if isinstance(answer, Hold) else 0
+
+        def use(text: str, used: int | None, limit: int | None, rule: Policy) -> Use:
+            free_us = left_us(rule)
+            free_at = _moment(now_us + free_us) if free_us else None
+            return Use("user" if category is None else "category", text, used, limit, free_at)
+
+        uses = []
+        for window in policy.windows:
+            used = self._sent_since(user, category, now_us - window.interval_us)
+            uses.append(use(str(window), used, window.limit, Policy((window,))))
+        if policy.gap_us:
+            rule = Policy(gap_us=policy.gap_us)
+            uses.append(use(str(rule), None, None, rule))
+        if (burst := policy.burst) is not None:
+            # All of it is there once it is full again, and each send is so long in coming back.
+            used = -(-left_us(Policy(burst=burst), burst.limit) // burst.every_us)
+            uses.append(use(str(burst), used, burst.limit, Policy(burst=burst)))
+        return uses
+
+    def _sent_since(self, user: str, category: str | None, since_us: int) -> int:
+        key = f"{{{user}}}:{category}" if category else f"{{{user}}}"
+        in_set = int(self._redis.zcount(f"notifier:sent:{key}", f"({since_us}", "+inf"))
+        totals = [
+            (int(at), int(total)) for at, total in self._redis.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
+        ]
+        before = max((total for at, total in totals if at <= since_us), default=0)
+        return in_set + (totals[-1][1] - before if totals else 0)
+
+
+def _sent_key(user: str, category: str | None) -> str:
+    return f"notifier:sent:{{{user}}}" + (f":{category}" if category else "")
+
+
+def _line_key(user: str, category: str) -> str:
+    return f"notifier:line:{{{user}}}:{category}"
+
+
+def _moment(us: float) -> datetime:
+    return datetime.fromtimestamp(us / 1_000_000, tz=UTC)

@@ -1,0 +1,301 @@
+"""One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
+
+The same rules as *admit*'s, one user at a time, as no user waits for another where workers do not run short. A test
+holds it equal to the scripts. Sends are as if each took the same time from its permit to its settlement, and all
+reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from notifier.limiter.memory import Sends
+from notifier.limiter.protocol import describe
+from notifier.operations.preview.trace import Event
+from notifier.rules.local_time import ByClock, Latest, said
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.zones import zone_or
+
+EXPIRED: Final = -1
+SUPERSEDED: Final = -2
+DROPPED: Final = -3
+NEVER: Final = 2**63
+HIGH: Final = 2**50  # as in `lineup.lua`: a high priority's order lies below every normal arrival's
+MOST_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
+EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
+KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
+
+
+class _Rules:
+    """A policy and the sends that it judges.
+
+    next_us: when it admits one more, by what that one costs; rule: which one decides that.
+    """
+
+    __slots__ = ("_gap_us", "_keep", "_sends", "_times", "_windows", "next_us", "policy", "rule")
+
+    def __init__(self, policy: Policy, costs: Iterable[int], *, timed: bool) -> None:
+        """costs: of what it is asked about. timed: whether a rule in force asks for the latest sends."""
+        self.policy = policy
+        self.next_us = dict.fromkeys(costs, 0)
+        self.rule = dict.fromkeys(self.next_us, -1)
+        self._gap_us = policy.gap_us
+        self._windows = [(n, window.limit, window.interval_us) for n, window in enumerate(policy.windows, 1)]
+        self._keep = max((window.limit for window in policy.windows), default=0)
+        self._times: list[int] = []
+        self._sends = None if policy.is_plain and not timed and list(self.next_us) == [1] else Sends()
+
+    def record(self, at_us: int, now_us: int, cost: int) -> None:
+        """Count a send of now that is settled at `at_us`, no earlier than those before it."""
+        if self._sends is not None:
+            if not self.policy.is_empty:
+                self._sends.record(self.policy, "", at_us, now_us, cost)  # nobody takes it back
+                for of in self.next_us:
+                    self.next_us[of], self.rule[of] = self._sends.next_for(self.policy, of)
+            return
+        at, rule = (at_us + self._gap_us, 0) if self._gap_us else (0, -1)
+        if self._windows:
+            times = self._times
+            times.append(at_us)
+            if len(times) > KEPT * self._keep:
+                del times[: -self._keep]
+            for n, limit, interval_us in self._windows:
+                if limit <= len(times) and times[-limit] + interval_us > at:
+                    at, rule = times[-limit] + interval_us, n
+        self.next_us[1], self.rule[1] = at, rule
+
+    def latest(self, n: int) -> int | None:
+        """See `Sends.latest`."""
+        return None if self._sends is None else self._sends.latest(n)
+
+
+class _Line:
+    """A category of the user's, and what waits of it: places, the first at the front.
+
+    newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
+    one. count: how many it stands for there. gather_us: until when it gathers, None where it has not been held back.
+    """
+
+    __slots__ = (
+        "bypass",
+        "category",
+        "cost",
+        "count",
+        "drops",
+        "expires_us",
+        "gather_us",
+        "name",
+        "newest",
+        "places",
+        "rank",
+        "rules",
+    )
+
+    def __init__(self, category: Category, rules: _Rules) -> None:
+        self.category = category
+        self.name = category.name
+        self.rank = LANES.index(category.lane)
+        self.bypass = category.bypass
+        self.cost = category.cost
+        self.expires_us = category.expires_us
+        self.rules = rules
+        self.places: list[int] = []
+        self.newest: dict[str, int] | None = {} if category.when_blocked in {"collapse", "digest"} else None
+        self.drops = category.when_blocked == "drop"
+        self.count = 0
+        self.gather_us: int | None = None
+
+    def gather(self, now: int) -> None:
+        """What is held back gathers others."""
+        if self.category.digest is not None and self.gather_us is None:
+            self.gather_us = now + self.category.digest.within_us
+
+
+class Replay:
+    """One user under `policies`.
+
+    latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
+    sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
+    superseded_us: when those were, by their index.
+    decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        user: str,
+        events: Sequence[Event],
+        latency_us: int = 0,
+        *,
+        begins_us: int = 0,
+        explained: bool = False,
+    ) -> None:
+        """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch."""
+        self.sent = [EXPIRED] * len(events)
+        self.superseded_us: dict[int, int] = {}
+        self.decided = [""] * len(events)
+        self._explained = explained
+        self._policies = policies
+        self._events = events
+        self._latency_us = latency_us
+        self._begins_us = begins_us
+        self._timed = policies.goes_by_clock
+        costs = sorted({category.cost for category in policies.categories.values()})
+        self._rules = _Rules(policies.for_user(user), costs, timed=self._timed)
+        self._lines: dict[str, _Line] = {}
+        self._waiting: list[_Line] = []  # those in which something waits
+        self._expires = [NEVER] * len(events)
+        self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
+        self._turn = 0
+
+    def run(self) -> None:
+        """Replay all of it."""
+        events, arrived, now = self._events, 0, 0
+        while arrived < len(events) or self._waiting:
+            due = self._next_look(now)
+            if arrived < len(events) and events[arrived].at_us <= due:
+                due = events[arrived].at_us
+            now = max(now, due)
+            while arrived < len(events) and events[arrived].at_us <= now:
+                self._line_up(arrived, events[arrived])
+                arrived += 1
+            self._look(now)
+
+    def _line_up(self, index: int, event: Event) -> None:
+        line = self._lines.get(event.category)
+        if line is None:
+            category = self._policies.category(event.category)
+            rules = _Rules(category.policy, [category.cost], timed=self._timed)
+            line = self._lines[event.category] = _Line(category, rules)
+        if not line.places:
+            self._waiting.append(line)
+        expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
+        if expires is not None:
+            self._expires[index] = event.at_us + expires
+        place = index - HIGH if event.high else index
+        collapse_id = event.collapse_id if line.category.digest is None else ""
+        if line.newest is None or collapse_id is None or not self._collapse(line, place, event, collapse_id):
+            heappush(line.places, place)
+
+    def _collapse(self, line: _Line, place: int, event: Event, collapse_id: str) -> bool:
+        """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
+        assert line.newest is not None
+        index, old = place % HIGH, line.newest.get(collapse_id)
+        line.newest[collapse_id] = place if old is None else min(place, old)
+        if old is None:
+            line.count, line.gather_us = 1, None
+            return False
+        line.count += 1
+        if (digest := line.category.digest) is not None and line.count >= digest.after:
+            line.gather_us = 0
+        superseded = self._stands[old % HIGH]
+        self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
+        if old < place:
+            self._stands[old % HIGH] = index
+            return True
+        line.places.remove(old)
+        heapify(line.places)
+        return False
+
+    def _collapse_id(self, line: _Line, index: int) -> str:
+        return self._events[index].collapse_id or "" if line.category.digest is None else ""
+
+    def _admits(self, line: _Line, now: int) -> int:
+        """When the head of a line may go."""
+        if line.bypass:
+            return 0
+        at = max(self._rules.next_us[line.cost], line.rules.next_us[line.cost])
+        return max(self._by_clock(line, max(at, now))[0] if self._timed else at, line.gather_us or 0)
+
+    def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
+        """When the clock lets the head of a line go, and what decides that, or ''."""
+        rules, begins = Rules(self._rules.policy, line.category), self._begins_us
+        if not rules.goes_by_clock:
+            return at, ""
+        event = self._events[self._stands[line.places[0] % HIGH]]
+
+        def absolute(latest: Latest, n: int) -> int | None:
+            found = latest(n)
+            return None if found is None else found + begins
+
+        by_clock = ByClock(
+            rules,
+            zone_or(event.zone, self._policies.zone, begins + at),
+            begins + event.at_us,
+            self._policies.lead_us,
+            partial(absolute, self._rules.latest),
+            partial(absolute, line.rules.latest),
+        )
+        opens, by = by_clock.first_open(begins + at)
+        return opens - begins, "" if by is None else said(by, line.name, opens, by_clock.zone)
+
+    def _next_look(self, now: int) -> int:
+        at = NEVER
+        for line in self._waiting:
+            # What one look found no room to drop is dropped at the next, at once.
+            admits = 0 if line.drops else self._admits(line, now)
+            at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
+        return at
+
+    def _look(self, now: int) -> None:
+        """Take the heads that may go now, as one look of *admit* at this user does."""
+        lines, several = self._ordered()
+        taken = i = 0
+        while i < len(lines) and taken < MOST_HEADS:
+            line = lines[i]
+            index = self._stands[line.places[0] % HIGH]
+            expired = self._expires[index] <= now
+            held = not expired and not line.bypass and self._admits(line, now) > now
+            if held and not line.drops:
+                line.gather(now)
+                i += 1
+                continue
+            if self._explained:
+                self.decided[index] = self._deciding(line, now, self._events[index].at_us)
+            place = heappop(line.places)
+            if line.newest is not None and line.newest.get(key := self._collapse_id(line, index)) == place:
+                del line.newest[key]
+            taken += 1
+            if not line.places:
+                del lines[i]
+                self._waiting.remove(line)
+            if held:
+                self.sent[index] = DROPPED
+            if held or expired:
+                continue
+            self.sent[index] = now
+            self._rules.record(now + self._latency_us, now, line.cost)
+            line.rules.record(now + self._latency_us, now, line.cost)
+            i = 0
+            if several:
+                self._turn += 1
+                lines, several = self._ordered()
+        if not self._waiting:
+            self._turn = 0
+
+    def _ordered(self) -> tuple[list[_Line], bool]:
+        """As `Gates.ordered`: the urgent lane first, then the older head; every eighth turn the other way round."""
+        lines = list(self._waiting)
+        if len(lines) < 2:  # noqa: PLR2004 - nothing to order
+            return lines, False
+        several = any(line.rank != lines[0].rank for line in lines)
+        sign = -1 if several and self._turn % EVERY == EVERY - 1 else 1
+        lines.sort(key=lambda line: (line.rank * sign, line.places[0]))
+        return lines, several
+
+    def _deciding(self, line: _Line, now: int, accepted_us: int) -> str:
+        of_user, of_category, cost = self._rules, line.rules, line.cost
+        if now == accepted_us or line.bypass:
+            return ""
+        admits = max(of_user.next_us[cost], of_category.next_us[cost])
+        if self._timed and (by := self._by_clock(line, max(admits, accepted_us))[1]):
+            return by
+        if admits < now:
+            return ""
+        if of_category.next_us[cost] > of_user.next_us[cost]:
+            return describe(line.name, of_category.policy, of_category.rule[cost])
+        return describe("user", of_user.policy, of_user.rule[cost])

@@ -1,0 +1,224 @@
+"""Old rules against new ones on one trace: who would wait how much longer or shorter. Times in microseconds."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import chain
+from typing import Final, Literal
+
+from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
+from notifier.operations.preview.trace import Event, Trace
+from notifier.rules.policies import Policies
+
+Side = Literal["old", "new"]
+SIDES: Final[tuple[Side, Side]] = ("old", "new")
+WORST: Final = 10
+ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long those waited that were sent, and how many were sent, expired, were superseded and dropped."""
+
+    sent: int
+    expired: int
+    superseded: int
+    dropped: int
+    p50_us: int
+    p99_us: int
+    longest_us: int
+    sum_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfUser:
+    """What a user would notice. mean_us: of a notification's wait; one that ends unsent waited until then, in vain."""
+
+    user: str
+    notifications: int
+    mean_us: dict[Side, int]
+    longest_us: dict[Side, int]
+    expired: dict[Side, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a preview found.
+
+    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. most_held: how
+    many waited at once at most. worst: the users whose mean wait grows most, those alone whose it grows.
+    """
+
+    notifications: int
+    users: int
+    span_us: int
+    longer: int
+    shorter: int
+    overall: dict[Side, Waits]
+    categories: dict[str, dict[Side, Waits]]
+    most_held: dict[Side, int]
+    worst: list[OfUser]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One notification of a user: when it went, None if it did not; the rule that held it last, if one did.
+
+    ended: 'sent', 'expired', 'superseded' or 'dropped'.
+    """
+
+    at_us: int
+    category: str
+    priority: str
+    ended: dict[Side, str]
+    sent_us: dict[Side, int | None]
+    decided_by: dict[Side, str]
+
+
+class _Found:
+    """What is gathered of one side. waits: of the sent, by category."""
+
+    def __init__(self) -> None:
+        self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        self.unsent: dict[int, dict[str, int]] = {how: defaultdict(int) for how in ENDED}
+        self.sent_at = array("q")
+        self.held_from = array("q")
+        self.held_to = array("q")
+
+    def add(self, event: Event, sent: int, ended: int) -> None:
+        if sent < 0:
+            self.unsent[sent][event.category] += 1
+        else:
+            self.waits[event.category].append(sent - event.at_us)
+            self.sent_at.append(sent)
+        if ended > event.at_us:
+            self.held_from.append(event.at_us)
+            self.held_to.append(ended)
+
+    def of(self, *categories: str) -> Waits:
+        waits = sorted(wait for name in categories for wait in self.waits[name])
+        expired, superseded, dropped = (sum(of[name] for name in categories) for of in self.unsent.values())
+        longest = waits[-1] if waits else 0
+        p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
+        return Waits(len(waits), expired, superseded, dropped, p50, p99, longest, sum(waits))
+
+    def most_held(self) -> int:
+        """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
+        leave = iter(sorted(self.held_to))
+        held = most = 0
+        left = next(leave, 0)
+        for begun in sorted(self.held_from):
+            while left <= begun:
+                held -= 1
+                left = next(leave)
+            held += 1
+            most = max(most, held)
+        return most
+
+
+def compare(
+    trace: Trace,
+    old: Policies,
+    new: Policies,
+    latency_us: int = 0,
+    advance: Callable[[int], object] = lambda _: None,
+    *,
+    begins_us: int = 0,
+) -> tuple[Report, dict[Side, Sequence[int]]]:
+    """Replay a trace under both; returns the report, and for each side the times of all that was sent.
+
+    latency_us: how long a send takes. advance: told after each user how many notifications it was.
+    begins_us: when the trace began, in µs since the epoch, for rules that go by the clock.
+    """
+    rules: Mapping[Side, Policies] = {"old": old, "new": new}
+    found = {side: _Found() for side in SIDES}
+    users = list[OfUser]()
+    longer = shorter = 0
+    for user, events in trace.items():
+        replays = {side: Replay(rules[side], user, events, latency_us, begins_us=begins_us) for side in SIDES}
+        sent, ended = {}, {}
+        for side, replay in replays.items():
+            replay.run()
+            sent[side], ended[side] = replay.sent, list(_ended(rules[side], events, replay))
+        for side in SIDES:
+            for event, at, end in zip(events, sent[side], ended[side], strict=True):
+                found[side].add(event, at, end)
+        for before, after in zip(sent["old"], sent["new"], strict=True):
+            if before != after and before >= 0 and after >= 0:
+                longer, shorter = longer + (after > before), shorter + (after < before)
+        if sent["old"] != sent["new"]:
+            users.append(_of_user(user, events, sent, ended))
+        advance(len(events))
+    names = sorted({name for side in SIDES for name in (*found[side].waits, *chain(*found[side].unsent.values()))})
+    worse = (one for one in users if one.mean_us["new"] > one.mean_us["old"])
+    report = Report(
+        notifications=sum(map(len, trace.values())),
+        users=len(trace),
+        span_us=max((events[-1].at_us for events in trace.values()), default=0),
+        longer=longer,
+        shorter=shorter,
+        overall={side: found[side].of(*names) for side in SIDES},
+        categories={name: {side: found[side].of(name) for side in SIDES} for name in names},
+        most_held={side: found[side].most_held() for side in SIDES},
+        worst=nlargest(WORST, worse, key=lambda one: one.mean_us["new"] - one.mean_us["old"]),
+    )
+    return report, {side: found[side].sent_at for side in SIDES}
+
+
+def timeline(
+    trace: Trace, user: str, old: Policies, new: Policies, latency_us: int = 0, *, begins_us: int = 0
+) -> list[Moment]:
+    """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
+    events = trace.get(user, [])
+    of = {"old": old, "new": new}
+    replays = {side: Replay(of[side], user, events, latency_us, begins_us=begins_us, explained=True) for side in SIDES}
+    for replay in replays.values():
+        replay.run()
+    return [
+        Moment(
+            event.at_us,
+            event.category,
+            "high" if event.high else "normal",
+            {side: ENDED.get(replays[side].sent[n], "sent") for side in SIDES},
+            {side: None if (at := replays[side].sent[n]) < 0 else at for side in SIDES},
+            {side: replays[side].decided[n] for side in SIDES},
+        )
+        for n, event in enumerate(events)
+    ]
+
+
+def _ended(policies: Policies, events: Sequence[Event], replay: Replay) -> Iterator[int]:
+    for n, (event, at) in enumerate(zip(events, replay.sent, strict=True)):
+        if at >= 0:
+            yield at
+        elif at == SUPERSEDED:
+            yield replay.superseded_us[n]
+        elif at == DROPPED:
+            yield event.at_us
+        elif event.expires_in_us is not None:
+            yield event.at_us + event.expires_in_us
+        else:
+            yield event.at_us + (policies.category(event.category).expires_us or 0)
+
+
+def _of_user(
+    user: str, events: Sequence[Event], sent: Mapping[Side, list[int]], ended: Mapping[Side, list[int]]
+) -> OfUser:
+    begun = [event.at_us for event in events]
+    waits = {side: [end - at for at, end in zip(begun, ended[side], strict=True)] for side in SIDES}
+    return OfUser(
+        user,
+        len(events),
+        {side: sum(waits[side]) // len(events) for side in SIDES},
+        {side: max(waits[side]) for side in SIDES},
+        {side: sent[side].count(EXPIRED) for side in SIDES},
+    )
+
+
+def _percentile(ordered: Sequence[int], percent: int) -> int:
+    """The least of them that so many per cent do not exceed; 0 where there is none."""
+    return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else 0

@@ -1,0 +1,1 @@
+"""What a producer calls: `Notifier`, what is refused, feedback."""

@@ -1,0 +1,55 @@
+"""The memory ceiling: how much Redis may hold before producers are refused, well before Redis itself refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from notifier.errors import OverloadedError, Refused
+from notifier.settings.memory import _FORM, UNITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from notifier.dispatch.calls import Job
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class Ceiling:
+    """Looks at most once a second how much memory a Redis uses: between two looks what is accepted may go beyond.
+
+    text: a share of Redis's `maxmemory`, or where it has none of its host's memory; or an amount.
+    """
+
+    def __init__(self, text: str) -> None:
+        match = _FORM.fullmatch(text)
+        assert match is not None
+        self._number, self._unit = int(match[1]), match[2]
+        self._looked_at = -LOOK_EVERY_S
+        self._used = self._most = 0
+
+    def check(self, redis: Any, jobs: Sequence[Job]) -> None:
+        """Raise OverloadedError for all of these where it is reached, and count them; RedisError as Redis does."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._look(redis.info("memory"))
+            self._looked_at = now
+        if self._used < self._most:
+            return
+        with suppress(RedisError):  # a Redis that is full takes no count either
+            redis.hincrby("notifier:stats", "refused", len(jobs))
+        users = [json.loads(job.meta)["user"] for job in jobs]
+        refused = [Refused(user, "memory", self._used, self._most, place) for place, user in enumerate(users)]
+        raise OverloadedError(refused, len(jobs))
+
+    def _look(self, info: dict[str, int]) -> None:
+        self._used = info["used_memory"]
+        if self._unit == "%":
+            self._most = (info["maxmemory"] or info["total_system_memory"]) * self._number // 100
+        else:
+            self._most = self._number * UNITS[self._unit]

@@ -1,0 +1,182 @@
+"""Requests over kept HTTP/1.1 connections: one try each, within a deadline; trouble comes back as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from notifier.errors import SettingsError
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.backoff import Backoff
+from notifier.providers.transport.http1_connections import Connector
+
+# Shorter than the four minutes after which Google's front ends close an idle connection.
+KEEPALIVE_S: Final = 60.0
+# No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
+# reached the server.
+NEVER_SENT: Final = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+    UnicodeError,
+)
+BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
+# What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
+NOT_ASKED_FOR: Final = ("Accept", "Accept-Encoding", "User-Agent")
+MOST_BACKOFFS: Final = 1000
+FAULT_US: Final = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a server answered; the names of the headers in any case; of the body the first `BODY_BYTES` that came."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Pool:
+    """Connections to any number of servers, each with a backoff of its own: one that is down holds up no other.
+
+    name: of the platform, for logs. timeout_s: for a connection and for an answer, each, in seconds.
+    max_connections: open at once to one server; requests beyond them wait. Lives in one event loop.
+    """
+
+    def __init__(self, name: str, *, tls: ssl.SSLContext, timeout_s: float, max_connections: int) -> None:
+        self._name = name
+        self.tls = tls
+        self._timeout_s = timeout_s
+        self._max_connections = max_connections
+        self._backoffs: dict[str, Backoff] = {}  # by origin
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self._broken = False  # a request could not be built, and none has gone since
+        self._log = structlog.get_logger(__name__)
+
+    def unsent(self, origin: str, send_by: float) -> Answer | None:
+        """What to answer at once because no request to this server may begin now; None where one may."""
+        now = asyncio.get_running_loop().time()
+        if self._closed or now >= send_by:
+            return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
+        if wait_us := self._backoff(origin).left_us(now):
+            return Answer(Outcome.UNSENT, reason="Unreachable", retry_after_us=wait_us)
+        return None
+
+    def has_reached(self, origin: str) -> bool:
+        """Whether this server has ever answered."""
+        return self._backoff(origin).proven
+
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, origin: str, send_by: float
+    ) -> Response | Answer:
+        """Send one request; UNSENT or UNKNOWN where no response came, FAULT where it is none that HTTP can carry.
+
+        origin: the ``https://host[:port]`` of the url. send_by: on the loop's clock, in seconds; see `Dispatch`.
+        """
+        if refusal := self.unsent(origin, send_by):
+            return refusal
+        began = asyncio.get_running_loop().time()
+        bound_s = min(self._timeout_s, send_by - began)
+        # `connect` holds the wait for a free connection and its handshake, so that `total`, which is for an answer that
+        # trickles, can only run out once the request is being written. Above the threshold aiohttp rounds up to whole
+        # seconds: never.
+        timeout = aiohttp.ClientTimeout(
+            total=bound_s + self._timeout_s, connect=bound_s, sock_read=self._timeout_s, ceil_threshold=math.inf
+        )
+        try:
+            async with self._open().post(
+                # Encoded as it is: a URL that a stranger made must reach its server with not a byte changed.
+                URL(url, encoded=True),
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as answer:
+                response = Response(answer.status, answer.headers, await _beginning(answer.content))
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
+            return self._without_answer(origin, error, began)
+        except ValueError as error:
+            # A line break in an access token, say: HTTP cannot carry it, so nothing left, and no message is to blame.
+            log = self._log.debug if self._broken else self._log.error
+            log(f"{self._name}_request_unusable", origin=origin, error=type(error).__name__)
+            self._broken = True
+            return Answer(Outcome.FAULT, reason="UnusableRequest", retry_after_us=FAULT_US)
+        except asyncio.CancelledError:
+            # aiohttp cancels those who wait for a connection when the pool closes; a real one passes.
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                return Answer(Outcome.UNSENT, reason="Closed")
+            raise
+        self._broken = False
+        if self._backoff(origin).worked(asyncio.get_running_loop().time()):
+            self._log.info(f"{self._name}_reachable", origin=origin)
+        return response
+
+    async def close(self) -> None:
+        """Close the connections; requests under way answer UNKNOWN, or UNSENT if they had not begun."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No limit over all: one server that does not answer must not take the others' connections.
+            connector = Connector(
+                limit=0, limit_per_host=self._max_connections, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=NOT_ASKED_FOR,
+                auto_decompress=False,  # nobody was asked to compress: a few bytes of it can be any number
+            )
+        return self._session
+
+    def _without_answer(self, origin: str, error: Exception, began: float) -> Answer:
+        if not isinstance(error, NEVER_SENT):
+            reason = "Timeout" if isinstance(error, TimeoutError) else type(error).__name__
+            return Answer(Outcome.UNKNOWN, reason=reason)
+        now = asyncio.get_running_loop().time()
+        backoff = self._backoff(origin)
+        if backoff.failed(began, now):
+            self._log.warning(f"{self._name}_unreachable", origin=origin, error=type(error).__name__)
+        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=backoff.left_us(now) or None)
+
+    def _backoff(self, origin: str) -> Backoff:
+        backoff = self._backoffs.get(origin)
+        if backoff is None:
+            # Servers may be named by strangers: what is remembered of them has an end.
+            if len(self._backoffs) >= MOST_BACKOFFS:
+                self._backoffs.clear()
+            backoff = self._backoffs[origin] = Backoff()
+        return backoff
+
+
+async def _beginning(content: aiohttp.StreamReader) -> bytes:
+    body = b""
+    with contextlib.suppress(aiohttp.ClientError, OSError):  # the status is known, whatever becomes of the rest
+        while len(body) < BODY_BYTES and (part := await content.read(BODY_BYTES - len(body))):
+            body += part
+    return body
+
+
+def tls_context(ca_file: Path | None, key: str) -> ssl.SSLContext:
+    """A client's TLS; ca_file: trust these authorities and no others. key: of the setting, for the error.
+
+    Raises SettingsError where the file cannot be used.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise SettingsError(f"{key}: cannot use {ca_file}: {error}") from None

@@ -1,0 +1,208 @@
+"""Requests to one HTTP/2 server over a connection that is opened when needed, kept, replaced when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.http2.connection import Connection
+from notifier.providers.transport.http2.requests import Request, Result, Waiting
+from notifier.providers.transport.http2.wire import Said
+
+if TYPE_CHECKING:
+    import ssl
+
+    from hpack import HeaderTuple
+
+# Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
+BACKOFF_LEAST_S: Final = 0.2
+# …and up to so far, when one after the other cannot be opened or ends before it answered anything.
+BACKOFF_MOST_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
+GOODBYE_S: Final = 1.0
+
+
+class Channel:
+    """Sends requests to one host; lives in one event loop. Nothing here raises for what a network does."""
+
+    def __init__(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> None:
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._log = structlog.get_logger(__name__).bind(host=host, port=port)
+        self._waiting: Waiting = OrderedDict()
+        self._connection: Connection | None = None
+        self._living: set[Connection] = set()  # with those that still finish what they began
+        self._opening: asyncio.Task[None] | None = None
+        self._said = Said()
+        self._failures = 0
+        self._not_before = 0.0  # no connection is begun earlier; on the loop's clock
+        self._closed = False
+
+    async def request(self, headers: list[HeaderTuple], body: bytes, *, send_by: float) -> Result:
+        """Send one request; send_by is on the loop's clock, past it the request is not begun any more."""
+        now = asyncio.get_running_loop().time()
+        if self._closed:
+            return Answer(Outcome.UNSENT, reason="Closed")
+        if now >= send_by:
+            return Answer(Outcome.UNSENT, reason="TooLate")
+        if self._connection is None and self._opening is None and not self._may_open():
+            return self._unsent("Unreachable")
+        request = Request(headers, body, send_by=send_by, deadline=now + self._timeout_s)
+        self._arm(request, min(request.deadline, send_by))
+        self._waiting[request] = None
+        if self._connection is not None:
+            self._connection.wake()
+        elif self._opening is None:
+            self._open_soon()
+        try:
+            return await request.result
+        finally:
+            assert request.timer is not None
+            request.timer.cancel()
+            if request.result.cancelled():
+                self._drop(request, "Cancelled")
+
+    async def close(self) -> None:
+        """Close all connections: what was sent becomes UNKNOWN, what still waits UNSENT."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        self._refuse_waiting("Closed")
+        living = list(self._living)
+        for connection in living:
+            connection.close()
+        if living:
+            _, late = await asyncio.wait([c.ended for c in living], timeout=GOODBYE_S)
+            if late:
+                for connection in living:
+                    connection.abort()
+                await asyncio.wait(late, timeout=GOODBYE_S)
+
+    # Time.
+
+    def _arm(self, request: Request, when: float) -> None:
+        request.timer = asyncio.get_running_loop().call_at(when, self._expire, request)
+
+    def _expire(self, request: Request) -> None:
+        now = asyncio.get_running_loop().time()
+        if request.connection is not None and now < request.deadline:
+            self._arm(request, request.deadline)  # it was the time to begin that has passed, and it has begun
+        else:
+            self._drop(request, "Timeout" if now >= request.deadline else "TooLate")
+
+    def _drop(self, request: Request, reason: str) -> None:
+        if request.connection is not None:
+            request.connection.give_up(request, reason)
+        else:
+            self._waiting.pop(request, None)
+            request.lose(reason)
+            if self._connection is not None and reason == "Timeout":
+                self._connection.note_unanswered()
+
+    # The connection.
+
+    def _may_open(self) -> bool:
+        # A server that answers and then moves house is worth the short wait; what fails is worth none.
+        return self._failures == 0 or asyncio.get_running_loop().time() >= self._not_before
+
+    def _open_soon(self) -> None:
+        self._opening = asyncio.create_task(self._open())
+        self._opening.add_done_callback(self._opened)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        if (wait_s := self._not_before - loop.time()) > 0:
+            await asyncio.sleep(wait_s)
+        self._not_before = loop.time() + BACKOFF_LEAST_S
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _, connection = await loop.create_connection(
+                    self._new_connection,
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host,
+                    ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
+                )
+        except OSError as error:  # TLS errors and timeouts are among them
+            self._back_off(type(error).__name__, str(error))
+            return
+        if connection.protocol != "h2":
+            connection.abort()
+            self._back_off("ProtocolError", "the server does not speak HTTP/2")
+            return
+        if connection.retired:
+            self._back_off("ConnectionLost", _unanswered(connection))
+            return
+        self._living.add(connection)
+        self._connection = connection
+        connection.wake()
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._back_off(type(error).__name__, str(error))
+        elif self._waiting and self._connection is None and not self._closed:
+            self._replace()
+
+    def _new_connection(self) -> Connection:
+        return Connection(
+            self._waiting,
+            ping_timeout_s=self._timeout_s,
+            on_retire=self._on_retire,
+            on_end=self._on_end,
+            said=self._said,
+        )
+
+    def _on_retire(self, connection: Connection) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        if connection.answered:
+            self._failures = 0
+        else:
+            self._back_off("ConnectionLost", _unanswered(connection))
+        self._replace()
+
+    def _on_end(self, connection: Connection) -> None:
+        self._living.discard(connection)
+
+    def _replace(self) -> None:
+        if not self._waiting or self._closed or self._opening is not None:
+            return
+        if self._may_open():
+            self._open_soon()
+        else:
+            self._refuse_waiting("Unreachable")
+
+    def _back_off(self, kind: str, why: str) -> None:
+        if self._closed:
+            return
+        most_s = min(BACKOFF_LEAST_S * 2**self._failures, BACKOFF_MOST_S)
+        wait_s = max(BACKOFF_LEAST_S, most_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
+        self._failures = min(self._failures + 1, 16)
+        self._not_before = asyncio.get_running_loop().time() + wait_s
+        # Once as a warning: while it lasts, every attempt says the same.
+        log = self._log.warning if self._failures == 1 else self._log.debug
+        log("provider_unreachable", error=kind, why=why, wait_ms=round(wait_s * 1000))
+        self._refuse_waiting("Unreachable")
+
+    def _refuse_waiting(self, reason: str) -> None:
+        while self._waiting:
+            request, _ = self._waiting.popitem(last=False)
+            request.resolve(self._unsent(reason))
+
+    def _unsent(self, reason: str) -> Answer:
+        left_s = max(self._not_before - asyncio.get_running_loop().time(), 0.0)
+        return Answer(Outcome.UNSENT, reason=reason, retry_after_us=round(left_s * 1_000_000) or None)
+
+
+def _unanswered(connection: Connection) -> str:
+    return f"ended before it answered anything{f': {connection.why_lost}' if connection.why_lost else ''}"

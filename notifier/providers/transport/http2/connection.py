@@ -1,0 +1,217 @@
+"""Many requests at once over one HTTP/2 connection, each with exactly one result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.http2.requests import Request, Waiting
+from notifier.providers.transport.http2.wire import Said, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
+RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
+MAX_UNANSWERED: Final = 3
+SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
+
+
+class Connection(Wire):
+    """Takes requests from `waiting` as soon as the server's stream limit and windows admit them.
+
+    on_retire is called once, when it takes no more requests; on_end once, when it is closed.
+    """
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        *,
+        ping_timeout_s: float,
+        on_retire: Callable[[Connection], None],
+        on_end: Callable[[Connection], None],
+        said: Said | None = None,
+    ) -> None:
+        super().__init__(ping_timeout_s=ping_timeout_s, said=said)
+        self.answered = False
+        self.retired = False
+        self._waiting = waiting
+        self._on_retire = on_retire
+        self._on_end = on_end
+        self._streams: dict[int, Request] = {}
+        self._blocked: dict[int, Request] = {}  # bodies that wait for a window
+        self._limit = 1  # until the server's SETTINGS say more
+        self._unanswered = 0  # requests, one after the other
+        self._said_goaway = False
+        self._woken = False
+
+    # What the channel calls.
+
+    def wake(self) -> None:
+        """Look at `waiting` once all callbacks that are ready have run or queued enough, so that they share a write."""
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon(self.on_ready)
+        elif len(self._waiting) >= SHARE_A_WRITE:
+            self.on_ready()
+
+    def give_up(self, request: Request, reason: str) -> None:
+        """Reset the stream of a request that nobody waits for any longer."""
+        request.lose(reason, self.has_read(request.started_at) if request.complete else None)
+        if self._streams.pop(request.stream_id, None) is None:
+            return
+        self._blocked.pop(request.stream_id, None)
+        self.reset_stream(request.stream_id)
+        if self.heard_at < request.started_at:
+            # Not a word for a whole timeout: what waits shall not run into the same silence.
+            self._retire()
+        else:
+            self.note_unanswered()
+        self.wake()
+
+    def note_unanswered(self) -> None:
+        """Take note of a request that had no answer in its time, or not even a stream; after some, retire.
+
+        A server that talks and never answers, or gives neither windows nor streams, may be well on a new connection.
+        """
+        self._unanswered += 1
+        if self._unanswered >= MAX_UNANSWERED:
+            self._retire()
+
+    def close(self) -> None:
+        """Say goodbye; requests under way become UNKNOWN."""
+        self._lose_all("Closed")
+        self.reads.end()
+        self._retire()
+
+    # What goes out.
+
+    def on_ready(self) -> None:
+        """Send what may go, in order, and write once."""
+        self._woken = False
+        if not self.open:
+            return
+        for request in list(self._blocked.values()):
+            self._send_body(request)
+        waiting = self._waiting
+        if waiting and not self._streams and not self.sure():
+            return
+        while waiting and self._admits(next(iter(waiting))):
+            request, _ = waiting.popitem(last=False)
+            if self.loop.time() >= request.send_by:
+                request.lose("TooLate")
+            elif not request.result.done():
+                self._start(request)
+        self.flush()
+        self._hang_up_if_done()
+
+    def _admits(self, request: Request) -> bool:
+        if self.retired or not self.may_write or self._blocked or len(self._streams) >= self._limit:
+            return False
+        # A body that must wait for the connection's window waits better in the queue. Except on an idle
+        # connection, whose window may never become wider.
+        return self.window >= len(request.body) or not self._streams
+
+    def _start(self, request: Request) -> None:
+        request.connection = self
+        request.started_at = self.loop.time()
+        request.stream_id = stream_id = self.open_stream(request.headers)
+        self._streams[stream_id] = request
+        self._send_body(request)
+        if self.used_up:
+            self._retire()
+
+    def _send_body(self, request: Request) -> None:
+        request.sent = self.send_body(request.stream_id, request.body, request.sent)
+        if request.sent < len(request.body):
+            self._blocked[request.stream_id] = request
+        else:
+            self._blocked.pop(request.stream_id, None)
+
+    # What comes in.
+
+    def on_settings(self, max_streams: int) -> None:
+        """Obey the server's limit from now on."""
+        self._limit = min(max_streams, MAX_STREAMS)
+
+    def on_headers(self, stream_id: int, headers: dict[bytes, bytes]) -> None:
+        """Keep a response's headers."""
+        if request := self._streams.get(stream_id):
+            request.response_headers = headers
+
+    def on_data(self, stream_id: int, data: bytes) -> None:
+        """Keep a response's body, within reason: one that goes on is taken as it is."""
+        request = self._streams.get(stream_id)
+        if request is None:
+            return
+        request.received += data[: RESPONSE_BYTES - len(request.received)]
+        if len(request.received) == RESPONSE_BYTES:
+            self._answer(request)
+            self.reset_stream(stream_id)
+
+    def on_end_of_stream(self, stream_id: int) -> None:
+        """Resolve a request with its response."""
+        if request := self._streams.get(stream_id):
+            blocked = stream_id in self._blocked
+            self._answer(request)
+            if blocked:
+                self.reset_stream(stream_id)  # answered before all was sent: nobody wants the rest
+
+    def on_reset(self, stream_id: int, *, refused: bool) -> None:
+        """Resolve a request whose stream the server cut off."""
+        if request := self._streams.get(stream_id):
+            self._lose(request, "StreamReset", unsent="RefusedStream" if refused else "")
+
+    def on_goaway(self, last_stream_id: int, code: int, reason: str) -> None:
+        """Resolve what the server will not process, and let the rest finish."""
+        if not self._said_goaway:
+            self._said_goaway = True
+            self.say("goaway", code=code, reason=reason, in_flight=len(self._streams))
+        for stream_id in [i for i in self._streams if i > last_stream_id]:
+            self.reset_stream(stream_id)
+            # RFC 9113, 6.8: above the last stream nothing was or will be processed.
+            self._lose(self._streams[stream_id], "GoAway", unsent="GoAway")
+        self._retire()
+
+    # A request is resolved before it is forgotten: if that raises, the end of the connection resolves it.
+
+    def _answer(self, request: Request) -> None:
+        self.answered = True
+        self._unanswered = 0
+        request.respond()
+        self._forget(request)
+
+    def _lose(self, request: Request, reason: str, *, unsent: str = "") -> None:
+        if unsent and not request.response_headers:
+            request.resolve(Answer(Outcome.UNSENT, reason=unsent))
+        else:
+            request.lose(reason)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        del self._streams[request.stream_id]
+        self._blocked.pop(request.stream_id, None)
+
+    # How it ends.
+
+    def on_lost(self) -> None:
+        """Resolve everything that was under way."""
+        self._lose_all("ConnectionLost")
+        self._retire()
+        self._on_end(self)
+
+    def _lose_all(self, reason: str) -> None:
+        streams, self._streams = self._streams, {}
+        self._blocked.clear()
+        for request in streams.values():
+            request.lose(reason)
+
+    def _retire(self) -> None:
+        if not self.retired:
+            self.retired = True
+            self._on_retire(self)
+        self._hang_up_if_done()
+
+    def _hang_up_if_done(self) -> None:
+        if self.retired and not self._streams and not self.reads.waiting:
+            self.hang_up()

@@ -1,0 +1,174 @@
+"""h2 with a shorter way for the three frames that every push is made of: its headers, its body, a bare response.
+
+h2 builds an object for each frame, with its flags and its text for a log, before a byte of it is used: two thirds
+of a client's time. Here those three are written and read as bytes. Everything else, and whatever is odd about one
+of the three, takes h2's own way; its states and windows are h2's in either case, so the two may alternate frame
+by frame. tests/contract/test_http2_lean.py holds it equal to h2.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from h2.config import H2Configuration
+from h2.connection import AllowedStreamIDs, ConnectionInputs, ConnectionState, H2Connection, _decode_headers
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.frame_buffer import FrameBuffer
+from h2.settings import SettingCodes, Settings
+from h2.stream import StreamInputs, StreamState
+from hyperframe.exceptions import InvalidPaddingError
+from hyperframe.frame import HeadersFrame
+
+from notifier.providers.transport.http2.headers import HeaderEncoder
+
+if TYPE_CHECKING:
+    from h2.events import Event
+    from hpack import HeaderTuple
+    from hyperframe.frame import GoAwayFrame
+
+DATA, HEADERS, CONTINUATION = 0, 1, 9
+END_STREAM, END_HEADERS = 0x1, 0x4
+FRAME_HEADER: Final = struct.Struct(">HBBBL")  # 24 bits of length, type, flags, stream
+SWEEP_EVERY: Final = 128
+MAX_HEADERS_BYTES: Final = 16_384  # of one answer, unpacked
+
+
+class BareResponse(NamedTuple):
+    """A HEADERS frame that is a whole response, as yet packed."""
+
+    stream_id: int
+    block: bytes
+
+
+class _Frames(FrameBuffer):
+    """h2's buffer; it hands out a whole response in one HEADERS frame as a BareResponse."""
+
+    def __next__(self) -> Any:
+        data = self._data
+        if len(data) >= FRAME_HEADER.size:
+            high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(data)
+            size = (high << 8) + low
+            end = FRAME_HEADER.size + size
+            if len(data) < end:
+                self._validate_frame_length(size)  # h2 would first wait for all of it, and keep it
+            plain = kind == HEADERS and flags == END_HEADERS | END_STREAM and 0 < stream_id < 1 << 31
+            if plain and not self._headers_buffer and len(data) >= end and size <= self.max_frame_size:
+                block = bytes(data[FRAME_HEADER.size : end])
+                del data[:end]
+                return BareResponse(stream_id, block)
+        return super().__next__()
+
+
+class LeanH2(H2Connection):
+    """A client's end of a connection. Headers are the caller's to check; they are neither validated nor normalized."""
+
+    def __init__(self) -> None:
+        # Headers are built and checked by the provider; h2's own checks would take a third of the time.
+        super().__init__(
+            H2Configuration(
+                client_side=True,
+                header_encoding=None,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+                validate_inbound_headers=False,
+                normalize_inbound_headers=False,
+            )
+        )
+        # Set before the connection begins, so that it holds without the server's word: nobody asked for a push. The
+        # streams are as many as h2 allows; 0 would refuse a late answer to a stream that was reset.
+        self.local_settings = Settings(
+            client=True,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.MAX_CONCURRENT_STREAMS: 100,
+                SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS_BYTES,
+            },
+        )
+        self.decoder.max_header_list_size = MAX_HEADERS_BYTES
+        self.encoder = HeaderEncoder()
+        self.incoming_buffer = _Frames()
+        self._until_sweep = SWEEP_EVERY
+
+    def open_request(self, stream_id: int, headers: list[HeaderTuple]) -> None:
+        """As `send_headers` for a new stream. How many may be open at once is the caller's to hold."""
+        self.state_machine.process_input(ConnectionInputs.SEND_HEADERS)
+        self._until_sweep -= 1
+        if not self._until_sweep:
+            self._until_sweep = SWEEP_EVERY
+            self.open_outbound_streams  # noqa: B018 - for its side effect: closed streams are dropped
+        stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
+        stream.state_machine.process_input(StreamInputs.SEND_HEADERS)
+        block = self.encoder.encode(headers)
+        most = self.max_outbound_frame_size
+        self._put(HEADERS, END_HEADERS if len(block) <= most else 0, stream_id, block[:most])
+        for at in range(most, len(block), most):
+            self._put(CONTINUATION, END_HEADERS if len(block) <= at + most else 0, stream_id, block[at : at + most])
+
+    def room(self, stream_id: int) -> int:
+        """How many bytes one DATA frame on this stream may carry now; 0 or less is none."""
+        stream = self.streams[stream_id]
+        return min(stream.outbound_flow_control_window, self.outbound_flow_control_window, self.max_outbound_frame_size)
+
+    def send_part(self, stream_id: int, part: bytes, *, last: bool) -> None:
+        """As `send_data`, for a part that is within `room`."""
+        self.state_machine.process_input(ConnectionInputs.SEND_DATA)
+        stream = self.streams[stream_id]
+        stream.state_machine.process_input(StreamInputs.SEND_DATA)
+        if last:
+            stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
+        stream.outbound_flow_control_window -= len(part)
+        self.outbound_flow_control_window -= len(part)
+        self._put(DATA, END_STREAM if last else 0, stream_id, part)
+
+    def feed(self, data: bytes) -> None:
+        """Take what came, for `next_frame`."""
+        self.incoming_buffer.max_frame_size = self.max_inbound_frame_size
+        self.incoming_buffer.add_data(data)
+
+    def next_frame(self) -> list[Event] | None:
+        """What the next frame means; None where no whole frame is left. Raises H2Error as `receive_data` does.
+
+        `receive_data` returns the events of all that came, or, if one frame is wrong, of nothing.
+        """
+        try:
+            frame = next(self.incoming_buffer, None)
+            return None if frame is None else self._receive_frame(frame)
+        except InvalidPaddingError as error:
+            self._terminate_connection(ErrorCodes.PROTOCOL_ERROR)
+            raise ProtocolError("Received frame with invalid padding.") from error
+        except ProtocolError as error:
+            self._terminate_connection(error.error_code)
+            raise
+
+    def _put(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        self._data_to_send += FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+    def _receive_frame(self, frame: Any) -> list[Event]:
+        if type(frame) is not BareResponse:
+            return super()._receive_frame(frame)
+        stream_id, block = frame
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.state_machine.state is not StreamState.HALF_CLOSED_LOCAL:
+            return super()._receive_frame(HeadersFrame(stream_id, block, flags=["END_HEADERS", "END_STREAM"]))
+        headers: Any = _decode_headers(self.decoder, block)
+        self.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
+        if headers and headers[0][0] == b":status" and headers[0][1][:1] == b"1":
+            raise ProtocolError("Cannot set END_STREAM on informational responses")
+        begun = stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
+        ended = stream.state_machine.process_input(StreamInputs.RECV_END_STREAM)
+        response: Any = begun[0]
+        response.headers, response.stream_ended = headers, ended[0]
+        stream._initialize_content_length(headers)  # noqa: SLF001 - refuses what is no length
+        return [response, ended[0]]
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
+        # h2 takes every frame after a GOAWAY for an error, and throws away what it still holds to send, though the
+        # streams up to the last one go on.
+        to_send = self._data_to_send
+        result = super()._receive_goaway_frame(frame)
+        self._data_to_send = to_send
+        self.state_machine.state = ConnectionState.CLIENT_OPEN
+        return result

@@ -1,0 +1,329 @@
+"""HTTP/2 on one TLS connection: h2, its buffers, its keep-alive, as plain calls. The only importer of h2."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+from h2.connection import ConnectionState
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import H2Error
+
+from notifier.providers.answers import parse, word
+from notifier.providers.transport.http2.credit import Credit
+from notifier.providers.transport.http2.lean import LeanH2
+from notifier.providers.transport.http2.reads import Reads
+
+if TYPE_CHECKING:
+    from hpack import HeaderTuple
+
+HIGHEST_STREAM_ID: Final = 2**31 - 1
+IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
+DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
+DOUBT_PATIENCE_S: Final = 1.0
+GOAWAY_CHARACTERS: Final = 200
+SAID_FOR_S: Final = 60.0  # a line that says what the last one of its kind said is only for debugging
+
+
+class Said:
+    """What was said of a server lately: one that breaks every connection shall not fill the log."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def again(self, event: str, now: float) -> bool:
+        """Whether this was said within the last minute."""
+        again = now < self._until.get(event, 0.0)
+        if not again:
+            self._until[event] = now + SAID_FOR_S
+        return again
+
+
+class Wire(asyncio.Protocol):
+    """A client's end of one connection: its user fills the methods on_… and calls the others."""
+
+    def __init__(self, *, ping_timeout_s: float, said: Said | None = None) -> None:
+        self.log = structlog.get_logger(__name__)
+        self.loop = asyncio.get_running_loop()
+        self._said = said or Said()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.why_lost = ""
+        self.heard_at = self.loop.time()
+        self.may_write = True
+        self._ping_timeout_s = ping_timeout_s
+        self._h2 = LeanH2()
+        self._transport: asyncio.Transport | None = None
+        self._next_id = 1
+        self._pinged = self._asked_in_doubt = False
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self.reads = Reads(self._send_ping, self.abort)
+        self._credit = Credit(self.heard_at)
+        self._behind = False  # frames that came are left for another turn
+        self._leaving = self._lost = False
+
+    # For the user to fill.
+
+    def on_settings(self, max_streams: int) -> None:
+        """Take note of how many streams the server admits at once."""
+
+    def on_headers(self, stream_id: int, headers: dict[bytes, bytes]) -> None:
+        """Take a response's headers."""
+
+    def on_data(self, stream_id: int, data: bytes) -> None:
+        """Take a part of a response's body."""
+
+    def on_end_of_stream(self, stream_id: int) -> None:
+        """Take a response as complete."""
+
+    def on_reset(self, stream_id: int, *, refused: bool) -> None:
+        """Give up a stream; refused says that the server did nothing with it."""
+
+    def on_goaway(self, last_stream_id: int, code: int, reason: str) -> None:
+        """Give up the streams above the last one and open no more."""
+
+    def on_ready(self) -> None:
+        """Send what windows, limits or the socket may now admit, and flush."""
+
+    def on_lost(self) -> None:
+        """Give up all streams."""
+
+    # For the user to call.
+
+    @property
+    def protocol(self) -> str | None:
+        """What the server chose by ALPN."""
+        assert self._transport is not None
+        tls = self._transport.get_extra_info("ssl_object")
+        return cast("str | None", tls.selected_alpn_protocol()) if tls else None
+
+    @property
+    def open(self) -> bool:
+        """Whether frames may be sent."""
+        if self._transport is None or self._leaving:
+            return False
+        return self._h2.state_machine.state is not ConnectionState.CLOSED
+
+    @property
+    def window(self) -> int:
+        """How many bytes of bodies the connection takes now, over all streams."""
+        return self._h2.outbound_flow_control_window
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no stream can be opened any more."""
+        return self._next_id > HIGHEST_STREAM_ID
+
+    def sure(self) -> bool:
+        """Whether the other end was heard of lately. If not it is asked; then comes `on_ready`, or the end."""
+        if self.loop.time() - self.heard_at < DOUBT_S:
+            return True
+        if not self._asked_in_doubt:
+            # A half-dead socket takes all that is written; nobody could say afterwards what had become of it.
+            self._asked_in_doubt = True
+            self._ping(min(DOUBT_PATIENCE_S, self._ping_timeout_s / 4))
+        return False
+
+    def has_read(self, sent_at: float) -> asyncio.Future[bool] | None:
+        """Ask whether the other end has read what was sent at that moment; None where it cannot be asked."""
+        return self.reads.of(sent_at) if self.open else None
+
+    def open_stream(self, headers: list[HeaderTuple]) -> int:
+        """Open a stream with these headers; its id."""
+        stream_id = self._next_id
+        self._next_id += 2
+        self._h2.open_request(stream_id, headers)
+        self._credit.add_request()
+        return stream_id
+
+    def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
+        """Send what the windows admit of body[sent:]; how much of the body has been sent in all."""
+        size = len(body)
+        while sent < size:
+            room = self._h2.room(stream_id)
+            if room <= 0:
+                break
+            part = body[sent : sent + room] if sent or size > room else body
+            sent += len(part)
+            self._h2.send_part(stream_id, part, last=sent == size)
+        return sent
+
+    def reset_stream(self, stream_id: int) -> None:
+        """Tell the server that nobody waits for this stream; nothing if it is closed already."""
+        try:
+            self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+        except H2Error:
+            return
+
+    def flush(self) -> None:
+        """Hand everything to the socket."""
+        data = self._h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def hang_up(self) -> None:
+        """Say goodbye and close."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.open:
+            self._h2.close_connection()
+            self.flush()
+        self._leaving = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._leaving = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def say(self, event: str, *, level: str = "info", **fields: object) -> None:
+        """Log what the server does, once a minute; in between for debugging alone."""
+        getattr(self.log, "debug" if self._said.again(event, self.loop.time()) else level)(event, **fields)
+
+    # For the event loop to call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface; a server that did not choose HTTP/2 is left by whoever opened the connection."""
+        self._transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.protocol == "h2":
+            self._h2.initiate_connection()
+            self.flush()
+            self._keep_alive = self.loop.call_later(IDLE_S, self._check_alive)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what the server sent, then what it made possible."""
+        if not self.open:
+            return
+        self.heard_at = self.loop.time()
+        self._pinged = self._asked_in_doubt = False
+        self._h2.feed(data)
+        if not self._behind:
+            self._read()
+
+    def _read(self) -> None:
+        """Hand on frames for one turn of the loop. While some are left, nothing more is read from the socket."""
+        assert self._transport is not None
+        behind, self._behind = self._behind, False
+        try:
+            self._read_frames()
+        except H2Error as error:
+            self._break_off("http2_protocol_error", error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever a server's bytes make h2 or us raise, it ends this connection alone
+            self._break_off("http2_broke", level="error", exc_info=error)
+        if not self.open or self._lost:
+            return
+        if self._behind:
+            self._transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+        elif behind:
+            self._transport.resume_reading()
+        self.on_ready()
+
+    def _read_on(self) -> None:
+        if self.open and self._behind:
+            self._read()
+
+    def _read_frames(self) -> None:
+        # One that does not read our acknowledgements, which wait here then, earns nothing.
+        self._credit.begin_turn(self.loop.time(), earns=self.may_write)
+        while self.open and (events := self._h2.next_frame()) is not None:
+            self._credit.charge(events)
+            for event in events:
+                self._hand_on(event)
+            if self._credit.used_up:
+                self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                self._break_off("http2_flood")
+            elif self._credit.turn_is_over:
+                self._behind = True
+                return
+
+    def _break_off(self, event: str, *, level: str = "warning", **fields: object) -> None:
+        self.say(event, level=level, **fields)
+        self.flush()
+        self.abort()
+
+    def pause_writing(self) -> None:
+        """Start nothing more: the socket is full."""
+        self.may_write = False
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.may_write = True
+        self.on_ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the user, then whoever waits for the end."""
+        if exc is not None and not self._leaving:
+            self.why_lost = str(exc)
+            self.say("connection_lost", error=type(exc).__name__, why=self.why_lost)
+        if self._keep_alive:
+            self._keep_alive.cancel()
+        self._lost = True
+        try:
+            while self._behind and self.open:  # what came whole before the end is an answer
+                self._read()
+            self.reads.end()
+            self.on_lost()
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(None)
+
+    def _hand_on(self, event: Event) -> None:
+        match event:
+            case ResponseReceived():
+                self.on_headers(event.stream_id, cast("dict[bytes, bytes]", dict(event.headers)))
+            case DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                self.on_data(event.stream_id, event.data)
+            case StreamEnded():
+                self.on_end_of_stream(event.stream_id)
+            case StreamReset():
+                self.on_reset(event.stream_id, refused=event.error_code == ErrorCodes.REFUSED_STREAM)
+            case RemoteSettingsChanged():
+                self.on_settings(self._h2.remote_settings.max_concurrent_streams)
+            case ConnectionTerminated():
+                reason = _goaway_reason(event.additional_data or b"")
+                self.on_goaway(event.last_stream_id or 0, int(event.error_code or 0), reason)
+            case PingAckReceived():
+                self._pinged = False
+                self.reads.answered(event.ping_data or b"")
+
+    def _send_ping(self, payload: bytes) -> None:
+        self._h2.ping(payload)
+        self.flush()
+
+    def _check_alive(self) -> None:
+        if self._pinged:
+            self.say("connection_dead", idle_s=round(self.loop.time() - self.heard_at))
+            self.abort()
+            return
+        wait_s = self.heard_at + IDLE_S - self.loop.time()
+        if wait_s <= 0:
+            self._ping(self._ping_timeout_s)
+        else:
+            self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
+
+    def _ping(self, patience_s: float) -> None:
+        self._send_ping(b"notifier")
+        self._pinged = True
+        if self._keep_alive:
+            self._keep_alive.cancel()
+        self._keep_alive = self.loop.call_later(patience_s, self._check_alive)
+
+
+def _goaway_reason(data: bytes) -> str:
+    """Read Apple's ``{"reason": …}``; of another server whatever it says."""
+    return word(parse(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Which rules hold for whom, and what they mean. No I/O."""

@@ -1,0 +1,38 @@
+"""Whether what a category costs can ever fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from notifier.errors import InvalidNotificationError
+from notifier.rules.policy import Category, Policy
+
+if TYPE_CHECKING:
+    from notifier.rules.policy import Category, Policy
+
+
+def check_fits(user: Policy, category: Category) -> None:
+    """Raise InvalidNotificationError where this user's rules, or the category's, never admit one of the category."""
+    if category.cost == 1 or category.bypass:
+        return
+    try:
+        check_cost(user, category, category.cost)
+    except ValueError as error:
+        raise InvalidNotificationError("category", f"{category.name!r} never goes to this user: {error}") from None
+
+
+MOST_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
+
+
+def check_cost(user: Policy, category: Category | None, cost: int) -> None:
+    """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
+    if user.goes_by_clock or (category is not None and category.policy.goes_by_clock):
+        raise ValueError(
+            "quiet hours and calendar windows go by a zone, which acquire does not know: pass policy.untimed"
+        )
+    if type(cost) is not int or not 1 <= cost <= MOST_COST:
+        raise ValueError(f"cost must be a whole number from 1 to {MOST_COST}, is {cost!r}")
+    for policy in (user, category.policy) if category else (user,):
+        for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
+            if cost > rule.limit:
+                raise ValueError(f"a cost of {cost} never fits into {rule}")

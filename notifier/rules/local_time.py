@@ -1,0 +1,108 @@
+"""Rules that go by the clock on the user's wall: quiet hours and calendar windows, and when they let something go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours, _reading
+from notifier.rules.zones import Zone
+from notifier.units import UNITS
+
+if TYPE_CHECKING:
+    from notifier.rules.policies import Rules
+    from notifier.rules.policy import Policy
+
+ROUNDS: Final = 4  # from one quiet hours' end into others': for two days, then it is looked at again
+
+
+Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
+Scope: TypeAlias = Literal["user", "category"]
+# Whose rule it is, and which; None is the pace after quiet hours.
+Decider: TypeAlias = tuple[Scope, QuietHours | CalendarWindow | None]
+
+
+def pace_us(policy: Policy) -> int:
+    """The µs between two of those that waited through quiet hours: what the shortest window admits, and the gap."""
+    shortest, pace = None, 0
+    windows = [(window.interval_us, window.limit) for window in policy.windows]
+    windows += [(window.span_us, window.limit) for window in policy.calendar]
+    for interval_us, limit in windows:
+        if shortest is None or interval_us < shortest:
+            shortest, pace = interval_us, -(-interval_us // limit)
+    return max(pace, policy.gap_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ByClock:
+    """A notification under these rules. `by_the_clock` in `zones.lua` does the same.
+
+    since_us: when it was accepted. lead_us: how long after it is let go it may be received: quiet hours begin later.
+    of_user, of_category: the sends that the two policies judge.
+    """
+
+    rules: Rules
+    zone: Zone
+    since_us: int
+    lead_us: int
+    of_user: Latest
+    of_category: Latest
+
+    def first_open(self, at_us: int) -> tuple[int, Decider | None]:
+        """The first µs from `at_us` on at which it may go, and the last rule that moved it; None where none did."""
+        at_us, by = self._by_calendar(at_us)
+        quiet = list(self._quiet())
+        for _ in range(ROUNDS if quiet else 0):
+            opens, moved = self._after_quiet(quiet, at_us)
+            if opens == at_us:
+                break
+            at_us, by = opens, moved
+        return at_us, by
+
+    def _by_calendar(self, at_us: int) -> tuple[int, Decider | None]:
+        by: Decider | None = None
+        for scope, policy, latest in self._scopes():
+            for window in policy.calendar:
+                # One more fits into the day after the one of the limit-th latest.
+                nth = latest(max(1, window.limit - self.rules.category.cost + 1))
+                start = 0 if nth is None else self.zone.next_start(window.unit, nth)
+                if start > at_us:
+                    at_us, by = start, (scope, window)
+        return at_us, by
+
+    def _after_quiet(self, quiet: list[tuple[Scope, QuietHours]], at_us: int) -> tuple[int, Decider | None]:
+        by: Decider | None = None
+        for scope, hours in quiet:
+            begins = self._begins(hours, at_us)
+            if begins < at_us + self.lead_us:
+                at_us, by = self.zone.first_outside(hours.from_us, hours.to_us, begins), (scope, hours)
+        if any(self._begins(hours, self.since_us) < at_us for _, hours in quiet):
+            for scope, policy, latest in self._scopes():
+                last = latest(1)
+                if last is not None and last + pace_us(policy) > at_us:
+                    at_us, by = last + pace_us(policy), (scope, None)
+        return at_us, by
+
+    def _scopes(self) -> tuple[tuple[Scope, Policy, Latest], ...]:
+        category = self.rules.category.policy
+        return ("user", self.rules.user, self.of_user), ("category", category, self.of_category)
+
+    def _quiet(self) -> Iterator[tuple[Scope, QuietHours]]:
+        if self.rules.user.quiet is not None and not self.rules.category.ignores_quiet:
+            yield "user", self.rules.user.quiet
+        if self.rules.category.policy.quiet is not None:
+            yield "category", self.rules.category.policy.quiet
+
+    def _begins(self, hours: QuietHours, at_us: int) -> int:
+        return self.zone.first_outside(hours.to_us, hours.from_us, at_us)
+
+
+def said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
+    """What decides, for people: 'user quiet until 08:00 Europe/Berlin'. at_us: until when."""
+    scope, rule = by
+    whose = category if scope == "category" else "user"
+    if rule is None:
+        return f"{whose} pace after quiet hours"
+    until = f"until {_reading(zone.wall_us(at_us) % UNITS['d'])} {zone.name}"
+    return f"{whose} quiet {until}" if isinstance(rule, QuietHours) else f"{whose} {rule} {until}"

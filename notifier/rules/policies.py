@@ -1,0 +1,130 @@
+"""Which rules hold for a user and a category: plain values, resolved without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from notifier.rules.policy import DEFAULT_CATEGORY, Category, Policy, ProviderLimits
+from notifier.rules.zones import DEFAULT_ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_RULES: Final = Policy()
+NO_LIMITS: Final = ProviderLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What applies to one notification: the user's policy, and its category with the category's own."""
+
+    user: Policy
+    category: Category
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to any of these rules, in microseconds."""
+        return max(self.user.horizon_us, self.category.policy.horizon_us)
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Whether any of them asks for the user's zone."""
+        return self.user.goes_by_clock or self.category.policy.goes_by_clock
+
+    @property
+    def untimed(self) -> Rules:
+        """The same without what asks for the user's zone."""
+        return Rules(self.user.untimed, replace(self.category, policy=self.category.policy.untimed))
+
+
+class Policies:
+    """Who is limited how. This is the one place that says in which order rules are found:
+
+    1. the user's own entry in `users`: rules, or the name of a tier, which stands for the tier's rules;
+    2. else the policy of everyone, `user`.
+
+    What an entry or a tier does not give (windows or gap) is taken from `user` (`Policy.replaced`, done by
+    the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
+    the other. A category that is not, or no longer, configured is the category `default`; `default` exists
+    always and has no rules unless it is configured.
+    """
+
+    __slots__ = (
+        "_categories",
+        "_default",
+        "_everyone",
+        "_users",
+        "goes_by_clock",
+        "lead_us",
+        "limits",
+        "tiers",
+        "zone",
+    )
+
+    def __init__(
+        self,
+        user: Policy = NO_RULES,
+        tiers: Mapping[str, Policy] | None = None,
+        users: Mapping[str, Policy | str] | None = None,
+        categories: Mapping[str, Category] | None = None,
+        limits: ProviderLimits = NO_LIMITS,
+        *,
+        zone: str = DEFAULT_ZONE,
+        lead_us: int = 0,
+    ) -> None:
+        """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
+
+        zone: of who names none. lead_us: how long before quiet hours nothing is let go any more: a worker's lease, by
+        whose end it has been received.
+        """
+        self.limits = limits
+        self.zone = zone
+        self.lead_us = lead_us
+        self.tiers: dict[str, Policy] = dict(tiers or {})
+        self._everyone = user
+        self._users = {
+            name: self.tiers[rules] if isinstance(rules, str) else rules for name, rules in (users or {}).items()
+        }
+        self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
+        self._default = self._categories[DEFAULT_CATEGORY]
+        policies = chain(
+            (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
+        )
+        self.goes_by_clock = any(policy.calendar or policy.quiet for policy in policies)
+
+    @property
+    def categories(self) -> Mapping[str, Category]:
+        """The configured categories by name, and `default`."""
+        return self._categories
+
+    def knows(self, name: str) -> bool:
+        """Whether the category is configured, or is `default`."""
+        return name in self._categories
+
+    def for_user(self, user: str) -> Policy:
+        """Return the policy in force for a user."""
+        return self._users.get(user, self._everyone)
+
+    def category(self, name: str) -> Category:
+        """Return the category of that name; one that is not known is `default`."""
+        return self._categories.get(name, self._default)
+
+    def rules(self, user: str, category: str) -> Rules:
+        """All that applies to a notification of this category for this user."""
+        return Rules(self.for_user(user), self.category(category))
+
+
+@dataclass(frozen=True, slots=True)
+class MostWaiting:
+    """`max_waiting` in all, of everyone, and of the users who have another; None is any number."""
+
+    in_all: int | None = None
+    everyone: int | None = None
+    users: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, user: str) -> int | None:
+        """How many of one user's may wait."""
+        return self.users.get(user, self.everyone)

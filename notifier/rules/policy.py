@@ -1,0 +1,246 @@
+"""The rules that a user and a category may have: plain values, without I/O and without a config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, Literal
+
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.units import Window, format_duration
+
+__all__ = [
+    "DEFAULT_CATEGORY",
+    "LANES",
+    "Burst",
+    "Category",
+    "Digest",
+    "Lane",
+    "OnUnknown",
+    "Overflow",
+    "Policy",
+    "ProviderLimits",
+    "WhenBlocked",
+    "Window",
+]
+
+Lane = Literal["urgent", "default", "bulk"]
+OnUnknown = Literal["resend", "give_up"]
+WhenBlocked = Literal["queue", "collapse", "digest", "drop"]
+Overflow = Literal["reject", "drop_oldest", "collapse"]
+Priority = Literal["normal", "high"]
+
+LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
+DEFAULT_CATEGORY: Final = "default"
+MOST_BUCKETS: Final = 1_000
+KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """So many at once, and one more each `every_us` microseconds."""
+
+    limit: int
+    every_us: int
+
+    def __str__(self) -> str:
+        return f"burst {self.limit} then 1/{format_duration(self.every_us)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
+
+    calendar, quiet: what goes by the clock on the user's wall. kept_us: how long a send is kept at least, for calendar
+    windows that somebody else holds.
+    """
+
+    windows: tuple[Window, ...] = ()
+    gap_us: int = 0
+    burst: Burst | None = None
+    calendar: tuple[CalendarWindow, ...] = ()
+    quiet: QuietHours | None = None
+    kept_us: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it never holds anything back, and no sends are kept for it."""
+        return (
+            not self.windows
+            and self.gap_us == 0
+            and self.burst is None
+            and not self.goes_by_clock
+            and self.kept_us == 0
+        )
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Whether a rule asks for the user's zone."""
+        return bool(self.calendar) or self.quiet is not None
+
+    @property
+    def untimed(self) -> Policy:
+        """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
+        return replace(self, calendar=(), quiet=None, kept_us=self._calendar_us) if self.goes_by_clock else self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has exact windows and a gap and nothing else."""
+        return self.burst is None and self.precision_us == 0
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to these rules, in microseconds."""
+        # A gap may outlast the windows, so permits are kept for the longest of them all.
+        longest = max((self.gap_us, *(window.interval_us for window in self.windows), self._calendar_us))
+        return longest if self.burst is None else max(longest, self.burst.limit * self.burst.every_us)
+
+    @property
+    def precision_us(self) -> int:
+        """The width of the buckets in which its bucketed windows count, in µs; 0 where there are none.
+
+        They share their buckets: the finest that one asks for, but never more than so many for the longest.
+        """
+        bucketed = [window for window in self.windows if window.precision_us]
+        if not bucketed:
+            return 0
+        longest_us = max(window.interval_us for window in bucketed)
+        return max(min(window.precision_us for window in bucketed), -(-longest_us // MOST_BUCKETS))
+
+    @property
+    def exact_us(self) -> int:
+        """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
+        exact = (window.interval_us for window in self.windows if not window.precision_us)
+        return max((KEPT_US, self.gap_us, *exact, self._calendar_us))
+
+    @property
+    def _calendar_us(self) -> int:
+        return max((window.horizon_us for window in self.calendar), default=self.kept_us)
+
+    def most_in(self, interval_us: int) -> int | None:
+        """The most sends that these rules ever admit in an interval of this length; None is without bound."""
+        most = [window.limit * -(-interval_us // window.interval_us) for window in self.windows]
+        if self.gap_us:
+            most.append((interval_us - 1) // self.gap_us + 1)
+        if self.burst is not None:
+            most.append((interval_us - 1) // self.burst.every_us + self.burst.limit)
+        return min(most, default=None)
+
+    def replaced(
+        self,
+        windows: tuple[Window | CalendarWindow, ...] | None = None,
+        gap_us: int | None = None,
+        burst: Burst | Literal["none"] | None = None,
+        quiet: QuietHours | Literal["none"] | None = None,
+    ) -> Policy:
+        """Put what is given in the place of this policy's own; None leaves a part as it is.
+
+        windows: of both kinds.
+        """
+        rolling, calendar = (self.windows, self.calendar) if windows is None else _parted(windows)
+        return Policy(
+            rolling,
+            self.gap_us if gap_us is None else gap_us,
+            self.burst if burst is None else None if burst == "none" else burst,
+            calendar,
+            self.quiet if quiet is None else None if quiet == "none" else quiet,
+        )
+
+    def __str__(self) -> str:
+        parts = [str(window) for window in (*self.windows, *self.calendar)]
+        if self.gap_us:
+            parts.append(f"gap {format_duration(self.gap_us)}")
+        if self.burst is not None:
+            parts.append(str(self.burst))
+        if self.quiet is not None:
+            parts.append(f"quiet {self.quiet}")
+        return ", ".join(parts) or "no rules"
+
+
+@lru_cache(maxsize=1024)  # for tens of thousands of users there are few
+def _parted(windows: tuple[Window | CalendarWindow, ...]) -> tuple[tuple[Window, ...], tuple[CalendarWindow, ...]]:
+    return (
+        tuple(window for window in windows if isinstance(window, Window)),
+        tuple(window for window in windows if isinstance(window, CalendarWindow)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """One message for those that wait, sent once `after` wait or `within_us` after the first began to, if not later.
+
+    title, body: its text where there are several, in which {count} is how many.
+    """
+
+    after: int
+    within_us: int
+    title: str | None = None
+    body: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A kind of message: the lane it travels in and the rules that hold on top of the user's.
+
+    expires_us: how long a notification is worth sending if it does not say so itself; None is for ever.
+    bypass: counted against the user's and the category's windows, but never held back by them.
+    attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
+    provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
+    when_blocked: whether one that may not go at once waits, and what becomes of it when a newer one with its collapse
+    id comes.
+    digest: how those that wait are summed up, where when_blocked says so.
+    overflow: what to do with one more where no more may wait.
+    ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
+    cost: as how many sends one counts, in every window and burst.
+    """
+
+    name: str
+    lane: Lane = "default"
+    policy: Policy = Policy()
+    expires_us: int | None = None
+    bypass: bool = False
+    attempts: int = 5
+    on_unknown: OnUnknown = "resend"
+    app: str | None = None
+    when_blocked: WhenBlocked = "queue"
+    ignores_quiet: bool = False
+    overflow: Overflow = "reject"
+    priority: Priority = "normal"
+    digest: Digest | None = None
+    cost: int = 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether one may stand for several, and its text for their number."""
+        return "collapse" in {self.when_blocked, self.overflow} or self.digest is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """What the providers themselves admit, apart from the user's rules; what is empty or None holds nothing back.
+
+    fcm_device: for each device. fcm_collapsible: for each device, of what has a collapse id. fcm_project: for each
+    route, whoever the users are. apns_background: for each device, of what shows nothing.
+    """
+
+    fcm_device: Policy = Policy()
+    fcm_collapsible: Burst | None = None
+    fcm_project: Window | None = None
+    apns_background: Policy = Policy()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether they never hold anything back."""
+        return self == ProviderLimits()
+
+    def of_fcm_device(self, user: Policy) -> tuple[Policy, Policy]:
+        """What a user's sends to one FCM device are held to: those that the user's rules hold, and those that bypass.
+
+        Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
+        """
+        windows = self.fcm_device.windows
+        spare = [window.limit - (user.most_in(window.interval_us) or window.limit) for window in windows]
+        if not windows or min(spare) < 1:
+            return self.fcm_device, self.fcm_device
+        left = tuple(Window(n, window.interval_us) for n, window in zip(spare, windows, strict=True))
+        return Policy(), Policy(left)

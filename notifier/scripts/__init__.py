@@ -1,0 +1,1 @@
+"""All that runs inside Redis: the Lua scripts, their keys, and how they are called."""

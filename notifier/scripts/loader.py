@@ -1,0 +1,71 @@
+"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final, Generic, TypeVar
+
+from redis.exceptions import NoScriptError
+
+_INCLUDE = re.compile(r"^--! include (.+)$", re.MULTILINE)
+T = TypeVar("T")
+_LUA = resources.files(__package__).joinpath("lua")
+ROOMS: Final = ("verbs", "audit", "migration")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One verb: its whole source and the SHA-1 by which Redis knows it."""
+
+    name: str
+    source: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of this name, with its includes in place."""
+    path = next(path for room in ROOMS if (path := _LUA.joinpath(room, f"{name}.lua")).is_file())
+    own = path.read_text(encoding="utf-8")
+    source = _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), own)
+    return Script(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
+
+
+def read_piece(name: str) -> str:
+    """The text of a piece that scripts include."""
+    return _LUA.joinpath("shared", f"{name}.lua").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One call of a script: its arguments, and how to read its reply. Run it by `run` or `run_async`."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[str | bytes | int]
+    decode: Callable[[Any], T]
+
+
+def run(redis: Any, call: Call[T]) -> T:
+    """Run a call on a `redis.Redis`; a server that lost its scripts is given the source again."""
+    try:
+        reply = redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+    except NoScriptError:
+        redis.script_load(call.script.source)  # by itself: to be compiled takes as long as to run
+        reply = redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
+    return call.decode(reply)
+
+
+async def run_async(redis: Any, call: Call[T]) -> T:
+    """Run a call on a `redis.asyncio.Redis`; as `run`."""
+    try:
+        reply = await redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+    except NoScriptError:
+        await redis.script_load(call.script.source)
+        reply = await redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
+    return call.decode(reply)

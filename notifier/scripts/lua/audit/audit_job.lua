@@ -1,0 +1,220 @@
+-- audit_job: judges jobs, each in one step: whether it stands where its status says, and nowhere else.
+-- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON  4 lease µs  5.. for each: job id, and
+--      '' for a job that the keyspace holds, or 'unlisted' for one whose queue was read since and did not name it
+-- returns {{id of a job that its queue must hold, …}, how many were notifications, {finding, …} (see audit.lua)}
+-- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
+-- a line or in `later` stays there, in one of them; who stands nowhere goes to its line. Of what a live lease holds
+-- nothing is changed. A lease that ended is *pull*'s affair.
+--! include clock keys alarm newcomer end leaving lineup audit
+local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
+for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
+local queued, notifications = {}, 0
+local ENDED = {failed = true, canceled = true}
+local FAR = 4102444800000000 -- as in routes.lua: the rest of a notification that waits for a route alone
+local MOST_FROM_TAIL = 2000 -- what came back to its queue meanwhile stands there
+local FADING = 2000 -- ms before a job's own end in which RQ may have cleared its registry already
+
+local function read(id)
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome',
+    'push_rq_job')
+  if job.err or not job[1] or not rank[job[1]] then return nil end -- RQ's sets beside its jobs, and other queues
+  local j = {id = id, key = job_key(id), origin = job[1], status = job[2] or 'none', permit = job[4], order = job[5],
+    outcome = job[6]}
+  j.user, j.category = steered(job[3], job[7])
+  local ends = redis.call('ZSCORE', 'notifier:leases', id)
+  j.lease = ends and tonumber(ends)
+  j.held = j.permit and j.lease and j.lease > now
+  if not j.user then return j end
+  j.line = line_key(j.user, j.category)
+  j.in_line = redis.call('ZSCORE', j.line, id)
+  j.in_later = redis.call('ZSCORE', 'notifier:later', id)
+  j.scheduled = redis.call('ZSCORE', 'rq:scheduled:' .. j.origin, id)
+  j.failed = redis.call('ZSCORE', 'rq:failed:' .. j.origin, id)
+  j.canceled = redis.call('ZSCORE', 'rq:canceled:' .. j.origin, id)
+  j.wip = j.permit and redis.call('ZSCORE', 'rq:wip:' .. j.origin, id .. ':' .. j.permit)
+  j.delivered = redis.call('ZSCORE', 'notifier:delivered', id)
+  return j
+end
+
+local function places(j)
+  local found = {}
+  local function put(stands, place) if stands then found[#found + 1] = place end end
+  put(j.in_line, j.line)
+  put(j.in_later, 'notifier:later')
+  put(j.lease, 'notifier:leases')
+  put(j.failed, 'rq:failed:' .. j.origin)
+  put(j.canceled, 'rq:canceled:' .. j.origin)
+  put(j.delivered, 'notifier:delivered')
+  return #found > 0 and 'in ' .. table.concat(found, ' and in ') or 'nowhere'
+end
+
+-- fades: its hash goes within moments, so RQ may have cleared its registry.
+local function fades(j)
+  local left = redis.call('PTTL', j.key)
+  return left >= 0 and left < FADING
+end
+
+-- wrong_place: what would be right, in words; or nil where the places fit the status. One for each status.
+local by_status = {}
+function by_status.queued(j)
+  if j.in_line or j.in_later then return 'it is scheduled' end
+  -- A job whose meta was read only when a worker had leased it stays queued meanwhile.
+  -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
+  if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
+  if not j.lease then
+    if redis.call('LPOS', 'notifier:behind:' .. j.category, j.id) then return end -- see behind.lua
+    if j.unlisted and not redis.call('LPOS', 'rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then
+      return 'in its line'
+    end
+    queued[#queued + 1] = j.id
+  end
+end
+function by_status.scheduled(j)
+  if j.lease or j.permit or j.failed or j.canceled then return 'in its line alone' end
+  if j.in_line and j.in_later then return 'in one of them' end
+  -- What RQ's own enqueue_in left there goes to its queue when its time has come.
+  if not j.in_line and not j.in_later and (j.order or not j.scheduled) then return 'in its line' end
+  if not j.scheduled then return 'in rq:scheduled:' .. j.origin .. ' too' end
+  if j.in_line and (not j.order or tonumber(j.order) ~= tonumber(j.in_line)) then
+    return 'at its own place in the line, ' .. (j.order or 'which it does not know')
+  end
+  if j.in_later and tonumber(j.in_later) >= FAR and not is_parked('j' .. j.id) then
+    return 'in its line: no route is held that it waits for'
+  end
+end
+function by_status.started(j)
+  if j.in_line or j.in_later or j.failed or j.canceled or j.scheduled then return 'in flight alone' end
+  if not j.permit then return 'in its line, as no permit is known' end
+  if not j.lease then return 'under a lease' end
+  if not j.wip then return 'in rq:wip:' .. j.origin .. ' too' end
+end
+function by_status.failed(j)
+  if j.in_line or j.in_later or j.scheduled or j.lease or j.permit or j.canceled then return 'it has ended' end
+  if not j.failed and not fades(j) and is_text(j.id) then return 'in rq:failed:' .. j.origin end
+  if not j.outcome then return 'with an outcome' end
+end
+function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* and *admit* pass over it
+  if j.failed then return 'in rq:canceled:' .. j.origin .. ' alone' end
+  if not j.canceled and not fades(j) then return 'in rq:canceled:' .. j.origin end
+end
+function by_status.deferred(j) -- by RQ, until what it depends on is done
+  if j.order or j.permit or j.in_line or j.in_later then return 'in its line' end
+end
+
+local function remove(j, ...)
+  for _, key in ipairs({...}) do redis.call('ZREM', key, j.id) end
+end
+
+local function drop_permit(j)
+  if not j.permit then return end
+  date_permit(sent_key(j.user), j.permit, now)
+  date_permit(sent_key(j.user, j.category), j.permit, now)
+  redis.call('ZREM', 'rq:wip:' .. j.origin, j.id .. ':' .. j.permit)
+  redis.call('HDEL', j.key, 'push_permit')
+end
+
+local function end_again(j)
+  drop_permit(j)
+  remove(j, j.line, 'notifier:later', 'notifier:leases', 'rq:scheduled:' .. j.origin)
+  local kept = redis.call('PTTL', j.key)
+  if j.status == 'failed' then
+    remove(j, 'rq:canceled:' .. j.origin)
+    if not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
+    local ends = kept > 0 and seconds(now + kept * 1000) or '+inf'
+    redis.call('ZADD', 'rq:failed:' .. j.origin, 'NX', ends, j.id)
+  else
+    remove(j, 'rq:failed:' .. j.origin)
+    local ends = kept > 0 and now + kept * 1000 or now -- *sweep* ends what is not counted yet
+    redis.call('ZADD', 'rq:canceled:' .. j.origin, 'NX', seconds(ends), j.id)
+  end
+  return 'kept as ' .. j.status .. ', and nowhere else'
+end
+
+-- lapse: it is known no longer until when it is held. By the end of a lease from now whoever holds it has settled it,
+-- or *pull* puts it back, as it does the work of the dead.
+local function lapse(j)
+  redis.call('ZADD', 'notifier:leases', text(now + lease), j.id)
+  alarm(now + lease)
+  return 'given a lease: when that has ended it is put back'
+end
+
+-- fly_on: what is in flight, or was when its worker died.
+local function fly_on(j)
+  remove(j, j.line, 'notifier:later', 'rq:scheduled:' .. j.origin, 'rq:failed:' .. j.origin, 'rq:canceled:' .. j.origin)
+  if not j.held and j.permit then
+    redis.call('ZADD', 'rq:wip:' .. j.origin, '+inf', j.id .. ':' .. j.permit)
+    redis.call('HSET', j.key, 'status', 'started')
+  end
+  return j.lease and 'left until its lease ends: pull puts it back' or lapse(j)
+end
+
+local function wait_on(j)
+  remove(j, 'notifier:leases', 'rq:failed:' .. j.origin, 'rq:canceled:' .. j.origin)
+  drop_permit(j)
+  local of_its_own = j.in_later and tonumber(j.in_later) < FAR
+  -- What waits for a time of its own is scheduled for that time.
+  if of_its_own and j.in_line then
+    of_its_own = j.scheduled and math.abs(j.scheduled * 1000000 - j.in_later) < 1000
+  end
+  if of_its_own or j.in_later and is_parked('j' .. j.id) then
+    remove(j, j.line)
+    redis.call('HSET', j.key, 'status', 'scheduled')
+    redis.call('ZADD', 'rq:scheduled:' .. j.origin, 'NX', seconds(j.in_later), j.id)
+    return 'kept in notifier:later'
+  end
+  remove(j, 'notifier:later')
+  if j.in_line and not j.order then redis.call('HSET', j.key, 'push_order', j.in_line) end
+  local _, _, lane, fresh = line_up(now, j.id)
+  if not lane then return 'left: its meta is not as it must be' end
+  if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), j.user) end
+  ensure_gate(j.user, lane, now)
+  alarm(now, lane)
+  return j.in_line and 'kept in its line' or 'put back in its line'
+end
+
+local function forget(j)
+  drop_permit(j)
+  remove(j, j.line, 'notifier:later', 'notifier:leases', 'rq:scheduled:' .. j.origin, 'rq:failed:' .. j.origin,
+    'rq:canceled:' .. j.origin)
+  redis.call('DEL', j.key)
+  return 'removed: it was delivered'
+end
+
+local function mend(j)
+  if j.held then
+    fly_on(j)
+    return 'left in flight, under the lease that holds it'
+  end
+  if j.delivered then return forget(j) end
+  if ENDED[j.status] then return end_again(j) end
+  if not by_status[j.status] then return 'left: nobody can tell what became of it' end
+  -- A lease without a permit holds nothing, save for a worker that has the job still.
+  if j.lease and (j.permit or j.status == 'started') then return fly_on(j) end
+  if j.permit and not j.in_line and not j.in_later then return fly_on(j) end
+  return wait_on(j)
+end
+
+local function judge(id, unlisted)
+  local j = read(id)
+  if not j then return end
+  local what = 'job ' .. id
+  if not j.user then -- RQ's affair, but for what *pull* has leased
+    if j.permit and not j.lease then
+      finding(what, 'was taken under a permit and stands in no lease', 'under a lease', repair and lapse(j))
+    end
+    return
+  end
+  notifications = notifications + 1
+  j.unlisted = unlisted
+  local check = by_status[j.status]
+  local right = check and check(j)
+  if not check then right = 'the status of a notification' end
+  if j.delivered then right = 'delivered, and nowhere else' end
+  if not right then return end
+  local stands = places(j)
+  if j.wip and not j.lease then stands = stands .. ', under a permit' end
+  finding(what .. ' of ' .. j.user, 'is ' .. j.status .. ' and stands ' .. stands, right, repair and mend(j))
+end
+
+for i = 5, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1] == 'unlisted') end
+return {queued, notifications, findings}

@@ -1,0 +1,33 @@
+-- audit_queue: judges a piece of a lane's queue in one step: whether each job that stands there is to.
+-- ARGV 1 clock  2 '1' to take out what is not  3 lane  4 the first place, counted from the tail  5 how many
+-- returns {how many were read, {finding, …} (see audit.lua)}
+-- One that is cancelled in its queue stays there until *pull* comes by it.
+--! include clock keys alarm audit
+local repair, lane, from, most = ARGV[2] == '1', ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local queue = 'rq:queue:' .. lane
+local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
+local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
+
+local function why_not(id)
+  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_rq_job')
+  if not job[1] then return 'has no job' end
+  if job[1] ~= lane then return 'is of the lane ' .. job[1] end
+  local user, category = steered(job[3], job[5])
+  if not user or job[2] == 'queued' and not job[4] or job[2] == 'canceled' then return nil end -- or RQ's affair
+  return 'is ' .. (job[2] or 'of no status'), job[2] == 'scheduled' and not job[4]
+    and not redis.call('ZSCORE', line_key(user, category), id) and not redis.call('ZSCORE', 'notifier:later', id)
+end
+
+local function take_out(id, alone)
+  if alone then return 'left: it stands nowhere else' end
+  redis.call('LREM', queue, from < HALF and -1 or 1, id)
+  return 'taken out'
+end
+
+for _, id in ipairs(ids) do
+  local why, alone = why_not(id)
+  if why then
+    finding('job ' .. id, 'stands in ' .. queue .. ' and ' .. why, 'not there', repair and take_out(id, alone))
+  end
+end
+return {#ids, findings}

@@ -1,0 +1,93 @@
+-- circuit: what a worker has seen of a route: it opens the circuit or closes it.
+-- ARGV 1 clock  2 the worker's name  3 route  4 'down' | 'up' (the provider answered) | 'next' (its probe was sent to
+--      nobody, or ended by its own fault: another may go at once) | 'retry' (probe now)
+--      with 'down': 5 kind: 'unreachable' | 'fault' | 'failing' | 'full' (the provider takes no more for now)  6 reason
+--      7 µs to the first probe  8 the most  9 thousandths of these to wait: jitter
+-- returns 'opened' or 'closed' where this changed it; 'alone' where the trouble is the caller's own, as others get
+--   through: nothing is held, and the caller should leave the work to them; else ''
+-- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
+--! include clock keys alarm routes full
+local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
+local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
+local reached, doubted = 'notifier:reached:' .. route, 'notifier:doubted:' .. route
+local hold = hold_of(route)
+
+local function others_reach_it()
+  local at = redis.call('HGETALL', reached)
+  for i = 1, #at, 2 do
+    if at[i] ~= worker and tonumber(at[i + 1]) > now - RECENT then return true end
+  end
+  return false
+end
+
+local function up()
+  redis.call('HDEL', doubted, worker)
+  redis.call('HSET', reached, worker, text(now))
+  redis.call('PEXPIRE', reached, text(DOUBTED / 1000))
+  if not hold or hold.state ~= 'open' then return '' end
+  -- What was under way when the provider said that it is full may still be taken: that is no room for more.
+  if hold.kind == 'full' and hold.prober ~= worker then return '' end
+  for field in pairs(hold) do
+    local other = field:match('^w:(.*)$')
+    if other and other ~= worker then
+      redis.call('HSET', doubted, other, text(now))
+      redis.call('PEXPIRE', doubted, text(DOUBTED / 1000))
+    end
+  end
+  if redis.call('EXISTS', parked_key(route)) == 0 then drop_hold(route)
+  else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
+  alarm(now)
+  return 'closed'
+end
+
+local function down(kind, reason, first, most, share)
+  local full = kind == 'full' -- as it is for all workers alike
+  if not full then redis.call('HDEL', reached, worker) end
+  if hold and hold.state == 'open' then
+    local at = now + first * share
+    if hold.prober == worker then -- its probe came to nothing
+      local interval = math.max(first, math.min(math.floor(1.5 * hold.interval), most))
+      at = now + interval * share
+      change_hold(route, hold, 'interval', text(interval), 'until', text(at), 'others', text(at), 'prober', '',
+        'last', full and '' or worker, 'kind', kind, 'reason', reason)
+    elseif full and hold.kind == 'full' and at > tonumber(hold['until']) then
+      change_hold(route, hold, 'until', text(at), 'others', text(at))
+    end
+    if not full then change_hold(route, hold, 'w:' .. worker, text(now)) end
+    return ''
+  end
+  local since = tonumber(redis.call('HGET', doubted, worker) or 0)
+  if not full and since > now - DOUBTED and others_reach_it() then return 'alone' end
+  local at = now + first * share
+  local others = full and at or math.min(at, now + OTHERS)
+  drop_hold(route)
+  redis.call('SADD', 'notifier:routes', route)
+  change_hold(route, {}, 'state', 'open', 'kind', kind, 'reason', reason, 'since', text(now), 'interval', text(first),
+    'until', text(at), 'others', text(others), 'probe', kind == 'fault' and 'new' or '', 'prober', '')
+  if not full then redis.call('HSET', route_key(route), 'w:' .. worker, text(now)) end
+  alarm(others)
+  return 'opened'
+end
+
+local function next_probe()
+  if hold and hold.state == 'open' and hold.prober == worker then
+    change_hold(route, hold, 'until', text(now), 'others', text(now), 'prober', '')
+    alarm(now)
+  end
+  return ''
+end
+
+-- retry: a worker has begun with a configuration that may have mended it.
+local function retry()
+  if hold and hold.state == 'open' and hold.kind ~= 'full' then
+    change_hold(route, hold, 'until', text(now), 'others', text(now), 'probe', '1')
+    alarm(now)
+  end
+  return ''
+end
+
+if seen == 'up' then return up() end
+if seen == 'retry' then return retry() end
+if seen == 'next' then return next_probe() end
+return down(ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] / 1000)

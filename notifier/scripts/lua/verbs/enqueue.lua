@@ -1,0 +1,130 @@
+-- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
+-- ARGV 1 clock  2 dedupe_for ms  3 job timeout s  4 now as RQ writes it (ISO 8601)
+--      5 how many may wait in all, or ''  6 keep_failed s
+--      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
+--          dedupe key (with its user) or '', targets (see limits.lua) or '', and where a limit holds: how many of the
+--          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
+--          category, or ''
+-- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
+--         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
+--! include clock keys alarm newcomer end collapse leaving lineup behind
+local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local in_all, keep = tonumber(ARGV[5]), tonumber(ARGV[6])
+local reply, seen, MOST_OVER = {}, {}, 2
+local recording = redis.call('EXISTS', 'notifier:trace') == 1
+
+--! include overflow
+
+-- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
+-- the user for whom it is counted. Or nil and the refusal. at: its own time; then it takes nobody's place.
+local function make_room(meta, limit, at)
+  local of_user, overflow = limit:match('^(%d+) (.+)$')
+  local read = cjson.decode(meta)
+  local user, category, same = read.user, read.category or 'default', nil
+  of_user = tonumber(of_user)
+  local which, waiting, most = beyond(user, of_user)
+  if which then
+    if overflow == 'collapse' and read.collapse_id and not at then same = same_waiting(user, category, read.collapse_id) end
+    if not same and not (overflow == 'drop_oldest' and drop_oldest(user, category)) then
+      tally(user, 'refused')
+      return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
+    end
+  end
+  return same and 'collapse' or 'queue', of_user > 0 and user
+end
+
+local function join(id, user, category, collapse_id, order)
+  local expected, unlike
+  order, expected, unlike = supersede(now, user, category, same_waiting(user, category, collapse_id), id, order, keep)
+  note_newcomer(user, category, collapse_id, id)
+  return order, expected, unlike
+end
+
+-- take_place: the job goes at once to the place of the one that waits under its collapse id.
+local function take_place(id)
+  local _, user, lane, fresh = line_up(now, id, join)
+  if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+  alarm(now, lane)
+end
+
+-- note_arriving: by the job's own time, so that those of next week do not hide from *forget_gone* who is gone.
+local function note_arriving(user, id, key, at)
+  redis.call('HSET', key, 'push_arriving', 1)
+  redis.call('ZADD', arriving_key(user), at or now, id)
+  redis.call('EXPIRE', arriving_key(user), 2592000)
+end
+
+local lanes_now = {}
+-- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`; see behind.lua.
+local function lane_of(category, lane)
+  local before = lanes_now[category] or redis.call('HGET', 'notifier:lanes', category)
+  if before ~= lane then
+    if before and redis.call('HEXISTS', 'notifier:behind', category) == 1 then return before end
+    local left = before and redis.call('LLEN', 'rq:queue:' .. before) or 0
+    if left > 0 then note_behind(category, before, left, redis.call('LINDEX', 'rq:queue:' .. before, -1)) end
+    redis.call('HSET', 'notifier:lanes', category, lane)
+  end
+  lanes_now[category] = lane
+  return lane
+end
+
+-- own_time: the µs at which a job goes to its line that was accepted for `at`. Those for the same moment come one µs
+-- after the other, in the order in which they were accepted: `later` has no other order for them.
+local function own_time(at)
+  local same, moment = 'notifier:same_time', text(at)
+  local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
+  redis.call('ZADD', same, text(free + 1), moment)
+  local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MOST_OVER)
+  if #over > 0 then redis.call('ZREM', same, unpack(over)) end
+  return free
+end
+
+local UNSENT = {cancelled = true, expired = true, dropped = true}
+
+local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
+  if dedupe ~= '' then
+    local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
+    -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of another.
+    if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then return earlier end
+  end
+  local key = job_key(id)
+  -- The producer's connection may have broken between the call and the reply: this is the same call again.
+  local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', 'notifier:delivered', id)
+  local at, how, counted = tonumber(send_at), 'queue', nil
+  if at and at <= now then at = nil end
+  if limit ~= '' and not again then
+    how, counted = make_room(meta, limit, at)
+    if not how then return counted end
+  end
+  if dedupe ~= '' then redis.call('SET', 'notifier:dedupe:' .. dedupe, id, 'PX', dedupe_for) end
+  if again then return id end
+  if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
+  redis.call('HSET', key, 'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
+    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued')
+  if targets ~= '' then redis.call('HSET', key, 'push_targets', targets) end
+  if expires_in ~= '' then redis.call('HSET', key, 'push_deadline', (at or now) + tonumber(expires_in)) end
+  if how == 'collapse' then
+    take_place(id)
+  elseif at then
+    local goes = own_time(at)
+    redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(goes), id)
+    redis.call('ZADD', 'notifier:later', text(goes), id)
+    alarm(goes)
+  else
+    redis.call('RPUSH', 'rq:queue:' .. lane, id)
+  end
+  if how == 'queue' then
+    if counted then note_arriving(counted, id, key, at) end
+    if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
+  end
+  if not seen[lane] then
+    seen[lane] = true
+    redis.call('SADD', 'rq:queues', 'rq:queue:' .. lane)
+  end
+  redis.call('HINCRBY', 'notifier:stats', 'accepted', 1)
+  if recording then redis.call('XADD', 'notifier:trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
+  return id
+end
+
+for i = 7, #ARGV, 10 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 9)) end
+return reply

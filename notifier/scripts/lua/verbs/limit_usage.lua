@@ -1,0 +1,53 @@
+-- limit_usage: what is known of a namespace's keys. Changes nothing.
+-- ARGV 1 clock  2 namespace  3 'count' | 'usage' | 'series' | 'top'
+--      count:  4 key  5 µs of the span that ends now
+--      usage:  4 key
+--      series: 4 key, or '' for all of the namespace
+--      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
+-- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total, last and
+--   held, and its sends of the last hour, for each
+--! include clock counts usage
+local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]
+
+local function in_last_hour(key)
+  local minutes, from, sum = redis.call('HGETALL', use_key(namespace, key)), math.floor(now / MINUTE) - 60, 0
+  for i = 1, #minutes, 2 do
+    local minute = tonumber(minutes[i])
+    if minute and minute > from then sum = sum + minutes[i + 1] end
+  end
+  return sum
+end
+
+local function count(key, span)
+  local sent, after = keys_key(namespace, key), '(' .. text(now - span)
+  local counts = beside(sent, 'counts')
+  local total = tonumber(redis.call('ZREVRANGE', counts, 0, 0)[1] or 0)
+  local gone = tonumber(redis.call('ZREVRANGEBYSCORE', counts, text(now - span), '-inf', 'LIMIT', 0, 1)[1] or 0)
+  return redis.call('ZCOUNT', sent, after, text(now)) + total - gone
+end
+
+-- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once.
+local function by_rate()
+  local keys, tens = {}, math.floor(now / (10 * MINUTE))
+  for i = 0, 6 do keys[#keys + 1] = rank_key(namespace, text(tens - i)) end
+  local united = rank_key(namespace, 'rate')
+  redis.call('ZUNIONSTORE', united, #keys, unpack(keys))
+  redis.call('PEXPIRE', united, 1000)
+  return united
+end
+
+local function top(by, most, least_first)
+  local key = by == 'rate' and by_rate() or rank_key(namespace, by)
+  local found = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', key, 0, most - 1, 'WITHSCORES')
+  local reply = {now}
+  for i = 1, #found, 2 do
+    local use = redis.call('HMGET', use_key(namespace, found[i]), 'total', 'last', 'held')
+    reply[#reply + 1] = {found[i], found[i + 1], use[1] or '0', use[2] or '0', use[3] or '0', in_last_hour(found[i])}
+  end
+  return reply
+end
+
+if what == 'count' then return {now, count(ARGV[4], tonumber(ARGV[5]))} end
+if what == 'top' then return top(ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1') end
+local hash = ARGV[4] == '' and used_key(namespace) or use_key(namespace, ARGV[4])
+return {now, redis.call('HGETALL', hash)}

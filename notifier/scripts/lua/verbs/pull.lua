@@ -1,0 +1,374 @@
+-- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
+-- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
+--      4 '1' if the caller is an idle leader: notes until when it sleeps, see alarm.lua
+--      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
+--      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default', and
+--      where '' is among them, *steer* is to say so in the job's meta before it comes to a line
+--      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
+--      9 keep_delivered µs
+--      10.. the caller's lanes, most urgent first
+-- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
+-- order is the order of the queue whichever worker pulled it.
+-- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or nil}, …},
+--          {orphan, …}, until}
+--   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
+--   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
+--   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
+--   'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back, see orphans.lua.
+--   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
+--   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
+--   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
+--! include clock keys alarm newcomer end cancel leaving lineup routes collapse behind limits orphans full
+local SUSPECT = 2
+local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1} end
+
+local worker, lanes, rank = ARGV[5], {}, {}
+for i = 10, #ARGV do
+  lanes[#lanes + 1] = ARGV[i]
+  rank[ARGV[i]] = #lanes
+end
+
+-- shares: how many of `room` each lane gets, the urgent before the others, but no lane less than a tenth while
+-- it has any, so that none starves. `waiting` counts what each lane has.
+local function shares(waiting, room)
+  local share, left = {}, room
+  local floor = math.max(1, math.floor(room / 10))
+  for i = 1, #lanes do
+    share[i] = math.min(waiting[i], floor)
+    left = left - share[i]
+  end
+  for i = 1, #lanes do
+    local more = math.max(0, math.min(waiting[i] - share[i], left))
+    share[i], left = share[i] + more, left - more
+  end
+  return share
+end
+
+local until_text, stock, since, fresh, due = text(now + lease), {}, {}, {}, {}
+for i = 1, #lanes do fresh[i], due[i] = {}, {} end
+
+-- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among: `fresh` or
+-- `due`.
+local function name(user, lane, among, at)
+  redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
+  if since[user] then return end
+  since[user] = at
+  local of_lane = among[rank[lane]]
+  of_lane[#of_lane + 1] = user
+end
+
+-- look_at: by the caller, if it serves the lane; else by whoever does. at: since when the user is due, if not since now.
+local function look_at(user, lane, among, at)
+  if rank[lane] then return name(user, lane, among, at or now) end
+  redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user)
+  alarm(now, lane)
+end
+
+local function hold(id) -- leases a job that is none of ours to the caller
+  local permit = text(redis.call('INCR', 'notifier:seq'))
+  redis.call('HSET', job_key(id), 'push_permit', permit)
+  redis.call('ZADD', 'notifier:leases', until_text, id)
+  stock[#stock + 1] = id
+  stock[#stock + 1] = permit
+end
+
+local full -- whether the digest that a newcomer has joined is to go
+local on_join, known, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil, nil
+if on_join then
+  known = on_join[''] and on_join
+  function join(id, user, category, collapse_id, order)
+    local how, expected, unlike = on_join[category], nil, nil
+    if how == nil then how = on_join.default end
+    local digest = type(how) == 'number'
+    if digest then collapse_id = DIGEST end
+    if not how or type(collapse_id) ~= 'string' then return order end
+    local old = how ~= 'note' and same_waiting(user, category, collapse_id)
+    if old then order, expected, unlike = supersede(now, user, category, old, id, order, ARGV[7]) end
+    if old and digest then full = gather_for(id, old, how) end
+    note_newcomer(user, category, collapse_id, id)
+    return order, expected, unlike
+  end
+end
+
+local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
+
+-- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once.
+local function tell_unread(id)
+  local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read')
+  if job[3] or not job[1] or #job[1] > MAX_READ or not is_text(id) then return false end
+  unread[#unread + 1] = {id, job[1], job[2]}
+  return true
+end
+
+local behind = read_behind()
+local some_behind = next(behind) ~= nil
+
+-- stands_behind: whether a job of a queue has to let those go first that stand in the queue of the lane before.
+local function stands_behind(id)
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_order')
+  local meta = not job.err and job[1] and not job[3] and steering(job[2])
+  local before = meta and behind[meta.category]
+  if not before or before.lane == job[1] then return false end
+  redis.call('RPUSH', behind_key(meta.category), id)
+  return true
+end
+
+-- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
+-- the lane `from` and is to be read first.
+local function place(id, from)
+  if from and some_behind and stands_behind(id) then return true end
+  full = false
+  local what, user, lane, is_new = line_up(now, id, join, known, from)
+  is_new = is_new or full
+  if what == 'stock' then
+    if from and tell_unread(id) then return false end
+    hold(id)
+  elseif what == 'cancelled' then
+    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), ARGV[7], tonumber(ARGV[9]))
+  end
+  if is_new then look_at(user, lane, fresh) end
+  return true
+end
+
+-- What falls due does not keep back what arrives: it takes half of the room that is left.
+local room = most
+local function share_of_room() return math.ceil(room / 2) end
+
+-- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
+local function put_back(id, key, job)
+  redis.call('ZREM', 'notifier:leases', id)
+  if job.permit then redis.call('ZREM', 'rq:wip:' .. job.origin, id .. ':' .. job.permit) end
+  if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
+    forget(key)
+    tally(nil, 'superseded')
+    if job.again then redis.call('LPUSH', 'rq:queue:' .. job.origin, id) end
+    return
+  end
+  redis.call('HDEL', key, 'push_permit')
+  place(id)
+end
+
+-- take_over: what a dead worker had in flight is in flight with the caller now, as an orphan, see orphans.lua.
+local orphans = {}
+local function take_over(id)
+  local key = job_key(id)
+  local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
+    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts')
+  local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
+  if not job.origin then return redis.call('ZREM', 'notifier:leases', id) end
+  -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
+  -- whoever holds it next: from then on only what had been begun is to blame.
+  local crashes, is_orphan = number(read[3]) or 0, read[9]
+  if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
+    crashes = crashes + 1
+    redis.call('HSET', key, 'push_crashes', crashes)
+  end
+  local meta = job.permit and may_have_been_sent(job.permit) and is_text(id) and steering(read[8])
+  if not meta then return put_back(id, key, job) end
+  local ends = tonumber(redis.call('ZSCORE', 'notifier:leases', id))
+  orphan(id, meta.user, meta.category)
+  stay_in_flight(id, job.permit, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
+  orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0, crashes,
+    read[11], false}
+end
+
+-- The dead first: they were at the head of their lines. Nobody is named before the last of them has been found.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
+  take_over(id)
+  room = room - 1
+end
+write_lasting()
+local lease_ends = tonumber(redis.call('ZRANGE', 'notifier:leases', 0, 0, 'WITHSCORES')[2] or -1)
+if lease_ends >= 0 and lease_ends <= now then
+  for user in pairs(since) do -- *place* has named them
+    for _, lane in ipairs(lanes) do redis.call('ZADD', 'notifier:gates:' .. lane, 'XX', 'LT', text(now), user) end
+  end
+  return {now, now, {}, stock, 0, false, {}, orphans, -1}
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
+  redis.call('ZREM', 'notifier:later', id)
+  place(id)
+  room = room - 1
+end
+
+-- stay: the jobs of a queue from the i-th on go back to its head. Which of them are to be read as well is told at once.
+local function stay(queue, ids, i)
+  for n = #ids, i, -1 do redis.call('LPUSH', queue, ids[n]) end
+  for n = i + 1, #ids do
+    local job = redis.pcall('HMGET', job_key(ids[n]), 'meta', 'push_order')
+    if not job.err and not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
+  end
+end
+
+local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
+for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
+
+-- take_from: as many of a lane's queue.
+local function take_from(lane, n)
+  local queue = 'rq:queue:' .. lane
+  local ids = redis.call('LPOP', queue, n) or {}
+  for j, id in ipairs(ids) do
+    -- RQ's own scheduler may have queued again what waits for a time of its own.
+    local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
+      and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
+    if not is_later and not place(id, lane) then
+      return stay(queue, ids, j)
+    end
+    taken = taken + 1
+    for _, before in pairs(behind) do
+      if before.lane == lane then
+        before.left = before.left - 1
+        if before.tail == id then before.left, before.tail = 0, '' end
+      end
+    end
+  end
+end
+
+-- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane changed.
+local function is_over(before)
+  if redis.call('LLEN', 'rq:queue:' .. before.lane) == 0 then return true end
+  if before.left > 0 or before.tail == '' then return before.left <= 0 end
+  local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order') -- it may have been deleted, or cancelled
+  return tail[1] ~= 'queued' or tail[2] ~= false
+end
+
+-- let_follow: those that had to wait come to their lines, as far as there is room.
+local function let_follow(category, before)
+  if not is_over(before) then return note_behind(category, before.lane, before.left, before.tail) end
+  behind[category] = nil
+  local key = behind_key(category)
+  for _, id in ipairs(redis.call('LPOP', key, most) or {}) do place(id) end
+  if redis.call('EXISTS', key) == 1 then note_behind(category, before.lane, 0, '')
+  else redis.call('HDEL', 'notifier:behind', category) end
+end
+
+local others = {} -- the lanes that the caller does not serve, of which it takes all the same
+for _, before in pairs(behind) do
+  if not rank[before.lane] then others[before.lane] = true end
+end
+for lane in pairs(others) do
+  local had = taken
+  take_from(lane, share_of_room())
+  room = room - (taken - had)
+end
+for i, n in ipairs(shares(waiting, room)) do
+  if n > 0 then take_from(lanes[i], n) end
+end
+local changed = {}
+for category in pairs(behind) do changed[#changed + 1] = category end
+for _, category in ipairs(changed) do let_follow(category, behind[category]) end
+
+-- let_go: what was parked for `of` is looked at now; the rest of a notification goes back to its place.
+local function let_go(of, member, at)
+  local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
+  if id then
+    local meta = steering(redis.call('HGET', job_key(id), 'meta'))
+    if meta then redis.call('ZREM', rests_key(line_key(meta.user, meta.category), of), id) end
+    if redis.call('ZREM', 'notifier:later', id) == 1 then place(id) end
+    return
+  end
+  for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
+    if standing == lane then return look_at(user, lane, due, at) end
+  end
+end
+
+-- how_many: of what is parked may go now.
+local function how_many(hold)
+  if hold.state == 'closing' then return most end
+  if hold.state == 'busy' then return hold.free or 0 end
+  if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
+  return probe_at(hold, worker) <= now and 1 or 0
+end
+
+local holds, names = read_holds()
+
+-- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
+local function share_rooms()
+  local rooms, waits = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}, {}
+  for _, of in ipairs(names) do
+    local hold = holds[of]
+    if hold.state == 'busy' and rank[hold.lane] then
+      waits[hold.route] = waits[hold.route] or {}
+      waits[hold.route][rank[hold.lane]] = of
+    end
+  end
+  for route, of_lane in pairs(waits) do
+    local parked, room = {}, math.min(most, rooms[route] or most)
+    for i = 1, #lanes do parked[i] = of_lane[i] and redis.call('ZCARD', parked_key(of_lane[i])) or 0 end
+    for i, n in ipairs(room > 0 and shares(parked, room) or {}) do
+      if of_lane[i] then holds[of_lane[i]].free = n end
+    end
+  end
+end
+
+if holds then share_rooms() end
+local shut, next_due = {}, nil
+for _, of in ipairs(names) do
+  local hold = holds[of]
+  local n = how_many(hold)
+  if n > 0 then
+    if hold.state == 'open' then
+      local again = text(now + CLAIM)
+      change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
+    end
+    local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1, 'WITHSCORES')
+    if #parked > 0 then redis.call('ZREMRANGEBYRANK', parked_key(of), 0, n - 1) end
+    for i = 1, #parked, 2 do let_go(of, parked[i], hold.state == 'busy' and tonumber(parked[i + 1]) or now) end
+  end
+  local left = redis.call('ZCARD', parked_key(of))
+  if hold.state == 'open' then shut[#shut + 1] = of
+  elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
+  -- What is busy is looked at by whoever gets room, when a send has ended.
+  if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
+    local at = hold.state == 'closing' and now or probe_at(hold, worker)
+    next_due = math.min(next_due or math.huge, at)
+  end
+end
+
+-- Then those whose gate is due, as far as there is room for them beside those who have just come. Of those who were
+-- parked and those whose gate is due, who has waited longest is the first.
+local come, let_gone, gates = 0, 0, {}
+for i, lane in ipairs(lanes) do
+  come, let_gone = come + #fresh[i] + #due[i], let_gone + #due[i]
+  gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  waiting[i] = #gates[i] / 2
+end
+for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
+  for j = 1, n do name(gates[i][2 * j - 1], lanes[i], due, tonumber(gates[i][2 * j])) end
+  if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
+end
+
+-- In each lane those who wait before those who come. A tenth of each lane stands in front: *admit* may find room for
+-- no more, and none is to starve.
+local users, tenth = {}, math.max(1, math.floor(most / 10))
+local function put(first, last)
+  for i, lane in ipairs(lanes) do
+    for j = first, math.min(last, #due[i] + #fresh[i]) do
+      local user = due[i][j] or fresh[i][j - #due[i]]
+      local n = #users
+      users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
+    end
+  end
+end
+put(1, tenth)
+put(tenth + 1, math.huge)
+
+local function first(key)
+  local entry = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local at = tonumber(entry[2])
+  if at and (not next_due or at < next_due) then next_due = at end
+end
+first('notifier:later')
+if lease_ends >= 0 then next_due = math.min(next_due or math.huge, lease_ends) end
+for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
+if some_behind and redis.call('EXISTS', 'notifier:behind') == 1 then next_due = now end
+if on_watch then
+  local own, leaders = lanes_of_leader(lanes), idle_leaders()
+  redis.call('HSET', 'notifier:leaders', own, text(next_due or now + 3600000000))
+  for i = 1, #leaders, 2 do
+    local gone = leaders[i] ~= own and redis.call('EXISTS', 'notifier:leader:' .. leaders[i]) == 0
+    if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
+  end
+end
+return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends}

@@ -1,0 +1,30 @@
+-- renew: keeps in flight what a worker sent and got no answer for, until it knows that the provider has read it.
+-- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
+--      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
+-- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
+--! include clock keys alarm flight limits orphans full
+local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local until_text, reply, claims = text(now + lease), {}, {}
+
+local function renew(id, permit, user, category, answered)
+  local job = redis.call('HMGET', job_key(id), 'push_permit', 'origin', 'push_targets', 'push_answered')
+  local ends = redis.call('ZSCORE', 'notifier:leases', id)
+  if not ends or job[2] and job[1] ~= permit then return 0 end -- without its hash it was deleted in flight
+  if lease == 0 then
+    if job[2] then
+      orphan(id, user, category)
+      if answered ~= '' then redis.call('HSET', job_key(id), 'push_answered', answered) end
+    end
+    redis.call('ZADD', 'notifier:leases', until_text, id)
+    alarm(now)
+    return 1
+  end
+  stay_in_flight(id, permit, user, category, job[3], job[4], tonumber(ends), now + lease, until_text)
+  claims[flight_key(user, category)] = true
+  return 1
+end
+
+for i = 4, #ARGV, 5 do reply[#reply + 1] = renew(unpack(ARGV, i, i + 4)) end
+for key in pairs(claims) do keep_claim(key, worker, lease, until_text) end
+write_lasting()
+return reply

@@ -1,0 +1,14 @@
+-- reset: forgets a user's sends; what waits is looked at again at once.
+-- ARGV 1 clock  2 user  3.. categories to forget as well
+-- returns how many sends of the user were forgotten
+--! include clock keys counts alarm look_again
+local user = ARGV[2]
+local forgotten = redis.call('ZCARD', sent_key(user)) + counted(sent_key(user))
+local function forget(sent) redis.call('DEL', sent, beside(sent, 'counts'), beside(sent, 'burst')) end
+forget(sent_key(user))
+for i = 3, #ARGV do forget(sent_key(user, ARGV[i])) end
+local lines = look_again(now_us(ARGV[1]), user)
+for i = 1, #lines, 2 do
+  if lines[i]:sub(1, 1) ~= '#' then forget(sent_key(user, lines[i])) end
+end
+return forgotten

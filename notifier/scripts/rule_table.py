@@ -1,0 +1,131 @@
+"""The rules as the scripts take them: JSON, the categories' encoded once, the users' for each call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.zones import VERSION
+
+BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
+
+
+class RuleTable:
+    """The rules for *admit* and *settle*; see `gates.lua` and `limits.lua` for what stands where.
+
+    on_join: what newcomers find in their lines, as *pull* takes it. known: the same, and that all other categories are
+    to be taken for `default`.
+    """
+
+    def __init__(
+        self, policies: Policies, lanes: Sequence[str] = LANES, *, lead_us: int | None = None, version: str = ""
+    ) -> None:
+        """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
+
+        version: of the rules, where others may be taken up after them; see `leaders.follow`.
+        """
+        self._policies = policies
+        categories = policies.categories.values()
+        arrays = {c.name: policy_array(c.policy) for c in categories}
+        of_category = ",".join(f"{json.dumps(name)}:{array}" for name, array in arrays.items())
+        self._more = any(map(has_more, arrays.values()))
+        rest: dict[str, Any] = {
+            "b": {c.name: True for c in categories if c.bypass},
+            "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
+        }
+        if version:
+            rest["v"] = version
+        if costs := {c.name: c.cost for c in categories if c.cost > 1}:
+            rest["n"] = costs
+        if apps := {c.name: c.app for c in categories if c.app}:
+            rest["a"] = apps
+        if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
+            rest["i"] = ignoring
+        if policies.goes_by_clock:
+            rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us if lead_us is None else lead_us}
+        if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
+            rest["e"] = digests
+        if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
+            rest["h"] = drops
+        self._device = policies.limits.fcm_device
+        on_join = {c.name: _on_join(c) for c in categories}
+        self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
+        self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
+        self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
+        self._of_device: dict[Policy, str] = {}
+
+    def _limits(self, rest: dict[str, Any]) -> str:
+        limits = self._policies.limits
+        if not limits.is_empty:
+            rest["w"] = True
+        if not limits.apns_background.is_empty:
+            rest["g"] = json.loads(policy_array(limits.apns_background))
+        if (burst := limits.fcm_collapsible) is not None:
+            rest["k"] = [burst.limit, burst.every_us]
+        if (project := limits.fcm_project) is not None:
+            rest["p"] = {"fcm": [project.limit, project.interval_us, bucket_us(project.interval_us)]}
+        return json.dumps(rest, separators=(",", ":"))[1:-1]
+
+    def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
+        """The table for these users, and for each the index of its policy."""
+        known: dict[Policy, int] = {}
+        indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
+        arrays = [policy_array(policy) for policy in known]
+        more = '"x":true,' if self._more or any(map(has_more, arrays)) else ""
+        devices = "" if self._device.is_empty else f'"d":[{",".join(map(self._devices, known))}],'
+        return f'{{"u":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
+
+    def _devices(self, user: Policy) -> str:
+        text = self._of_device.get(user)
+        if text is None:
+            held, bypassing = self._policies.limits.of_fcm_device(user)
+            if held.is_empty and not any(c.bypass for c in self._policies.categories.values()):
+                text = "false"
+            else:
+                text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
+            self._of_device[user] = text
+        return text
+
+
+def _on_join(category: Category) -> str | int | bool:
+    if category.digest:
+        return category.digest.after
+    return category.counts and ("collapse" if category.when_blocked == "collapse" else "note")
+
+
+def bucket_us(interval_us: int) -> int:
+    """How wide a bucket of a project's interval is, in microseconds."""
+    return -(-interval_us // BUCKETS)
+
+
+@lru_cache(maxsize=1024)
+def policy_array(policy: Policy) -> str:
+    """A policy as the scripts read it, see `rules.lua`: a JSON array of gap, horizon, then limit and interval of each
+    window, in µs; and at the end an object, if there are rules of more kinds.
+    """
+    array: list[Any] = [policy.gap_us, policy.horizon_us]
+    for window in policy.windows:
+        array += [window.limit, window.interval_us]
+    more: dict[str, Any] = {}
+    if not policy.is_plain:
+        more["e"] = policy.exact_us
+    if policy.precision_us:
+        more["b"] = policy.precision_us
+    if policy.burst is not None:
+        more["t"] = [policy.burst.limit, policy.burst.every_us]
+    if policy.calendar:
+        more["d"] = [[window.limit, window.unit] for window in policy.calendar]
+    if policy.quiet is not None:
+        more["q"] = [policy.quiet.from_us, policy.quiet.to_us]
+    if more:
+        array.append(more)
+    return json.dumps(array, separators=(",", ":"))
+
+
+def has_more(array: str) -> bool:
+    """Whether a policy, as `policy_array` wrote it, has rules of more kinds than windows and a gap."""
+    return array.endswith("}]")

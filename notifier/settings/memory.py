@@ -1,0 +1,25 @@
+"""An amount of memory as it is written in the YAML: a share such as `80%`, or `2GB`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    pass
+
+
+UNITS: Final = {"KB": 1024, "MB": 1024**2, "GB": 1024**3}  # as in redis.conf
+_FORM: Final = re.compile(r"([1-9][0-9]{0,11}) ?(%|KB|MB|GB)")
+
+
+def check_memory(text: str) -> str:
+    """Return a ceiling as it is written; raise ValueError if it is none."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text[:20]!r} is no amount of memory; write a share such as 80%, or KB, MB or GB, such as 2GB"
+        )
+    if match[2] == "%" and int(match[1]) > 100:  # noqa: PLR2004 - per cent
+        raise ValueError(f"{text} is more than all; give at most 100%")
+    return text

@@ -1,0 +1,1 @@
+"""Several Redis servers: which user lives where, and moving users."""

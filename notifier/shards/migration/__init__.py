@@ -1,0 +1,1 @@
+"""Moves users from one shard to another while everybody works."""

@@ -1,0 +1,162 @@
+"""A Notifier over several shards: the same promises, each user's notifications on the shard where the user lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from threading import Event
+from typing import Final, TypeVar
+
+from redis import Redis
+
+from notifier.dispatch import calls
+from notifier.dispatch.circuits import Held
+from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
+from notifier.limiter import Hold, Permit, RedisLimiter
+from notifier.producer.feedback import Gone
+from notifier.producer.notifier import CHUNK, Notifier, Status
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Policy
+from notifier.scripts.ownership import MovedError
+from notifier.settings import Settings
+from notifier.shards.bulk_send import Patience, Spread, unusable_shards
+from notifier.shards.map import Map, Route, connect_all, on_shard
+
+T = TypeVar("T")
+LOOK_EVERY_S: Final = 1.0  # for dead tokens, where the shards have no more: a blocking read waits on one server alone
+
+
+class ShardedNotifier(Notifier):
+    """What `Notifier.from_config` gives where `redis.shards` is set.
+
+    A shard that does not answer stops its own users: `send` for one of them raises ShardsUnusableError; `send_many`
+    goes on for the others, and raises it at the end.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """As `Notifier.from_config`."""
+        self._stack = ExitStack()
+        clients = self._stack.enter_context(connect_all(settings))
+        super().__init__(clients[settings.redis.shards[0].name], settings)
+        self._map = Map.of(settings.redis)
+        self._at_once = CHUNK * len(clients)  # about a hundred for each
+        self._clients = clients
+        self._at = {name: Notifier(client, settings) for name, client in clients.items()}
+        self.limiter = ShardedLimiter(self._map, clients)
+
+    def close(self) -> None:
+        """Close the connections to all shards."""
+        self._stack.close()
+
+    def cancel(self, job_id: str) -> calls.Cancelled:
+        """See `Notifier.cancel`. All shards are asked: a job id does not tell its user."""
+        unknown: calls.Cancelled = "unknown"
+        return self._find(lambda notifier: notifier.cancel(job_id), unknown)[1]
+
+    def status(self, job_id: str) -> Status | None:
+        """See `Notifier.status`, and `cancel`."""
+        name, found = self._find(lambda notifier: notifier.status(job_id), None)
+        return found and replace(found, shard=name)
+
+    def routes(self) -> list[Held]:
+        """See `Notifier.routes`. Each shard finds out for itself: a route may be held on one alone."""
+        held = []
+        for name, notifier in self._at.items():
+            with on_shard(name):
+                held += [each.seen_on(name) for each in notifier.routes()]
+        return held
+
+    def feedback(
+        self,
+        group: str = "default",
+        consumer: str | None = None,
+        *,
+        follow: bool = False,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Iterator[Gone]:
+        """See `Notifier.feedback`. A shard that does not answer holds up no other's: it is raised at the end."""
+        while True:
+            found, dead = False, {}
+            for name, notifier in self._at.items():
+                try:
+                    for gone in notifier.feedback(group, consumer, lease=lease):
+                        found = True
+                        yield gone
+                except RedisUnusableError as error:
+                    dead[name] = error
+            if dead:
+                raise unusable_shards(dead)
+            if not follow:
+                return
+            if not found:
+                Event().wait(LOOK_EVERY_S)
+
+    def _find(self, ask: Callable[[Notifier], T], unknown: T) -> tuple[str, T]:
+        dead = {}
+        for name, notifier in self._at.items():
+            try:
+                answer = ask(notifier)
+            except RedisUnusableError as error:
+                dead[name] = error
+            else:
+                if answer != unknown:
+                    return name, answer
+        if dead:
+            raise unusable_shards(dead)
+        return "", unknown
+
+    def _enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
+        assert fence is None
+        with self._sending() as enqueue:
+            return enqueue(jobs)
+
+    @contextmanager
+    def _sending(self) -> Iterator[Callable[[Sequence[calls.Job]], list[str]]]:
+        spread = Spread(self._map, self._clients, {name: notifier._enqueue for name, notifier in self._at.items()})  # noqa: SLF001
+        try:
+            yield spread.enqueue
+        except NotifierError:
+            spread.check()  # what was refused before that goes first: whoever sent them has to know
+            raise
+        spread.check()
+
+
+class ShardedLimiter:
+    """A `UserLimiter` over shards: each user's is the one where the user lives."""
+
+    def __init__(self, of: Map, clients: Mapping[str, Redis]) -> None:
+        self._map = of
+        self._clients = clients
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `UserLimiter.acquire`."""
+        return self._ask(user, lambda limiter: limiter.acquire(user, rules, cost=cost))
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
+        """See `UserLimiter.peek`."""
+        return self._ask(user, lambda limiter: limiter.peek(user, rules, cost=cost))
+
+    def refund(self, permit: Permit) -> bool:
+        """See `UserLimiter.refund`."""
+        return self._ask(permit.user, lambda limiter: limiter.refund(permit))
+
+    def reset(self, user: str, *categories: str) -> int:
+        """See `UserLimiter.reset`."""
+        return self._ask(user, lambda limiter: limiter.reset(user, *categories))
+
+    def _ask(self, user: str, ask: Callable[[RedisLimiter], T]) -> T:
+        route, patience = Route(self._map, user), Patience()
+        while True:
+            try:
+                return ask(RedisLimiter(self._clients[route.shard], fence={user: route.leaves}))
+            except MovedError as moved:
+                try:
+                    route.follow(moved.users[user])
+                    if route.waits:
+                        patience.wait()
+                except RedisUnusableError as error:
+                    raise LimiterUnreachableError(str(error)) from None
+            except LimiterUnreachableError as error:
+                raise LimiterUnreachableError(f"shard {route.shard}: {error}") from error

@@ -1,0 +1,174 @@
+"""The connection to Redis as everything here uses it, and one clear line where it cannot be used."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
+
+from notifier.errors import RedisAwayError, RedisUnusableError
+from notifier.settings import RedisSettings, Settings, sentinel_url
+from notifier.store import sentinel
+
+T = TypeVar("T")
+
+# 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
+OLDEST: Final = (6, 2)
+
+AWAY_S: Final = (0.1, 5.0)  # between two looks for a Redis that is not there
+OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
+FAULTS: Final = (
+    (
+        redis.exceptions.AuthenticationError,
+        "refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL",
+    ),
+    (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
+    (redis.exceptions.OutOfMemoryError, OUT_OF_MEMORY),
+    (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
+    (redis.exceptions.TimeoutError, "does not answer in time"),
+    (MasterNotFoundError, "is unknown there: no sentinel answers, or none knows a healthy primary of this name"),
+)
+
+
+def connect(settings: Settings | RedisSettings) -> redis.Redis:
+    """Return a client, not yet connected; replies are bytes, as RQ wants them.
+
+    Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
+    password file cannot be read, or if there are several shards and these are the settings of all.
+    """
+    config = (settings.redis if isinstance(settings, Settings) else settings).shard("")
+    timeout = config.socket_timeout_us / 1_000_000
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
+        # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
+        "retry": Retry(NoBackoff(), 0),
+        # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
+        "protocol": 2,
+    }
+    if not config.url.startswith("unix:"):
+        options["socket_keepalive"] = True
+    if (password := config.read_password()) is not None:
+        options["password"] = password  # one that stands in the URL goes before it
+    try:
+        if sentinel_url.is_sentinel(config.url):
+            return sentinel.primary(sentinel_url.parse(config.url), options, config.read_sentinel_password())
+        client = redis.Redis.from_url(config.url, **options)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError) as error:
+        # Of the text no more than a name: a URL may hold a password.
+        name = re.search(r"'(\w{1,40})'", str(error))
+        which = f" {name[1]!r}" if name else ""
+        raise RedisUnusableError(f"the URL of Redis has an option{which} that is not understood") from None
+    return client
+
+
+def address(client: redis.Redis) -> str:
+    """Return where a client connects to, `host:port` or the socket's path; never user or password."""
+    if isinstance(client.connection_pool, SentinelConnectionPool):
+        return sentinel.described(client.connection_pool)
+    kwargs = client.connection_pool.connection_kwargs
+    if "path" in kwargs:
+        return str(kwargs["path"])
+    host = str(kwargs.get("host", "localhost"))
+    return f"{f'[{host}]' if ':' in host else host}:{kwargs.get('port', 6379)}"
+
+
+def ask(do: Callable[[], T]) -> T:
+    """Return what `do` asks of Redis; asked once more where a kept connection turns out to be closed.
+
+    `do` must be safe to repeat. Raise RedisUnusableError if Redis does not answer.
+    """
+    try:
+        try:
+            return do()
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+            return do()
+    except redis.exceptions.RedisError as error:
+        raise unusable(error) from error
+
+
+def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
+    """Return what to raise for people where Redis did not do what it was asked."""
+    # Redis 6.2 wraps what is said inside a script; then there is no class to know it by.
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "-OOM " in str(error):
+        return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return RedisUnusableError(f"Redis {_why(error)}")
+    said = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
+    return RedisUnusableError(f"Redis {said}: {error}")
+
+
+def check_when_there(client: redis.Redis, say: Callable[[str], object]) -> bool:
+    """As `check`, but where Redis cannot be reached or is still loading, wait until it is there.
+
+    say: called once before the wait, with what is waited for. Returns whether there was a wait.
+    """
+    waits = 0
+    while True:
+        try:
+            check(client)
+        except RedisAwayError as error:
+            if not waits:
+                say(str(error))
+            waits += 1
+            first, most = AWAY_S
+            time.sleep(random.uniform(0.5, 1) * min(most, first * 2 ** min(waits, 10)))  # noqa: S311 - jitter
+        else:
+            return waits > 0
+
+
+def check(client: redis.Redis) -> None:
+    """Raise RedisUnusableError, one clear line, unless Redis answers and is 6.2 or newer.
+
+    It is a RedisAwayError where it may be there by and by.
+    """
+    where = address(client)
+    try:
+        info: dict[str, Any] = client.info("server")
+    except redis.exceptions.RedisError as error:
+        kind = RedisAwayError if _is_away(error) else RedisUnusableError
+        raise kind(f"Redis at {where} {_why(error)}") from None
+    except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
+        raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        raise RedisUnusableError(f"Redis at {where} is version {version or 'unknown'}; 6.2 or newer is needed")
+
+
+def _is_away(error: redis.exceptions.RedisError) -> bool:
+    lasting = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
+    passing = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+    return isinstance(error, passing) and not isinstance(error, lasting)
+
+
+def _why(error: redis.exceptions.RedisError) -> str:
+    text = str(error).upper()
+    if "NOAUTH" in text or "AUTHENTICATION REQUIRED" in text:
+        return "wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+    if "WITHOUT ANY PASSWORD CONFIGURED" in text:
+        return "has no password, but one is given; look at redis.password_file and NOTIFIER_REDIS_URL"
+    for fault, meaning in FAULTS:
+        if isinstance(error, fault):
+            return meaning
+    if isinstance(error, redis.exceptions.ConnectionError):
+        return f"cannot be reached: {_system_error(error)}"
+    return f"answers with an error: {type(error).__name__}"
+
+
+def _system_error(error: BaseException) -> str:
+    """Return the operating system's word for what failed: redis-py's own text repeats the address."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return "the connection failed" if cause is None else type(cause).__name__

@@ -1,0 +1,100 @@
+"""Rates published through Redis: `notifier config apply` puts them there, and every worker on every host follows.
+
+They stand in the place of the sections of the same names in each worker's own file, from one moment on, by Redis's
+clock, until they are withdrawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from notifier.settings.rates import version_of
+
+KEY: Final = "notifier:rates"  # hash {version, at: µs, rates: the sections, see `_written`}
+PART: Final = 1_000  # entries of a section in a line
+
+# What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
+VERSION, SOURCE, PROBLEM = "rates_version", "rates_from", "rates_problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Which rates are published, and from when they hold, in µs on Redis's clock; version '' is none."""
+
+    version: str = ""
+    at_us: int = 0
+
+
+def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
+    """Let these rates hold `delay_us` from now, by Redis's clock."""
+    seconds, us = redis.time()
+    made = Published(version_of(rates), int(seconds) * 1_000_000 + int(us) + delay_us)
+    # One command, so that nobody reads a part of it.
+    redis.hset(KEY, mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
+    return made
+
+
+def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
+    """What is published, and the rates themselves; None where nothing is."""
+    version, at_us, rates = redis.hmget(KEY, "version", "at", "rates")
+    return decode(version, at_us), None if rates is None else read_rates(rates)
+
+
+def _written(rates: Mapping[str, Any]) -> str:
+    """JSON lines, each some entries of one section: a worker that reads them is never stopped for all of it at once."""
+    lines = []
+    for name, section in rates.items():
+        if not isinstance(section, Mapping):
+            lines.append(json.dumps({name: section}))
+            continue
+        entries = list(section.items())
+        parts = (dict(entries[first : first + PART]) for first in range(0, len(entries), PART))
+        lines += [json.dumps({name: part}) for part in parts]
+    return "\n".join(lines)
+
+
+def read_rates(written: bytes) -> dict[str, Any]:
+    """The sections, as plain data, out of the field `rates`."""
+    rates: dict[str, Any] = {}
+    for line in written.splitlines():
+        for name, entries in json.loads(line).items():
+            if isinstance(entries, dict):
+                rates.setdefault(name, {}).update(entries)
+            else:
+                rates[name] = entries
+    return rates
+
+
+def withdraw(redis: Any) -> bool:
+    """Let every worker's own file hold again; False where nothing was published."""
+    return bool(redis.delete(KEY))
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A running worker and the rates it follows. problem: why it refused what it was told last, or ''."""
+
+    name: str
+    host: str
+    version: str
+    source: str
+    problem: str
+
+
+def followers(redis: Any) -> tuple[Published, list[Follower]]:
+    """What is published, and every running worker by name."""
+    published = decode(*redis.hmget(KEY, "version", "at"))
+    found = []
+    for key in sorted(redis.smembers("rq:workers")):
+        told = [(value or b"").decode() for value in redis.hmget(key, "hostname", VERSION, SOURCE, PROBLEM)]
+        if told[1]:  # else it is gone, or not one of ours
+            found.append(Follower(key.decode().removeprefix("rq:worker:"), *told))
+    return published, found
+
+
+def decode(version: bytes | None, at_us: bytes | None) -> Published:
+    """From the fields as Redis keeps them."""
+    return Published() if version is None else Published(version.decode(), int(at_us or 0))

@@ -1,0 +1,60 @@
+"""Redis found through Sentinel, so that a promoted replica is followed: ``redis+sentinel://host:26379,…/service/0``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from notifier.settings.sentinel_url import Service
+
+
+def primary(service: Service, options: Mapping[str, Any], sentinel_password: str | None) -> redis.Redis:
+    """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`."""
+    shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry"))}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        service.sentinels, sentinel_kwargs={**shared, "password": sentinel_password, "ssl": service.tls}
+    )
+    given = {"username": service.username, "password": service.password, "ssl": service.tls}
+    client: redis.Redis = sentinel.master_for(  # type: ignore[no-untyped-call]
+        service.name,
+        redis_class=redis.Redis,
+        db=service.database,
+        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options.items() if given.get(name) is None},
+    )
+    return client
+
+
+def described(pool: SentinelConnectionPool) -> str:
+    """Where a client of `primary` connects to, for people."""
+    known = (sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels)
+    return f"{pool.service_name} by Sentinel at " + ", ".join(f"{at['host']}:{at['port']}" for at in known)
+
+
+class AsyncPrimary(redis.asyncio.Redis):
+    """An asyncio client to the primary that a synchronous one follows; closing it closes its sentinels as well."""
+
+    def __init__(self, pool: SentinelConnectionPool, options: Mapping[str, Any]) -> None:
+        """`pool`: of the synchronous client. options: of `redis.asyncio.Redis`, as that one's."""
+        manager = pool.sentinel_manager
+        known = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        self._sentinel = AsyncSentinel(  # type: ignore[no-untyped-call]
+            [(at["host"], at["port"]) for at in known], sentinel_kwargs={**manager.sentinel_kwargs, "retry": retry}
+        )
+        tls = issubclass(pool.connection_class, redis.SSLConnection)
+        kept = {name: value for name, value in options.items() if name != "connection_pool"}
+        template = self._sentinel.master_for(pool.service_name, ssl=tls, **kept)
+        super().__init__(connection_pool=template.connection_pool)
+
+    async def aclose(self, close_connection_pool: bool | None = True) -> None:
+        """As of `redis.asyncio.Redis`."""
+        await super().aclose(close_connection_pool)
+        for sentinel in self._sentinel.sentinels:
+            await sentinel.aclose()

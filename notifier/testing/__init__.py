@@ -1,0 +1,1 @@
+"""A Redis of one's own, for tests, the demo and a first try."""

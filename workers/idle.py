@@ -1,0 +1,100 @@
+"""Idle workers: of those that serve the same lanes one, the leader, waits for what comes next; the others wait for it.
+
+The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
+timer for the next gate: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
+wakes one of them, and so does a gate. A leader that has more to do than it can hold hands over: one more worker wakes,
+looks, and leads. The lead of a worker that died lapses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from notifier.dispatch import leaders
+from notifier.scripts.loader import run_async
+
+LAPSE_MS: Final = 2_500
+LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
+LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
+
+
+class Watch:
+    """One worker's part in this. kept: whether it is the leader."""
+
+    def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str]) -> None:
+        """blocking: an asyncio client for calls that block up to LISTEN_S; redis: the one for all else."""
+        self._redis = redis
+        self._blocking = blocking
+        self._worker = worker
+        self._lanes = lanes
+        self._keys = leaders.leader_keys(lanes)
+        self._queues = [f"rq:queue:{lane}" for lane in lanes]
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self._waits = False
+        self.wake = asyncio.Event()
+        self.kept = False
+
+    async def wait(self, due_in_s: float | None) -> None:
+        """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
+
+        Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
+        was known before may be old: from the next look on, whoever makes something due earlier wakes it.
+        """
+        if not self.wake.is_set():
+            kept_before = self.kept
+            self.kept = await run_async(self._redis, leaders.watch(self._worker, self._lanes, lapse_ms=LAPSE_MS))
+            if self.kept and not kept_before:
+                return
+            if self.kept:
+                for queue in self._queues:
+                    self._listen(queue, self._pushed)
+                self._listen(self._keys.wake, self._called)
+                timeout = LONGEST_S if due_in_s is None else min(LONGEST_S, due_in_s)
+            else:
+                self._listen(self._keys.handover, self._called)
+                timeout = LISTEN_S
+            self._waits = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), max(0.0, timeout))
+            self._waits = False
+        self.wake.clear()
+
+    async def call(self) -> None:
+        """Hand over: another idle worker of these lanes looks for work and leads."""
+        self.kept = False
+        await run_async(self._redis, leaders.relieve(self._worker, self._lanes))
+
+    async def close(self) -> None:
+        """Leave the lead to another."""
+        for task in self._listening.values():
+            task.cancel()
+        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+        with contextlib.suppress(RedisError):
+            await self.call()
+        await self._blocking.aclose()
+
+    def _listen(self, key: str, heard: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        task = self._listening.get(key)
+        if task is None or task.done():
+            self._listening[key] = asyncio.create_task(heard(key))
+
+    async def _pushed(self, queue: str) -> None:
+        # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
+        with contextlib.suppress(RedisError, OSError):
+            await self._heard(lambda: self._blocking.blmove(queue, queue, LISTEN_S, "LEFT", "LEFT"))
+
+    async def _called(self, key: str) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            await self._heard(lambda: self._blocking.blpop([key], timeout=LISTEN_S))
+
+    async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
+        # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
+        while not await listen():
+            if not self._waits:
+                return
+        self.wake.set()

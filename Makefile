@@ -104,10 +104,12 @@ mutate: setup  ## wrong scripts, each of which a plain model must notice; many m
 soak-properties: setup  ## the property tests with six times the examples, new ones each time; half an hour and more
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/property
 
-lint: setup  ## style and types
+lint: setup  ## style, types, layers and Lua
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/python tests/lint_lua.py
 
 format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .

@@ -17,7 +17,7 @@ from benchmarks.harness import Figure, at_most, await_that, await_workers, child
 from benchmarks.null_worker import RATES
 from notifier import Notifier
 from notifier.settings import parse_settings
-from notifier.shards.notifier import ShardedNotifier
+from notifier.shards.backend import Shards
 from notifier.testing.embedded import EmbeddedRedis
 
 MOST_SHARDS: Final = 4
@@ -87,4 +87,5 @@ def _producer(servers: Sequence[EmbeddedRedis], redis: Redis, *, sharded: bool) 
     if not sharded:
         return Notifier(redis, parse_settings(RATES))
     shards = [{"name": f"shard-{n}", "url": server.url} for n, server in enumerate(servers)]
-    return ShardedNotifier(parse_settings(RATES + f"redis: {json.dumps({'shards': shards})}\n"))
+    settings = parse_settings(RATES + f"redis: {json.dumps({'shards': shards})}\n")
+    return Notifier(Shards(settings), settings)

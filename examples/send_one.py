@@ -23,7 +23,7 @@ def main() -> int:
             deadline = time.monotonic() + WAIT_S
             while (status := notifier.status(job_id)) and status.state in ("queued", "waiting", "sending"):
                 if time.monotonic() > deadline:
-                    print(f"still {status.state}: is a worker running? Start one by: python -m workers")
+                    print(f"still {status.state}: is a worker running? Start one by: notifier worker")
                     return 1
                 time.sleep(0.05)
             print(status.state if status else "no longer kept")

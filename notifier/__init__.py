@@ -1,4 +1,4 @@
-"""Push notifications that never burst a user: enqueue here, run `python -m workers` beside it."""
+"""Push notifications that never burst a user: enqueue here, run `notifier worker` beside it."""
 
 from notifier.dispatch.circuits import Held
 from notifier.errors import (
@@ -14,8 +14,9 @@ from notifier.errors import (
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
 from notifier.notification import Device, Notification
 from notifier.notification.job import deliver
+from notifier.producer.backend import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.notifier import Notifier, Status
+from notifier.producer.notifier import Notifier
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy, Window
 

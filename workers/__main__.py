@@ -1,4 +1,4 @@
-"""`python -m workers [lane …]`: one PushWorker by the configuration. What the Procfile starts."""
+"""`notifier worker [lane …]`, also `python -m workers`: one PushWorker by the configuration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from notifier.store.connection import connect
 from workers.push import PushWorker, wait_for_redis
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
     """Run a worker until it is told to stop; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Run one worker by the configuration until it is told to stop."
+    )
     parser.add_argument("lanes", nargs="*", default=list(LANES), help="lanes, the most urgent first (default: all)")
     parser.add_argument("--config", help="the YAML (default: $NOTIFIER_CONFIG, else config/notifier.yaml)")
     parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")

@@ -1,7 +1,7 @@
 """A page that subscribes to Web Push, and what takes the subscription: ``python examples/webpush/serve.py KEY.pem``.
 
 Then open http://localhost:8000 (browsers allow service workers over plain http on localhost alone). Beside it run a
-worker whose configuration has `providers.webpush` with the same key: `python -m workers`.
+worker whose configuration has `providers.webpush` with the same key: `notifier worker`.
 """
 
 import contextlib

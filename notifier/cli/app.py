@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, config, look, preview, record, send, shards
+from notifier.cli import audit, config, look, preview, record, send, shards, worker
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ def _common(
     context.obj = config
 
 
+app.command(context_settings=worker.OPEN_ENDED)(worker.worker)
 app.command()(send.send)
 app.command("send-file")(send.send_file)
 app.command()(look.status)

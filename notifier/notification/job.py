@@ -41,7 +41,7 @@ def deliver(**_notification: Any) -> NoReturn:
             meta={"user": "42", "category": "default", "zone": "Europe/Berlin"},
         )
     """
-    raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `python -m workers`")
+    raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `notifier worker`")
 
 
 def encode_data(notification: Notification) -> bytes:
@@ -73,7 +73,7 @@ def encode_targets(notification: Notification) -> str:
 
     A browser's has its push service besides, because each of these is a route of its own.
 
-    See `limits.lua`. The digest stands for the token in the names of keys.
+    See `targets.lua`. The digest stands for the token in the names of keys.
     """
     kinds, devices = [notification.app or "-"], []
     for device in notification.devices:

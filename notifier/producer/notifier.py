@@ -6,79 +6,42 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Self
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
-from notifier.dispatch.circuits import Held, read_routes
-from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused
-from notifier.limiter import RedisLimiter, UserLimiter
+from notifier.dispatch.circuits import Held
+from notifier.errors import InvalidNotificationError, OverloadedError, Refused
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
-from notifier.producer.admission import accepted, all_accepted
-from notifier.producer.feedback import Gone, read_feedback
-from notifier.producer.memory_limit import Ceiling
+from notifier.producer.backend import Backend, SingleRedis, Status
+from notifier.producer.feedback import Gone
 from notifier.providers import check_payload
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.costs import check_fits
 from notifier.rules.policy import Category
-from notifier.scripts.loader import Call, run
-from notifier.scripts.ownership import fenced
 from notifier.settings import Settings, load_settings
-from notifier.store.connection import ask, connect, unusable
+from notifier.shards.backend import Shards
+from notifier.store.connection import connect
 
-# RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
-JOB_TIMEOUT_S: Final = 180
 JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
-
-T = TypeVar("T")
-State = Literal[
-    "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
-]
-OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
-UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What is known of a notification.
-
-    expected_at: when it should go, for one that waits. reason: why it was not delivered.
-    settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
-    superseded_by: the job that took its place.
-    """
-
-    job_id: str
-    state: State
-    expected_at: datetime | None = None
-    settled_at: datetime | None = None
-    reason: str | None = None
-    attempts: int = 0
-    shard: str | None = None
-    superseded_by: str | None = None
 
 
 class Notifier:
     """Accepts notifications. Threads may share one; it opens no connection before the first call."""
 
-    def __init__(self, redis: Redis, settings: Settings) -> None:
-        """`from_config` builds one from the YAML."""
-        self._redis = redis
-        self._settings = settings
-        self._at_once = CHUNK
+    def __init__(self, redis: Redis | Backend, settings: Settings) -> None:
+        """`from_config` builds one from the YAML. redis: a client; or where else notifications are kept."""
+        self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
         self._policies = settings.policies()
         self._most = settings.most_waiting()
-        self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
         self._platforms = settings.providers.platforms()
-        self.limiter: UserLimiter = RedisLimiter(redis)
+        self.limiter = self._backend.limiter
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Notifier:
@@ -87,15 +50,11 @@ class Notifier:
         Raises SettingsError where the configuration cannot be used.
         """
         settings = load_settings(path, environ)
-        if settings.redis.shards:
-            from notifier.shards.notifier import ShardedNotifier  # noqa: PLC0415 - it is made of these
-
-            return ShardedNotifier(settings)
-        return cls(connect(settings), settings)
+        return cls(Shards(settings) if settings.redis.shards else connect(settings), settings)
 
     def close(self) -> None:
         """Close the connections to Redis."""
-        self._redis.close()
+        self._backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +75,7 @@ class Notifier:
         OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
-        return self._enqueue([self._job(notification, _checked(job_id))])[0]
+        return self._backend.enqueue([self._job(notification, _checked(job_id))])[0]
 
     def send_many(
         self,
@@ -153,7 +112,7 @@ class Notifier:
             if job_ids and not over and on_accepted is not None:
                 on_accepted(job_ids)
 
-        with self._sending() as enqueue:
+        with self._backend.sending() as enqueue:
             try:
                 ids = repeat(None) if job_ids is None else job_ids
                 for index, (notification, job_id) in enumerate(zip(notifications, ids, strict=job_ids is not None)):
@@ -161,7 +120,7 @@ class Notifier:
                         chunk.append(self._job(notification, _checked(job_id)))
                     except InvalidNotificationError as error:
                         raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-                    if len(chunk) == self._at_once:
+                    if len(chunk) == self._backend.chunk:
                         flush()
                     if over and over[-1].limit != "user":
                         break
@@ -177,11 +136,7 @@ class Notifier:
         Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of its devices has
         taken it and others are to be tried again, they are not: it is delivered, and this returns 'ended'.
         """
-        return self._run(self._cancelling(job_id))
-
-    def _cancelling(self, job_id: str) -> Call[calls.Cancelled]:
-        kept = self._settings
-        return calls.cancel(job_id, keep_failed_us=kept.keep_failed_us, keep_delivered_us=kept.keep_delivered_us)
+        return self._backend.cancel(job_id)
 
     def feedback(
         self,
@@ -201,54 +156,18 @@ class Notifier:
         follow: wait for more, for ever; else end when nothing is left.
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
-        return read_feedback(self._redis, group, consumer, lease, follow=follow)
+        return self._backend.feedback(group, consumer, follow=follow, lease=lease)
 
     def routes(self) -> list[Held]:
         """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
 
         Raises RedisUnusableError if Redis does not answer.
         """
-        return ask(lambda: read_routes(self._redis))
+        return self._backend.routes()
 
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
-        try:
-            return self._status(job_id)
-        except RedisError as error:
-            raise unusable(error) from error
-
-    def _status(self, job_id: str) -> Status | None:
-        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit")
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(f"rq:job:{job_id}", fields)
-            pipe.zscore("notifier:delivered", job_id)
-            (status, origin, outcome, attempts, by, why, permit), delivered_us = pipe.execute()
-        if status is None:
-            return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
-        spent = int(attempts or 0)
-        word = status.decode()
-        if word == "scheduled":
-            expected = self._redis.zscore(f"rq:scheduled:{origin.decode()}", job_id)
-            at = None if expected is None else _moment(float(expected))
-            return Status(job_id, "waiting", expected_at=at, attempts=spent)
-        if word == "failed":
-            return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
-        if by is not None and outcome == b"superseded":
-            return Status(job_id, "superseded", superseded_by=by.decode(), attempts=spent)
-        if why is not None and outcome == b"dropped":
-            return Status(job_id, "dropped", reason=why.decode(), attempts=spent)
-        # None: RQ has more states, but only for jobs of other functions.
-        state = OF_RQ.get(word)
-        if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
-            state = "sending"
-        return None if state is None else Status(job_id, state, attempts=spent)
-
-    def _reason(self, job_id: str) -> str | None:
-        from rq.job import Job  # noqa: PLC0415 - RQ takes a quarter of a second to import; producers rarely ask
-        from rq.serializers import JSONSerializer  # noqa: PLC0415
-
-        result = Job(job_id, connection=self._redis, serializer=JSONSerializer).latest_result()
-        return result.exc_string if result is not None else None
+        return self._backend.status(job_id)
 
     def _job(self, notification: Notification, job_id: str) -> calls.Job:
         if not isinstance(notification, Notification):
@@ -297,49 +216,6 @@ class Notifier:
             if notification.apns and platform.by_certificate(app):
                 check_by_certificate(notification)
 
-    def _sending(self) -> AbstractContextManager[Callable[[Sequence[calls.Job]], list[str]]]:
-        """By what `send_many` accepts each hundred, for one call of it."""
-        return nullcontext(self._enqueue)
-
-    def _enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
-        if (ceiling := self._ceiling) is not None:
-            ask(lambda: ceiling.check(self._redis, jobs))
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        call = calls.enqueue(
-            jobs,
-            dedupe_for_us=self._settings.dedupe_for_us,
-            timeout_s=JOB_TIMEOUT_S,
-            stamp=stamp,
-            max_waiting=self._most.in_all,
-            keep_failed_us=self._settings.keep_failed_us,
-        )
-        if fence is not None:
-            call = fenced(call, fence)
-        if not self._settings.redis.wait_replicas:
-            return all_accepted(self._run(call))
-        try:
-            # WAIT counts what its own connection wrote.
-            with self._redis.client() as connection:  # type: ignore[no-untyped-call]
-                answers = self._run(call, connection)
-                self._wait_for_replicas(connection, accepted(answers))
-        except RedisError as error:
-            raise unusable(error) from error
-        return all_accepted(answers)
-
-    def _wait_for_replicas(self, connection: Redis, job_ids: list[str]) -> None:
-        settings = self._settings.redis
-        try:
-            # Half of what the connection bears, so that the answer comes before its patience ends.
-            have = connection.wait(settings.wait_replicas, settings.socket_timeout_us // 2000)
-        except RedisError as error:
-            raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}") from error
-        if have < settings.wait_replicas:
-            raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far")
-
-    def _run(self, call: Call[T], connection: Redis | None = None) -> T:
-        # Safe to repeat: every call here names its jobs, and the script does for them once what it is asked twice.
-        return ask(lambda: run(self._redis if connection is None else connection, call))
-
 
 def _checked(job_id: str | None) -> str:
     if job_id is None:
@@ -352,7 +228,3 @@ def _checked(job_id: str | None) -> str:
 def _send_at_us(notification: Notification) -> int | None:
     at = notification.send_at
     return None if at is None else int(at.timestamp() * 1_000_000)
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=UTC)

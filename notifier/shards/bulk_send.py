@@ -14,7 +14,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError, Refused, ShardsUnusableError
-from notifier.producer.notifier import CHUNK
+from notifier.producer.backend import CHUNK
 from notifier.scripts.ownership import MovedError
 from notifier.shards.map import Map, Route
 from notifier.store.connection import ask
@@ -47,7 +47,7 @@ class Patience:
         Event().wait(LOOK_EVERY_S)
 
 
-class Spread:
+class BulkSend:
     """Accepts the notifications of one call, a round trip to a shard for a hundred of them."""
 
     def __init__(self, of: Map, clients: Mapping[str, Redis], enqueue: Mapping[str, Enqueue]) -> None:
@@ -60,17 +60,17 @@ class Spread:
         self._seen = 0
 
     def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
-        """Accept some. The job ids; none once something was refused, so that what is told in order has no hole."""
-        some = _Some(self, jobs)
-        while some.left:
-            some.ask_all()
-        self._refused += [self._seen + place for place in some.refused]
+        """Accept batch. The job ids; none once something was refused, so that what is told in order has no hole."""
+        batch = PendingBatch(self, jobs)
+        while batch.left:
+            batch.ask_all()
+        self._refused += [self._seen + place for place in batch.refused]
         self._seen += len(jobs)
-        if some.unsure is not None:
-            raise some.unsure
-        if some.over:
-            raise OverloadedError(sorted(some.over, key=lambda each: each.place), len(jobs))
-        return [] if self._refused else [some.job_ids[place] for place in range(len(jobs))]
+        if batch.unsure is not None:
+            raise batch.unsure
+        if batch.over:
+            raise OverloadedError(sorted(batch.over, key=lambda each: each.place), len(jobs))
+        return [] if self._refused else [batch.job_ids[place] for place in range(len(jobs))]
 
     def check(self) -> None:
         """Raise ShardsUnusableError if something was refused."""
@@ -78,13 +78,13 @@ class Spread:
             raise unusable_shards(self.errors, sorted(self._refused), self._seen)
 
 
-class _Some:
+class PendingBatch:
     """Some jobs by their places: what is left of them, and what became of the others."""
 
-    def __init__(self, spread: Spread, jobs: Sequence[calls.Job]) -> None:
-        self._spread = spread
+    def __init__(self, bulk: BulkSend, jobs: Sequence[calls.Job]) -> None:
+        self._bulk = bulk
         self._users = [json.loads(job.meta)["user"] for job in jobs]
-        self._routes = {user: Route(spread.map, user) for user in self._users}
+        self._routes = {user: Route(bulk.map, user) for user in self._users}
         self._patience = Patience()
         self.left = dict(enumerate(jobs))
         self.job_ids: dict[int, str] = {}
@@ -103,14 +103,14 @@ class _Some:
                 self._ask(name, places[n : n + CHUNK], waits=waits)
 
     def _ask(self, name: str, places: list[int], *, waits: bool) -> None:
-        spread = self._spread
+        bulk = self._bulk
         fence = {self._users[place]: self._routes[self._users[place]].leaves for place in places}
         try:
             if waits:
                 self._patience.wait()
-            if name in spread.dead:
-                raise spread.errors[name]
-            found = spread.ask[name]([self.left[place] for place in places], fence)
+            if name in bulk.dead:
+                raise bulk.errors[name]
+            found = bulk.ask[name]([self.left[place] for place in places], fence)
         except MovedError as moved:
             self._follow(name, moved.users, places)
         except NotReplicatedError as error:
@@ -122,7 +122,7 @@ class _Some:
         except RedisUnusableError as error:
             self._refuse(name, error, places)
             if not waits:
-                spread.dead.add(name)
+                bulk.dead.add(name)
         else:
             self.job_ids |= zip(places, found, strict=True)
             self._done(places)
@@ -146,7 +146,7 @@ class _Some:
 
     def _known(self, name: str, places: list[int]) -> dict[int, str]:
         """The job ids of what that shard has, or has delivered: this is the same call again, or the same dedupe key."""
-        with self._spread.clients[name].pipeline(transaction=False) as pipe:
+        with self._bulk.clients[name].pipeline(transaction=False) as pipe:
             for job in (self.left[place] for place in places):
                 pipe.get(f"notifier:dedupe:{job.dedupe}")
                 pipe.exists(f"rq:job:{job.id}")
@@ -162,7 +162,7 @@ class _Some:
         return known
 
     def _refuse(self, name: str, error: RedisUnusableError, places: list[int]) -> None:
-        self._spread.errors[name] = error
+        self._bulk.errors[name] = error
         self.refused += places
         self._done(places)
 

@@ -42,7 +42,7 @@ Run an APNs-like and an FCM-like server and a web push service on 127.0.0.1 unti
 what the real ones check, log each message as it arrives, and go wrong in the ways that you name.
 
   python -m notifier.simulators --folder sim &
-  NOTIFIER_CONFIG=sim/notifier.yaml python -m workers
+  NOTIFIER_CONFIG=sim/notifier.yaml notifier worker
 
 The folder gets throw-away certificates and keys, simulators.json (the addresses; also printed, one line, once
 all listens), notifier.yaml (a configuration that sends to them) and wire.jsonl (what arrived). All but the last

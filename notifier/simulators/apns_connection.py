@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import structlog
 from h2.config import H2Configuration
@@ -29,7 +29,7 @@ from notifier.simulators.wire import Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from notifier.simulators.apns import ApnsSimulator
+    from notifier.simulators.apns_checks import Verdict
 
 BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
 SWEEP_EVERY: Final = 128
@@ -64,10 +64,43 @@ class _H2(H2Connection):
         return 0
 
 
+class Service(Protocol):
+    """What a connection needs of its simulator, which says what each of these is."""
+
+    connections: set[Connection]
+    connections_opened: int
+    streams_refused: int
+    most_streams: int
+    window_bytes: int
+    window_updates: bool
+    by_certificate: bool
+
+    @property
+    def max_streams(self) -> int:
+        """How many streams a trusted connection may have open."""
+        ...
+
+    def is_dead(self, connection: Any) -> bool:
+        """Whether this connection is never to get another byte."""
+        ...
+
+    def is_silenced(self, connection: Any) -> bool:
+        """The same, as far as it was noticed."""
+        ...
+
+    def serve(self, delay_ms: float = 0) -> float:
+        """Put one more message into the queue; how many seconds its answer takes."""
+        ...
+
+    def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+        """Judge and log one complete request; what to answer."""
+        ...
+
+
 class Connection(asyncio.Protocol):
     """A client's connection; `streams` are those that are not answered yet."""
 
-    def __init__(self, simulator: ApnsSimulator) -> None:
+    def __init__(self, simulator: Service) -> None:
         self._simulator = simulator
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()

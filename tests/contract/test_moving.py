@@ -16,15 +16,16 @@ from support import note
 
 from notifier import Hold, Notification, Permit, Policy, Window
 from notifier.dispatch import calls
+from notifier.producer.notifier import Notifier
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import Call, run
 from notifier.scripts.ownership import HERE, MOVES
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
+from notifier.shards.backend import Shards
 from notifier.shards.map import home
 from notifier.shards.migration import migrate, steps
 from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
-from notifier.shards.notifier import ShardedNotifier
 from notifier.shards.users import residents
 from notifier.testing.embedded import EmbeddedRedis
 
@@ -46,7 +47,7 @@ class Pair:
         for client in (self.old, self.new):
             client.flushall()
         self.settings = _settings(old, new, joining=joining)
-        self.producer = ShardedNotifier(self.settings)
+        self.producer = Notifier(Shards(self.settings), self.settings)
         names = (f"{name}{n}" for n in range(20) for name in ("user-", "Zoë }{ "))
         self.users = [user for user in names if home(user, ("old", "new")) == "old"][:3]
 

@@ -33,7 +33,7 @@ from support import (
 from notifier import InvalidNotificationError, Notification, Notifier
 from notifier.dispatch import calls
 from notifier.notification.job import decode_data
-from notifier.producer.notifier import CHUNK
+from notifier.producer.backend import CHUNK
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
@@ -480,7 +480,7 @@ def _all_but_data(redis: Any) -> bytes:
             case b"string":
                 parts.append(redis.get(key) or b"")
             case b"stream" if key == b"notifier:feedback":
-                assert redis.xlen(key) == 2  # the dead tokens, for whoever keeps the devices
+                assert redis.xlen(key) >= 2  # the dead tokens, for whoever keeps the devices
             case b"stream":
                 parts += [v for _, fields in redis.xrange(key) for v in fields.values()]
             case other:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -45,18 +46,26 @@ def imports(path: Path, *, top: bool = False) -> Iterator[str]:
             yield node.module or ""
 
 
-def test_imports_point_one_way() -> None:
-    """workers -> notifier -> drivers: the library knows nothing of the processes, nobody of tests or the demo."""
+def test_the_product_knows_no_test() -> None:
+    """Nothing of the product imports tests, benchmarks or examples. Its layers are held by import-linter: make lint."""
     for path in MODULES:
         for module in imports(path):
             first = module.partition(".")[0]
             assert first not in {"tests", "benchmarks", "examples", "config", "support"}, (name(path), module)
-            if name(path).startswith("notifier/"):
-                assert first != "workers", (name(path), module)
-            if not name(path).startswith("workers/demo/"):
-                assert not module.startswith("workers.demo"), (name(path), module)
-            if not name(path).startswith(("notifier/simulators/", "workers/demo/")):
-                assert not module.startswith("notifier.simulators"), (name(path), module)
+
+
+def test_no_circles() -> None:
+    """No module imports itself by way of others, not for its types either."""
+    graph = grimp.build_graph("notifier", "workers", cache_dir=None)
+    left = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    while leaves := {module for module, imported in left.items() if not imported & left.keys()}:
+        left = {module: imported for module, imported in left.items() if module not in leaves}
+    assert sorted(left) == []
+
+
+def test_the_root_is_a_table_of_contents() -> None:
+    """At the root of the package stand its rooms, and what every room needs."""
+    assert {path.stem for path in (ROOT / "notifier").glob("*.py")} == {"__init__", "errors", "log", "units"}
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

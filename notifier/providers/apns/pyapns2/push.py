@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from notifier.providers.apns.pyapns2.compat import APNsClient, Credentials, Payload
 
 if TYPE_CHECKING:
-    from notifier.providers.apns.pyapns2.connection import Connection
+    from collections.abc import Mapping
+
     from notifier.providers.apns.pyapns2.requests import Request
+
+
+class Connection(Protocol):
+    """What a push needs of its connection."""
+
+    def add(self, authority: str, headers: Mapping[str, str]) -> None:
+        """Send the next request with this authority and with these headers more."""
+        ...
 
 
 class Pusher(APNsClient):

@@ -21,7 +21,8 @@ end
 
 local function judge_line(line, user, category)
   if redis.call('HEXISTS', lines_key(user), category) == 1 or redis.call('EXISTS', line) == 0 then return end
-  if redis.call('HEXISTS', 'notifier:away:{' .. user .. '}', category) == 1 then return end -- it leaves, see leaving.lua
+  -- It leaves, see leaving.lua.
+  if redis.call('HEXISTS', 'notifier:away:{' .. user .. '}', category) == 1 then return end
   finding('user ' .. user, 'has the line ' .. category .. ', which nobody knows of', 'in ' .. lines_key(user),
     repair and note(user, category, line))
 end

@@ -1,8 +1,8 @@
--- depart: gives out jobs of a user's who has left, for *arrive*. They stay here, and can be cancelled here no more, until
--- they are removed by *departed*.
+-- depart: gives out jobs of a user's who has left, for *arrive*. They stay here, and can be cancelled here no more,
+-- until they are removed by *departed*.
 -- ARGV 1 user  2 category  3 how many at the most
 -- returns {{job id, field, value, …}, …} in order; none: the line is empty, and forgotten
---! include keys leaving
+--! include clock keys leaving
 local user, category, reply = ARGV[1], ARGV[2], {}
 for _, id in ipairs(redis.call('ZRANGE', line_key(user, category), 0, ARGV[3] - 1)) do
   local key = job_key(id)

@@ -1,5 +1,5 @@
--- leave: closes this shard to users who move to another: nothing new is taken on for them, and nothing more is sent here,
--- save what is in flight. Doing it twice changes nothing.
+-- leave: closes this shard to users who move to another: nothing new is taken on for them, and nothing more is sent
+-- here, save what is in flight. Doing it twice changes nothing.
 -- ARGV 1 lanes, JSON  2.. for each: user, the shard it moves to
 -- returns the last job in the queue of each lane, or '': once it is lined up, so is all that these users had queued
 --! include clock keys leaving

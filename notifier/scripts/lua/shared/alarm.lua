@@ -1,9 +1,10 @@
--- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due there.
+-- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
+-- there.
 --   notifier:leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
 --   notifier:leader:<lanes>  string: its name; notifier:wake:<lanes>: the list on which it is woken
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
--- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call anyway,
--- stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
+-- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
+-- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
 local known_leaders, newest_rules -- {lanes, µs, …} and {version, since}, read once in a call
 local function idle_leaders()
   if known_leaders then return known_leaders end

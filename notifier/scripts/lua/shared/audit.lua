@@ -1,4 +1,5 @@
--- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right, and
+-- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right,
+-- and
 -- what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
 local findings = {}
 local function finding(what, saw, right, done)

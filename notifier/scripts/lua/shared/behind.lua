@@ -3,8 +3,8 @@
 --   notifier:lanes            hash category -> lane, in which the last of it was accepted
 --   notifier:behind           hash category -> '<lane before> <how many stood there> <the last of them>', while they do
 --   notifier:behind:<category> list of job ids: what has come out of another queue meanwhile, in order
--- Every worker takes from the queue of the lane before, also one that does not serve it. A change of the lane while another
--- is under way waits for the end of that.
+-- Every worker takes from the queue of the lane before, also one that does not serve it. A change of the lane while
+-- another is under way waits for the end of that.
 local function behind_key(category) return 'notifier:behind:' .. category end
 
 -- read_behind: {category: {lane, left, tail}}.

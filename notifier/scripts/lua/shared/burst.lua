@@ -1,6 +1,7 @@
--- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is told by
--- the µs at which it would be full again. notifier:burst:{user}[:<category>] holds that (`full`) as of the sends up to `at`,
--- and with which `every`; those behind it, some in flight at the end of their lease, are gone through at each look.
+-- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is
+-- told by the µs at which it would be full again. notifier:burst:{user}[:<category>] holds that (`full`) as of the
+-- sends up to `at`, and with which `every`; those behind it, some in flight at the end of their lease, are gone
+-- through at each look.
 local REFUNDABLE = 10000000 -- so long after a send it may be taken back
 local MOST_REPLAYED = 256
 
@@ -15,7 +16,8 @@ end
 local function drain(full, at, burst) return math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2]) end
 
 local replays = {} -- by set, for as long as the call lasts: *replay_of*
--- replay_of: when the bucket is full again after each of its sends, from 0 for those before the first. latest: µs of the last.
+-- replay_of: when the bucket is full again after each of its sends, from 0 for those before the first. latest: µs of
+-- the last.
 local function replay_of(sent, burst)
   local replay = replays[sent]
   if replay then return replay end
@@ -38,9 +40,9 @@ local function replay_on(sent, burst, at, cost)
   replay.n, replay.latest = replay.n + cost, at
 end
 
--- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come, and
--- as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the course
--- of time, each for one that is taken out anyway, and the least that comes of it is right.
+-- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come,
+-- and as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the
+-- course of time, each for one that is taken out anyway, and the least that comes of it is right.
 local function burst_next(sent, burst, cost)
   local replay, free, opens = replay_of(sent, burst), burst[1] - cost, math.huge
   for left = 0, math.min(free, replay.n) do

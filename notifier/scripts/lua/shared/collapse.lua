@@ -10,7 +10,8 @@ local function same_waiting(user, category, collapse_id)
   if not order then return nil end
   local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather', 'push_targets')
   if not job[1] or job[2] == 'canceled' then return nil end
-  return {id = id, order = order, origin = job[1], count = number(job[3]) or 1, gather = number(job[4]), targets = job[5]}
+  return {id = id, order = order, origin = job[1], count = number(job[3]) or 1, gather = number(job[4]),
+    targets = job[5]}
 end
 
 local function note_newcomer(user, category, collapse_id, id)
@@ -21,8 +22,8 @@ local function note_newcomer(user, category, collapse_id, id)
 end
 
 -- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, the s at which `old` was
--- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old` unless
--- its own is further in front, and may be for other devices.
+-- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old`
+-- unless its own is further in front, and may be for other devices.
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', 'rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', line_key(user, category), old.id)
@@ -31,7 +32,9 @@ local function supersede(now, user, category, old, id, order, keep)
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   local unlike = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
   local own, place = tonumber(order), tonumber(old.order)
-  if place >= LOWERED / 2 and is_background(redis.call('HGET', job_key(id), 'push_targets')) then own = own + LOWERED end
+  if place >= LOWERED / 2 and is_background(redis.call('HGET', job_key(id), 'push_targets')) then
+    own = own + LOWERED
+  end
   if own < place then return text(own), expected, true end
   return old.order, expected, unlike
 end

@@ -1,16 +1,17 @@
--- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact rule can
--- ask for one (policy.e). Older ones, which are later than none of those, are folded into
+-- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
+-- rule can ask for one (policy.e). Older ones, which are later than none of those, are folded into
 --   notifier:counts:{user}[:<category>]  zset µs -> how many, in all, up to then
 -- one entry for each bucket of time in which there were any: the time of its latest send. So a bucketed window takes a
 -- send to be as late as the latest of its bucket, and one look-up finds the n-th latest however large its limit is. The
--- first entry has lapsed: what it counted is known to be over. notifier:counting is there while anybody may have counts:
--- rules without buckets ask them too, because a rule may have had some before it was changed.
+-- first entry has lapsed: what it counted is known to be over. notifier:counting is there while anybody may have
+-- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
 local COUNTING = 'notifier:counting'
 local MANY, MOST_FOLDED = 8, 100 -- sends that are set aside at once
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 
-local function beside(sent, what) return 'notifier:' .. what .. string.sub(sent, 14) end -- notifier:sent:… is the user's
+-- Notifier:sent:… is the user's.
+local function beside(sent, what) return 'notifier:' .. what .. string.sub(sent, 14) end
 
 -- counted_nth: when the n-th latest of the counted was, or nil.
 local function counted_nth(sent, n)
@@ -22,7 +23,8 @@ end
 -- counted: how many stand there.
 local function counted(sent)
   local key = beside(sent, 'counts')
-  local first, last = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2], redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   return first and last - first or 0
 end
 

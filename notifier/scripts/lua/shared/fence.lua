@@ -1,8 +1,9 @@
--- What stands before a script that takes something on for users, where there are several shards: do they live here? While
--- users are being moved, notifier:moves tells: user -> '=' here, '>b' on the way to b, 'b' gone to b, '' taken on where it is
--- to be, as nobody knew it here; and under '' what is being done: 'listing' or 'listed', with ' all' behind it where all are
--- to leave. The last of ARGV is the users, JSON {user: whether the caller knows that it is to leave}; the script itself does
--- not see it. Returns, and nothing is done, {{'#moved', user, the above, …}} if some do not live here.
+-- What stands before a script that takes something on for users, where there are several shards: do they live here?
+-- While users are being moved, notifier:moves tells: user -> '=' here, '>b' on the way to b, 'b' gone to b, '' taken
+-- on where it is to be, as nobody knew it here; and under '' what is being done: 'listing' or 'listed', with ' all'
+-- behind it where all are to leave. The last of ARGV is the users, JSON {user: whether the caller knows that it is to
+-- leave}; the script itself does not see it. Returns, and nothing is done, {{'#moved', user, the above, …}} if some
+-- do not live here.
 do
   local users = table.remove(ARGV)
   if redis.call('EXISTS', 'notifier:moves') == 1 then

@@ -1,9 +1,10 @@
 -- Order between workers: while heads of a line are in flight with one worker, the next go to that worker alone, or two
 -- would race each other to the provider. What is in flight is always counted, also where a gap lets only one be: rules
--- change while sends are under way. The key goes with the last that is settled, or with the lease of a worker that died.
+-- change while sends are under way. The key goes with the last that is settled, or with the lease of a worker that
+-- died.
 
--- flight_of: how many of the line are in flight with this worker; whether some are with another; and the routes that some
--- of them leave out, as they were shut, {route: true}, or nil.
+-- flight_of: how many of the line are in flight with this worker; whether some are with another; and the routes that
+-- some of them leave out, as they were shut, {route: true}, or nil.
 local function flight_of(user, category, worker, now)
   local flight = redis.call('HMGET', flight_key(user, category), 'o', 'u', 'n', 'left')
   if not flight[1] or tonumber(flight[2]) <= now then return 0, false end

@@ -1,5 +1,6 @@
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
--- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more kinds.
+-- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more
+-- kinds.
 -- e: {category: µs in which a digest gathers}, where there is such a category.
 -- n: {category: cost}, of those that count as several sends.
 -- h: {category: true if what the rules hold back is dropped}, where there is such a category.
@@ -41,7 +42,8 @@ local function is_untried(id)
 end
 
 -- digest_at: when the head of a line may go that the rules admit at `at`: in a category with a digest one that was held
--- back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had does not.
+-- back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had does
+-- not.
 local function digest_at(rules, category, head, at, now)
   if not rules.e then return at end
   local within = rules.e[rules.c[category] and category or 'default']
@@ -70,8 +72,8 @@ local function expect(id, at)
   return number(job[2])
 end
 
--- sign_of: 1 where the most urgent lane goes first; every eighth send of a user who waits in several lanes goes the other
--- way round, so that the lower lanes do not starve. turn: the user's #turn.
+-- sign_of: 1 where the most urgent lane goes first; every eighth send of a user who waits in several lanes goes the
+-- other way round, so that the lower lanes do not starve. turn: the user's #turn.
 local EVERY = 8
 local function sign_of(turn) return (turn or 0) % EVERY == EVERY - 1 and -1 or 1 end
 
@@ -93,7 +95,8 @@ local function leads_alone(lane, other)
   return false
 end
 
--- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers that
+-- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers
+-- that
 -- serve different lanes one is to look then: the others let it go first, and look only if it does not.
 local function yield(gates, now, turn)
   local first, sign = {}, nil
@@ -110,9 +113,10 @@ local function yield(gates, now, turn)
 end
 
 local RELOOK = 1000000 -- µs
--- latest_gate: rules other than those that were taken up last may be out of date: a call may have been late. What they say
--- holds for a second at the most, then for as long again as the newer ones have been there. So a user waits too long once at
--- the most; and where hosts follow different rules for days, their users are looked at a few times more.
+-- latest_gate: rules other than those that were taken up last may be out of date: a call may have been late. What
+-- they say holds for a second at the most, then for as long again as the newer ones have been there. So a user waits
+-- too long once at the most; and where hosts follow different rules for days, their users are looked at a few times
+-- more.
 local function latest_gate(now)
   idle_leaders()
   if not rules_version or not newest_rules.version or newest_rules.version == rules_version then return math.huge end
@@ -126,8 +130,8 @@ end
 
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
 -- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
--- parked: what the head waits for without a gate, save that of its expiry; elsewhere: the line is shut until something is
--- settled, for what expires in it too}. turn: the user's #turn, or nil.
+-- parked: what the head waits for without a gate, save that of its expiry; elsewhere: the line is shut until
+-- something is settled, for what expires in it too}. turn: the user's #turn, or nil.
 -- Returns the gates by lane. The caller is to call *wake_for_gates* in the end.
 local function set_gates(user, lines, now, turn)
   local gates = {}

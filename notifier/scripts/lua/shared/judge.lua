@@ -27,7 +27,8 @@ local function busy(route, lane)
   if not holds[name] then
     holds[name] = {}
     redis.call('SADD', 'notifier:routes', name)
-    change_hold(name, holds[name], 'state', 'busy', 'route', route, 'lane', lane, 'since', text(now), 'until', text(now))
+    local since = text(now)
+    change_hold(name, holds[name], 'state', 'busy', 'route', route, 'lane', lane, 'since', since, 'until', since)
   end
   alarm(now, lane) -- another worker may have room
   return name
@@ -58,8 +59,9 @@ local function needs_of(targets)
 end
 
 -- judge: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no device
--- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when, and whether
--- it waits because it is a background push; 'unread'; or 'behind': an older one of its line is in flight, and was taken
+-- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when, and
+-- whether it waits because it is a background push; 'unread'; or 'behind': an older one of its line is in flight, and
+-- was taken
 -- while a route of this one was shut: its rest is to go first.
 local function judge(line, job, index)
   if not (rules.w or holds or rooms or line.left) then return 'go', {} end

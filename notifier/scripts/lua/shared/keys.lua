@@ -1,8 +1,10 @@
 -- The keyspace. RQ's keys (rq:*) are RQ's own; a user's keys share the hash tag {user}.
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
---   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, #lowered and orphans beside them
+--   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, #lowered and
+--   orphans beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see rules.lua
---   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see counts.lua, burst.lua
+--   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see counts.lua,
+--   burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see collapse.lua
 --   notifier:arriving:{user}         zset job id -> µs         under max_waiting, who has not come to a line yet
 --   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs, left: routes}, see flight.lua
@@ -21,20 +23,21 @@
 --   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users
---   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: idle leaders, see alarm.lua
+--   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: idle leaders, see
+--   alarm.lua
 --   notifier:moves, notifier:away:{user}, notifier:arrived:<shard>: users on their way between shards, see fence.lua
 --   notifier:token:<name>            hash                      a provider's token that all workers share, see token.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
 -- push_crashes, push_refusals (how often it was refused without an attempt being spent), push_zone and push_since (see
--- zones.lua), push_answered, push_outcome, push_targets (see limits.lua),
+-- zones.lua), push_answered, push_outcome, push_targets (see targets.lua),
 -- push_collapse (the id under which it stands in notifier:collapse), push_count (how many it stands for), push_by
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in notifier:arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
 -- push_orphan (see orphans.lua).
 -- A background push that waits for its device stands behind the alerts of its line: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
--- is_background: whether a job's push_targets (see limits.lua) hold one.
+-- is_background: whether a job's push_targets (see targets.lua) hold one.
 local function is_background(targets) return targets and string.find(targets, ':b[ |]') ~= nil end
 
 local function line_key(user, category) return 'notifier:line:{' .. user .. '}:' .. category end

@@ -1,4 +1,5 @@
--- Who is on the way to another shard, or has gone there: what falls due for them here is put aside, and goes after them.
+-- Who is on the way to another shard, or has gone there: what falls due for them here is put aside, and goes after
+-- them.
 --   notifier:away:{user}  hash category -> lane, what notifier:lines:{user} was: without that, nobody here sends
 local moving -- looked up once in a call
 local function is_leaving(user)

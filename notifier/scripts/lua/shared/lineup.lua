@@ -43,8 +43,10 @@ local function is_text(value)
   return not value:find('[\128-\255]')
 end
 
--- What is forgotten of a job that begins anew. push_targets tells of its data, and so only of a call that is another one.
-local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather', 'push_crashes',
+-- What is forgotten of a job that begins anew. push_targets tells of its data, and so only of a call that is another
+-- one.
+local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
+  'push_crashes',
   'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse', 'push_deadline',
   'push_again', 'push_seen', 'push_read',
   'push_refusals', 'push_orphan'}
@@ -60,8 +62,8 @@ local function is_another(created, seen)
   return seen and created and seen:sub(1, #created + 1) ~= created .. ' '
 end
 
--- begin_anew: it had ended, and somebody requeued it; or another call enqueued it under the same id: what the first was to
--- say is gone, so it is superseded wherever it waited.
+-- begin_anew: it had ended, and somebody requeued it; or another call enqueued it under the same id: what the first
+-- was to say is gone, so it is superseded wherever it waited.
 local function begin_anew(now, id, key, origin, job, another)
   local user, category = (another and job.order and job.seen or ''):match(' notifier:line:{(.*)}:([^}]*)$')
   if user then
@@ -99,18 +101,21 @@ local function first_time(now, key, meta, deadline)
   return meta.priority == 'high' and order - HIGH or order, deadline
 end
 
--- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled in.
+-- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled
+-- in.
 local function steering(text_of_meta)
   local ok, meta = pcall(cjson.decode, text_of_meta or '')
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return nil end
   if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return nil end
   meta.category = meta.category or 'default'
   if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
-  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MOST_EXPIRES) then return nil end -- NaN is not either
+  -- NaN is not either.
+  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MOST_EXPIRES) then return nil end
   return meta
 end
 
--- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a line was known before.
+-- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a line was known
+-- before.
 local function is_unknown(meta, known)
   return known[meta.category] == nil and meta.category ~= 'default'
     and redis.call('HEXISTS', lines_key(meta.user), meta.category) == 0
@@ -118,10 +123,10 @@ end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta names no user and category, or that was
--- handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended, or in
--- flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which the gate
--- knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a newcomer, which
--- may give it another's place. known: the configured categories, where they are known:
+-- handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
+-- or in flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which
+-- the gate knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a
+-- newcomer, which may give it another's place. known: the configured categories, where they are known:
 -- one of another category is 'stock' until its meta says 'default'. from: the lane from whose queue it came, if it did.
 -- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
 local function line_up(now, id, join, known, from)
@@ -171,7 +176,9 @@ local function line_up(now, id, join, known, from)
     end
     -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
     local is_newcomer = (another or not outcome) and not (deadline and deadline <= now)
-    if join and not leaves and is_newcomer then order, expected, unlike = join(id, user, category, meta.collapse_id, order) end
+    if join and not leaves and is_newcomer then
+      order, expected, unlike = join(id, user, category, meta.collapse_id, order)
+    end
     if unlike == nil then unlike = tonumber(order) < 0 end
   end
   order = text(order)

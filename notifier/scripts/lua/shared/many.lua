@@ -1,9 +1,11 @@
--- A user who waits in very many categories is looked at a part of the lines at a time, or one look would block Redis. The
--- lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in notifier:lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the least µs
+-- A user who waits in very many categories is looked at a part of the lines at a time, or one look would block Redis.
+-- The lanes that are more urgent than the first large one are in each part, and the others take turns.
+--   #part  in notifier:lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
+--   least µs
 --          at which a head of these may go>'
 local MAX_LINES = 50
-local LONGEST_PART = 10000000 -- µs; a head whose line was not looked at may expire, and its rules may open, before the user's do
+-- Μs; a head whose line was not looked at may expire, and its rules may open, before the user's do.
+local LONGEST_PART = 10000000
 
 local function is_line(field) return field:sub(1, 1) ~= '#' end
 
@@ -57,7 +59,8 @@ local function part_gate(user, whole, now, user_next, least, sent)
   local at, over = math.max(now, user_next), quiet >= whole.rest
   if over then at = math.max(at, least) end
   if over or at > now then quiet, least = 0, math.huge end -- the next look begins anew
-  local state = text((whole.passed + whole.step) % whole.rest) .. ' ' .. text(quiet) .. ' ' .. (least < math.huge and text(least) or '-')
+  local passed, ends = text((whole.passed + whole.step) % whole.rest), least < math.huge and text(least) or '-'
+  local state = passed .. ' ' .. text(quiet) .. ' ' .. ends
   redis.call('HSET', lines_key(user), '#part', state)
   return math.min(at, now + LONGEST_PART)
 end

@@ -1,10 +1,10 @@
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
--- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it to
--- the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles it
--- as 'line'. Until then its user is closed: '#o:<job id>' (its category) stands beside the lines in notifier:lines:{user},
--- and nothing of the user's goes, save what bypasses the rules in another category. So order holds although the dead
--- come back in parts, and no rule is broken although their permits have lapsed.
+-- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
+-- to the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles
+-- it as 'line'. Until then its user is closed: '#o:<job id>' (its category) stands beside the lines in
+-- notifier:lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
+-- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash: it is one.
 -- Under a permit that ends in 'n' nothing is sent, as the job had expired or is dropped: it is no orphan.
 local ORPHAN = '#o:'
@@ -55,7 +55,8 @@ local function date_devices(targets, answered, permit, until_text, more)
   end
 end
 
--- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the devices.
+-- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the
+-- devices.
 -- ends: the lease's end so far.
 local function stay_in_flight(id, permit, user, category, targets, answered, ends, until_us, until_text)
   local members, more = {permit}, math.max(0, until_us - ends)

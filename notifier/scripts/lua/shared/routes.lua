@@ -1,10 +1,11 @@
--- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is reached, and
--- of browsers by which push service) is held while its circuit is open; its project's limit is held under '<route>|full'
--- while the minute is full; and under '<route>|busy|<lane>' what waits in a lane because a worker has as much under way
--- by the route, whatever the push service, as its provider bears. Who can go by nothing that is open is parked there, and
--- costs nothing until *pull* lets go of what is parked, first come, first served.
+-- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
+-- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
+-- under '<route>|full' while the minute is full; and under '<route>|busy|<lane>' what waits in a lane because a
+-- worker has as much under way by the route, whatever the push service, as its provider bears. Who can go by nothing
+-- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
 --   notifier:routes            set of the names of what is held; there is none nearly always
---   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that had
+--   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
+--   had
 --                              no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
 --                              nothing), and 'w:<worker>' for each worker that could not get through
 --   notifier:parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
@@ -13,10 +14,10 @@
 --   notifier:rests:{user}:<category> <route>   zset job id -> order: the rests of this line that wait for the route;
 --                              nothing younger of the line goes by it before them
 -- Whose head has met a fault before (push_refusals) is parked behind all others, FAR later.
--- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is '1', or
--- 'new' for one that has met no fault: so a fault that may be its message's own is proved by another message, at once.
--- state 'closing': open to all; the parked are let go of, a batch with each pull. state 'full': until then no room.
--- state 'busy': each worker lets go of as many as it has room for. route, lane: of which.
+-- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is
+-- '1', or 'new' for one that has met no fault: so a fault that may be its message's own is proved by another message,
+-- at once. state 'closing': open to all; the parked are let go of, a batch with each pull. state 'full': until then
+-- no room. state 'busy': each worker lets go of as many as it has room for. route, lane: of which.
 local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
 local TURN = 1200000
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
@@ -43,14 +44,15 @@ local function read_holds()
   return holds, names
 end
 
--- has_older_rest: whether the rest of an older notification of the line waits for this route. One that does not any more,
--- because it was cancelled or has expired, is forgotten.
+-- has_older_rest: whether the rest of an older notification of the line waits for this route. One that does not any
+-- more, because it was cancelled or has expired, is forgotten.
 local function has_older_rest(line, route, order)
   local key = rests_key(line, route)
   while true do
     local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
     if not first[1] or tonumber(first[2]) >= order then return false end
-    if redis.call('ZSCORE', parked_key(route), 'j' .. first[1]) and redis.call('ZSCORE', 'notifier:later', first[1]) then
+    local is_parked = redis.call('ZSCORE', parked_key(route), 'j' .. first[1])
+    if is_parked and redis.call('ZSCORE', 'notifier:later', first[1]) then
       return true
     end
     redis.call('ZREM', key, first[1])

@@ -1,5 +1,5 @@
--- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds stand
--- in an object at its end, which *unfold* takes off and turns into fields of the array:
+-- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds
+-- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
 --   e  µs that a send is kept as itself, whatever else counts it
 --   b  µs that a bucket is wide, of the windows that count what is older in buckets, see counts.lua
 --   q, d  quiet hours and calendar windows, see zones.lua
@@ -56,7 +56,8 @@ local function pace(policy)
   return policy.t and math.max(most, policy.t[2]) or most
 end
 
--- set_aside: takes the sends out of the set that no rule can ask for as themselves, into what counts them in another way.
+-- set_aside: takes the sends out of the set that no rule can ask for as themselves, into what counts them in another
+-- way.
 local function set_aside(sent, policy, now, cost)
   local old = redis.call('ZRANGEBYSCORE', sent, '-inf', text(now - policy.e), 'WITHSCORES', 'LIMIT', 0, MOST_FOLDED)
   local leaving = #old >= 2 * MANY
@@ -66,8 +67,8 @@ local function set_aside(sent, policy, now, cost)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
--- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the lapsed: not
--- needed for what the rules answer, only for memory, so now and then is enough.
+-- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the
+-- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.e then set_aside(sent, policy, now, cost)
   elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - policy[2])) end

@@ -1,9 +1,11 @@
--- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ: *sweep* ends it).
+-- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ:
+-- *sweep* ends it).
 local function read_job(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
     'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals')
   if not job[2] or job[3] == 'canceled' then return nil, job[2] end
-  return {data = job[1] or '', origin = job[2], status = job[3], deadline = number(job[4]), attempts = number(job[5]) or 0,
+  return {data = job[1] or '', origin = job[2], status = job[3], deadline = number(job[4]),
+    attempts = number(job[5]) or 0,
     crashes = number(job[6]) or 0, answered = job[7], targets = job[8], collapse = job[9], count = number(job[10]),
     refusals = number(job[11])}
 end

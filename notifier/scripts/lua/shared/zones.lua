@@ -1,9 +1,11 @@
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
--- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names none,
+-- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names
+-- none,
 -- l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
---   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …},
---   of three years. Written by whoever is told by *admit* that a zone is missing. It is there once a rule goes by the clock.
+--   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month,
+--   …}, of three years. Written by whoever is told by *admit* that a zone is missing. It is there once a rule goes by
+--   the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
 local DAY, MARGIN = 86400000000, 3456000000000
 
@@ -75,8 +77,8 @@ local function ignores_quiet(rules, category)
   return rules.i and rules.i[rules.c[category] and category or 'default']
 end
 
--- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where the
--- other rules do at `at`; or nil, and the name of the zone without which nobody knows.
+-- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
+-- the other rules do at `at`; or nil, and the name of the zone without which nobody knows.
 local function by_the_clock(rules, user, user_policy, line, at, now)
   local quiet, calendar = {}, user_policy.d or line.policy.d
   if user_policy.q and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.q end
@@ -86,7 +88,8 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
   local name = head[1] and head[1] ~= '' and head[1] or rules.z.n
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
-  local scopes, since = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}, number(head[2]) or 0
+  local scopes = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}
+  local since = number(head[2]) or 0
   at = math.max(at, now)
   for _, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].d or {}) do

@@ -18,7 +18,8 @@ if at > now then return {now, at - now, scope, rule} end
 if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
-      -- A permit in flight matters for longer than a send of now does, and rules of others, such as the workers', may ask
+      -- A permit in flight matters for longer than a send of now does, and rules of others, such as the workers', may
+      -- ask
       -- for longer than these do: then all stays as it is.
       local left = redis.call('PTTL', KEYS[i])
       local longer = left > math.ceil(policy[2] / 1000) + 1

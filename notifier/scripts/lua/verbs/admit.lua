@@ -3,10 +3,11 @@
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see gates.lua)
 --      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
---      8 the targets of jobs that came without, JSON: {job id: targets}, see limits.lua; or ''
+--      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
--- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user, category, data,
+-- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user,
+-- category, data,
 --          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
 --          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
@@ -15,7 +16,8 @@
 --   notifier:zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys counts burst rules alarm gates many flight gather newcomer take routes limits zones orphans full
+--! include clock keys counts burst rules alarm gates many flight gather
+--! include newcomer take routes targets limits zones orphans full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
@@ -50,7 +52,8 @@ local function peek_line(line)
   return line.head
 end
 
--- sort_lines: the most urgent lane first, then the older head. Every eighth send of a user who waits in several lanes goes
+-- sort_lines: the most urgent lane first, then the older head. Every eighth send of a user who waits in several lanes
+-- goes
 -- the other way round: the lower lanes do not starve. Returns whether there are several lanes.
 local function sort_lines(lines, turn)
   local several = false
@@ -64,7 +67,8 @@ local function sort_lines(lines, turn)
 end
 
 local closed -- of the user who is looked at: which lines have orphans, see orphans.lua; nil where none has
--- lines_of: the user's lines that have a head, in the order of *sort_lines*; whether they stand in several lanes; #turn.
+-- lines_of: the user's lines that have a head, in the order of *sort_lines*; whether they stand in several lanes;
+-- #turn.
 local function lines_of(user, fields)
   local lines, turn = {}, nil
   for i = 1, #fields, 2 do
@@ -121,9 +125,9 @@ local function names_of(targets)
   return #names > 0 and table.concat(names, ' ')
 end
 
--- send_head: takes the head of line i, and counts it in `flying`: see *take_off*. needs, open, shut: of *judge*; nil for
--- what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices, one in 'n'
--- nowhere; one with x and a number counts as so many sends.
+-- send_head: takes the head of line i, and counts it in `flying`: see *take_off*. needs, open, shut: of *judge*; nil
+-- for what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices,
+-- one in 'n' nowhere; one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
   local line = lines[i]
   local permit = text(seq + 1)
@@ -167,14 +171,16 @@ local function ask(user, line)
   end
 end
 
--- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else; behind those
--- who were due before `since`; behind them who waits for a circuit with a head that was refused before.
+-- park: the user stands, in each of these lanes, where the heads of the parked lines wait, and nowhere else; behind
+-- those who were due before `since`; behind them who waits for a circuit with a head that was refused before.
 local function park(user, lanes, lines, since)
   for name in pairs(holds) do
     local waits = {}
     for _, line in ipairs(lines) do
       for _, of_line in ipairs(line.parked or {}) do
-        if of_line == name then waits[line.lane] = waits[line.lane] ~= 'first' and line.refused and 'last' or 'first' end
+        if of_line == name then
+          waits[line.lane] = waits[line.lane] ~= 'first' and line.refused and 'last' or 'first'
+        end
       end
     end
     for lane in pairs(lanes) do
@@ -271,7 +277,8 @@ local function visit(user, due_lane, since, index)
 
   local user_next, sends, asked, full, flying = {}, 0, #reply[4], #reply + MOST_HEADS, {}
   local function timed(line)
-    -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it read.
+    -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it
+    -- read.
     if line.elsewhere or line.unread then return now + lease end
     user_next[line.cost] = user_next[line.cost] or next_for(sent, policy, line.cost)
     -- What its own rules say changes only when one of its own goes.

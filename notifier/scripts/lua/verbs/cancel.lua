@@ -8,6 +8,7 @@ local key = job_key(id)
 local job = redis.call('HMGET', key, 'origin', 'push_permit', 'status', 'push_outcome')
 if not job[1] then return redis.call('ZSCORE', 'notifier:delivered', id) and 'ended' or 'unknown' end
 if job[2] then return 'sending' end
-if job[3] == 'canceled' and job[4] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end -- the same call again
+-- The same call again.
+if job[3] == 'canceled' and job[4] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end
 if job[3] ~= 'queued' and job[3] ~= 'scheduled' and job[3] ~= 'canceled' then return 'ended' end
 return end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)

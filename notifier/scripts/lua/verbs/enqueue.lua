@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 dedupe_for ms  3 job timeout s  4 now as RQ writes it (ISO 8601)
 --      5 how many may wait in all, or ''  6 keep_failed s
 --      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
---          dedupe key (with its user) or '', targets (see limits.lua) or '', and where a limit holds: how many of the
+--          dedupe key (with its user) or '', targets (see targets.lua) or '', and where a limit holds: how many of the
 --          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
 --          category, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
@@ -24,7 +24,9 @@ local function make_room(meta, limit, at)
   of_user = tonumber(of_user)
   local which, waiting, most = beyond(user, of_user)
   if which then
-    if overflow == 'collapse' and read.collapse_id and not at then same = same_waiting(user, category, read.collapse_id) end
+    if overflow == 'collapse' and read.collapse_id and not at then
+      same = same_waiting(user, category, read.collapse_id)
+    end
     if not same and not (overflow == 'drop_oldest' and drop_oldest(user, category)) then
       tally(user, 'refused')
       return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
@@ -84,8 +86,11 @@ local UNSENT = {cancelled = true, expired = true, dropped = true}
 local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
   if dedupe ~= '' then
     local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
-    -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of another.
-    if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then return earlier end
+    -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of
+    -- another.
+    if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then
+      return earlier
+    end
   end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.

@@ -4,7 +4,8 @@
 --      usage:  4 key
 --      series: 4 key, or '' for all of the namespace
 --      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
--- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total, last and
+-- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total,
+-- last and
 --   held, and its sends of the last hour, for each
 --! include clock counts usage
 local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]

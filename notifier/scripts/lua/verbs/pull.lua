@@ -2,23 +2,25 @@
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller is an idle leader: notes until when it sleeps, see alarm.lua
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
---      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default', and
---      where '' is among them, *steer* is to say so in the job's meta before it comes to a line
---      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
---      9 keep_delivered µs
+--      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
+--      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
+--      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many};
+--      or '' 9 keep_delivered µs
 --      10.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
--- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or nil}, …},
+-- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or
+-- nil}, …},
 --          {orphan, …}, until}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
---   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no notifications of
---   ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is open. next is
---   'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back, see orphans.lua.
+--   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
+--   notifications of ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is
+--   open. next is 'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back,
+--   see orphans.lua.
 --   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys alarm newcomer end cancel leaving lineup routes collapse behind limits orphans full
+--! include clock keys alarm newcomer end cancel leaving lineup routes collapse behind targets orphans full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1} end
@@ -48,8 +50,8 @@ end
 local until_text, stock, since, fresh, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do fresh[i], due[i] = {}, {} end
 
--- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among: `fresh` or
--- `due`.
+-- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among:
+-- `fresh` or `due`.
 local function name(user, lane, among, at)
   redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
   if since[user] then return end
@@ -58,7 +60,8 @@ local function name(user, lane, among, at)
   of_lane[#of_lane + 1] = user
 end
 
--- look_at: by the caller, if it serves the lane; else by whoever does. at: since when the user is due, if not since now.
+-- look_at: by the caller, if it serves the lane; else by whoever does. at: since when the user is due, if not since
+-- now.
 local function look_at(user, lane, among, at)
   if rank[lane] then return name(user, lane, among, at or now) end
   redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user)
@@ -169,7 +172,8 @@ local function take_over(id)
   local ends = tonumber(redis.call('ZSCORE', 'notifier:leases', id))
   orphan(id, meta.user, meta.category)
   stay_in_flight(id, job.permit, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
-  orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0, crashes,
+  orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0,
+    crashes,
     read[11], false}
 end
 
@@ -225,11 +229,13 @@ local function take_from(lane, n)
   end
 end
 
--- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane changed.
+-- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane
+-- changed.
 local function is_over(before)
   if redis.call('LLEN', 'rq:queue:' .. before.lane) == 0 then return true end
   if before.left > 0 or before.tail == '' then return before.left <= 0 end
-  local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order') -- it may have been deleted, or cancelled
+  -- It may have been deleted, or cancelled.
+  local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order')
   return tail[1] ~= 'queued' or tail[2] ~= false
 end
 

@@ -6,16 +6,18 @@
 --          detail, answered, gone], …
 --     7 keep_feedback ms
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
---   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later' (detail: µs to wait; an attempt
---         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt; detail: 'fault' where
---         it was refused)
+--   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later'
+--   (detail: µs to wait; an attempt
+--         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt; detail: 'fault'
+--         where it was refused)
 --         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys counts burst rules alarm newcomer end cancel leaving lineup gates many flight gather limits zones orphans
+--! include clock keys counts burst rules alarm newcomer end cancel leaving
+--! include lineup gates many flight gather targets limits zones orphans
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -107,15 +109,16 @@ local function back(id, key, origin, state, wait, answered, fault)
     return
   end
   local deadline = tonumber(redis.call('HGET', key, 'push_deadline') or '')
-  if deadline then wait = math.max(0, math.min(wait, deadline - now)) end -- it ends at its expiry, not at a wait after it
+  -- It ends at its expiry, not at a wait after it.
+  if deadline then wait = math.max(0, math.min(wait, deadline - now)) end
   redis.call('HSET', key, 'status', 'scheduled')
   redis.call('ZADD', 'notifier:later', now + wait, id)
   redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now + wait), id)
   earliest = math.min(earliest, now + wait)
 end
 
--- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in flight
--- ends here, and the new one begins. popped: it was taken out of its queue meanwhile. Returns the word to count.
+-- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in
+-- flight ends here, and the new one begins. popped: it was taken out of its queue meanwhile. Returns the word to count.
 local function again(id, key, origin, popped, state, word)
   forget(key)
   if popped then redis.call('LPUSH', 'rq:queue:' .. origin, id) end

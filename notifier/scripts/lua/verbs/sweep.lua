@@ -1,8 +1,8 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else.
 -- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4.. lanes
 -- returns how many it ended
--- In rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it cancels at
--- the s of its caller's clock, which is before. What is in flight is left to *settle*.
+-- In rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
+-- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
 --! include clock keys alarm newcomer end cancel full
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,4 +1,4 @@
-"""A Notifier over several shards: the same promises, each user's notifications on the shard where the user lives."""
+"""Several shards as one backend: the same promises, each user's notifications on the shard where the user lives."""
 
 from __future__ import annotations
 
@@ -14,74 +14,73 @@ from redis import Redis
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
-from notifier.limiter import Hold, Permit, RedisLimiter
+from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
+from notifier.producer.backend import CHUNK, SingleRedis, Status
 from notifier.producer.feedback import Gone
-from notifier.producer.notifier import CHUNK, Notifier, Status
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.ownership import MovedError
 from notifier.settings import Settings
-from notifier.shards.bulk_send import Patience, Spread, unusable_shards
+from notifier.shards.bulk_send import BulkSend, Patience, unusable_shards
 from notifier.shards.map import Map, Route, connect_all, on_shard
 
 T = TypeVar("T")
 LOOK_EVERY_S: Final = 1.0  # for dead tokens, where the shards have no more: a blocking read waits on one server alone
 
 
-class ShardedNotifier(Notifier):
-    """What `Notifier.from_config` gives where `redis.shards` is set.
+class Shards:
+    """A `Backend` that is several Redis.
 
-    A shard that does not answer stops its own users: `send` for one of them raises ShardsUnusableError; `send_many`
+    A shard that does not answer stops its own users: `enqueue` for one of them raises ShardsUnusableError; `sending`
     goes on for the others, and raises it at the end.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """As `Notifier.from_config`."""
+        """Connects to `redis.shards`."""
         self._stack = ExitStack()
         clients = self._stack.enter_context(connect_all(settings))
-        super().__init__(clients[settings.redis.shards[0].name], settings)
         self._map = Map.of(settings.redis)
-        self._at_once = CHUNK * len(clients)  # about a hundred for each
         self._clients = clients
-        self._at = {name: Notifier(client, settings) for name, client in clients.items()}
-        self.limiter = ShardedLimiter(self._map, clients)
+        self._at = {name: SingleRedis(client, settings) for name, client in clients.items()}
+        self.chunk = CHUNK * len(clients)  # about a hundred for each
+        self.limiter: UserLimiter = ShardedLimiter(self._map, clients)
 
     def close(self) -> None:
         """Close the connections to all shards."""
         self._stack.close()
 
     def cancel(self, job_id: str) -> calls.Cancelled:
-        """See `Notifier.cancel`. All shards are asked: a job id does not tell its user."""
+        """See `Backend.cancel`. All shards are asked: a job id does not tell its user."""
         unknown: calls.Cancelled = "unknown"
-        return self._find(lambda notifier: notifier.cancel(job_id), unknown)[1]
+        return self._find(lambda shard: shard.cancel(job_id), unknown)[1]
 
     def status(self, job_id: str) -> Status | None:
-        """See `Notifier.status`, and `cancel`."""
-        name, found = self._find(lambda notifier: notifier.status(job_id), None)
+        """See `Backend.status`, and `cancel`."""
+        name, found = self._find(lambda shard: shard.status(job_id), None)
         return found and replace(found, shard=name)
 
     def routes(self) -> list[Held]:
-        """See `Notifier.routes`. Each shard finds out for itself: a route may be held on one alone."""
+        """See `Backend.routes`. Each shard finds out for itself: a route may be held on one alone."""
         held = []
-        for name, notifier in self._at.items():
+        for name, shard in self._at.items():
             with on_shard(name):
-                held += [each.seen_on(name) for each in notifier.routes()]
+                held += [each.seen_on(name) for each in shard.routes()]
         return held
 
     def feedback(
         self,
-        group: str = "default",
-        consumer: str | None = None,
+        group: str,
+        consumer: str | None,
         *,
-        follow: bool = False,
-        lease: timedelta = timedelta(minutes=1),
+        follow: bool,
+        lease: timedelta,
     ) -> Iterator[Gone]:
-        """See `Notifier.feedback`. A shard that does not answer holds up no other's: it is raised at the end."""
+        """See `Backend.feedback`. A shard that does not answer holds up no other's: it is raised at the end."""
         while True:
             found, dead = False, {}
-            for name, notifier in self._at.items():
+            for name, shard in self._at.items():
                 try:
-                    for gone in notifier.feedback(group, consumer, lease=lease):
+                    for gone in shard.feedback(group, consumer, follow=False, lease=lease):
                         found = True
                         yield gone
                 except RedisUnusableError as error:
@@ -93,11 +92,11 @@ class ShardedNotifier(Notifier):
             if not found:
                 Event().wait(LOOK_EVERY_S)
 
-    def _find(self, ask: Callable[[Notifier], T], unknown: T) -> tuple[str, T]:
+    def _find(self, ask: Callable[[SingleRedis], T], unknown: T) -> tuple[str, T]:
         dead = {}
-        for name, notifier in self._at.items():
+        for name, shard in self._at.items():
             try:
-                answer = ask(notifier)
+                answer = ask(shard)
             except RedisUnusableError as error:
                 dead[name] = error
             else:
@@ -107,20 +106,21 @@ class ShardedNotifier(Notifier):
             raise unusable_shards(dead)
         return "", unknown
 
-    def _enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
-        assert fence is None
-        with self._sending() as enqueue:
+    def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+        """See `Backend.enqueue`."""
+        with self.sending() as enqueue:
             return enqueue(jobs)
 
     @contextmanager
-    def _sending(self) -> Iterator[Callable[[Sequence[calls.Job]], list[str]]]:
-        spread = Spread(self._map, self._clients, {name: notifier._enqueue for name, notifier in self._at.items()})  # noqa: SLF001
+    def sending(self) -> Iterator[Callable[[Sequence[calls.Job]], list[str]]]:
+        """See `Backend.sending`."""
+        bulk = BulkSend(self._map, self._clients, {name: shard.enqueue for name, shard in self._at.items()})
         try:
-            yield spread.enqueue
+            yield bulk.enqueue
         except NotifierError:
-            spread.check()  # what was refused before that goes first: whoever sent them has to know
+            bulk.check()  # what was refused before that goes first: whoever sent them has to know
             raise
-        spread.check()
+        bulk.check()
 
 
 class ShardedLimiter:

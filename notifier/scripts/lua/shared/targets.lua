@@ -1,0 +1,53 @@
+-- What a head needs to know of its devices. A job's push_targets is text, such as '- apns:n fcm:c|<device> <device>':
+-- the notification's own app or '-', and each device's platform and kind, which are the same for most jobs and so are
+-- read once; then the devices in the same order. kind: n, or b (a background push), or c (collapsible); of a browser
+-- with its push service behind it, 'webpush:n@<host>', as each is a route of its own, with a circuit of its own:
+-- 'webpush@<host>'. device: a digest, so that no token is in a key.
+local function device_key(device) return 'notifier:device:' .. device end
+
+local plans = {}
+-- plan_of: what the first part of a job's targets says, for a category with this app. Returns {count, of: array of
+-- {platform, kind, route}, needs: array of {route, platform, how many}, limited: whether one is b or c}.
+local function plan_of(targets, app)
+  local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
+  local known = plans[app or '']
+  if not known then
+    known = {}
+    plans[app or ''] = known
+  end
+  local plan = known[sign]
+  if plan then return plan end
+  plan = {of = {}, needs = {}, limited = false}
+  local own, rest = string.match(sign, '^(%S+)(.*)$')
+  if own and own ~= '-' then app = own end
+  local needs = {}
+  for platform, kind, service in string.gmatch(rest or '', '(%w+):(%a)(%S*)') do
+    local by = app and platform .. '/' .. app or platform
+    local route = by .. service
+    plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route, by = by}
+    plan.limited = plan.limited or kind ~= 'n'
+    if not needs[route] then
+      needs[route] = {route = route, by = by, platform = platform, n = 0}
+      plan.needs[#plan.needs + 1] = needs[route]
+    end
+    needs[route].n = needs[route].n + 1
+  end
+  known[sign] = plan
+  return plan
+end
+
+-- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, route, device}.
+local function targets_of(targets, answered, app)
+  local ok, done = pcall(cjson.decode, answered or '')
+  local plan = plan_of(targets, app)
+  if not ok or type(done) ~= 'table' then done = nil end
+  local found, n = {}, 0
+  for device in string.gmatch(string.match(targets, '|(.*)$') or '', '%S+') do
+    local of = plan.of[n + 1]
+    if of and not (done and done[tostring(n)]) then
+      found[#found + 1] = {platform = of.platform, kind = of.kind, route = of.route, by = of.by, device = device}
+    end
+    n = n + 1
+  end
+  return found
+end

@@ -30,9 +30,9 @@ def main() -> int:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if len(line) > LINE
     ]
-    print(*long, sep="\n", end="\n" if long else "")
+    sys.stdout.writelines(f"{line}\n" for line in long)
     if shutil.which("luacheck") is None:
-        print("luacheck is not installed (Debian: apt-get install lua-check): the Lua is not checked", file=sys.stderr)
+        sys.stderr.write("luacheck is not installed (Debian: apt-get install lua-check): the Lua is not checked\n")
         return int(bool(long) or "CI" in os.environ)
     with tempfile.TemporaryDirectory() as assembled:
         for room in loader.ROOMS:

@@ -203,9 +203,12 @@ class Control:
 
 
 def answers(path: Path) -> bool:
-    """Whether simulators listen on this socket."""
+    """Whether simulators listen on this socket. Raises UnusableError where the system takes no such path."""
     with socket.socket(socket.AF_UNIX) as line:
-        return line.connect_ex(str(path)) == 0
+        try:
+            return line.connect_ex(str(path)) == 0
+        except OSError as error:
+            raise UnusableError(f"{path} cannot be a socket: {error}; give a shorter path") from None
 
 
 def tell(path: Path, document: object) -> dict[str, Any]:

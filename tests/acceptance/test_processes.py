@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from redis import Redis
 from support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
 
@@ -57,12 +60,19 @@ def test_the_procfile_scales(tmp_path: Path, redis: Redis, redis_server: Embedde
     assert sorted(simulators.titles("procfile-")) == sorted(f"procfile-{n}" for n in range(30))
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path) -> None:
     """Ctrl-C in mid-demo: one line, exit status 130, no traceback, and every process and folder of it is gone."""
     demo = subprocess.Popen(
         [sys.executable, "-m", "workers.demo", "--workers", "2"],
         cwd=ROOT,
-        env=environ(TMPDIR=str(tmp_path)),
+        env=environ(TMPDIR=str(short_folder)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -70,12 +80,13 @@ def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     )
     with demo:
         try:
-            eventually(lambda: list(tmp_path.glob("push-throttle-demo-*/wire.jsonl")), "the first message at the wire")
+            wire = "push-throttle-demo-*/wire.jsonl"
+            eventually(lambda: list(short_folder.glob(wire)), "the first message at the wire")
         finally:
             demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 130
     assert "stopped; everything that the demo had started has ended" in errors
     assert "Traceback" not in errors + output
-    assert not list(tmp_path.iterdir())
-    assert not [args for args in running() if str(tmp_path) in args]
+    assert not list(short_folder.iterdir())
+    assert not [args for args in running() if str(short_folder) in args]

@@ -24,6 +24,7 @@ from workers.demo.report import Accepted, Report, report
 from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage
 
+MAX_TEMP_CHARACTERS: Final = 60  # a socket is to stand in it, and systems take paths of about 100 for those
 LONGEST_S = 60.0
 POLL_S = 0.2
 DEAD = {"apns": {"status": 410, "reason": "Unregistered"}, "fcm": {"status": 404, "reason": "UNREGISTERED"}}
@@ -57,7 +58,8 @@ def _run(arguments: argparse.Namespace) -> Report:
     tokens = [device for row in rows for device in row["devices"]]
     scripts = {d["token"]: [DEAD[d["platform"]]] for d in tokens if d["token"].startswith("dead")}
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-demo-")))
+        above = None if len(tempfile.gettempdir()) <= MAX_TEMP_CHARACTERS else "/tmp"  # noqa: S108 - a folder in it
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-demo-", dir=above)))
         set_up = stack.enter_context(stage(folder, arguments.rates, scripts, arguments.workers))
         redis = stack.enter_context(contextlib.closing(connect(set_up.settings)))
         screen = stack.enter_context(Screen(len(rows), set_up.redis, arguments.workers, quiet=arguments.json))

@@ -1,280 +1,195 @@
-"""The limiter in this process alone: the twin of the one in Redis, for tests, simulations and single-process use."""
+"""MemoryLimiter: the whole of `Limiter` in this process, without Redis, for tests and programs of one process."""
 
 from __future__ import annotations
 
-import threading
-import time
-from bisect import bisect_left, bisect_right
-from itertools import count
-from typing import TYPE_CHECKING, Final
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
 
-from notifier.limiter.memory_counts import MANY, MOST_FOLDED, Counts, TokenBucket
-from notifier.limiter.protocol import BURST, Hold, Permit, describe, split
-from notifier.rules.costs import check_cost
-from notifier.rules.policy import KEPT_US
+from notifier.limiter.answers import Point, RankedKey, Usage
+from notifier.limiter.memory_sends import MemorySends
+from notifier.limiter.protocol import Hold, Permit, describe
+from notifier.limiter.requests import (
+    HOUR_S,
+    MINUTE_US,
+    By,
+    Mode,
+    Request,
+    Requests,
+    ahead_us,
+    check_key,
+    in_steps,
+    ranks_by,
+)
+from notifier.limiter.sync import KeyLimiter
+from notifier.rules.policy import Policy
+from notifier.units import duration_us
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from notifier.rules.policies import Rules
-    from notifier.rules.policy import Burst, Policy
-
-SWEEP_AT: Final = 1024  # sets of sends; the lapsed ones are looked for when their number has doubled
-COMPACT_AT: Final = 64  # lapsed sends at the front of a list
+MINUTES: Final[Mapping[str, int]] = {"1m": 1, "1h": 60, "1d": 1440}
 
 
-def system_clock() -> int:
-    """Microseconds since the epoch on this machine's clock."""
-    return time.time_ns() // 1_000
+@dataclass(slots=True)
+class Use:
+    """How a key has been used. minutes: how many in each minute since the epoch."""
+
+    total: int = 0
+    held: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+    asked_us: int = 0
+    minutes: Counter[int] = field(default_factory=Counter)
+
+    def in_last(self, minutes: int, now: int) -> int:
+        """How many in so many minutes, the one of `now` included."""
+        this = now // MINUTE_US
+        return sum(self.minutes.get(minute, 0) for minute in range(this - minutes + 1, this + 1))
+
+    def rank(self, by: By, now: int) -> int:
+        """The number that `top` orders keys by; 0 leaves a key out."""
+        if by == "rate":
+            return self.in_last(60, now)
+        return {"total": self.total, "held": self.held, "last_used": self.asked_us}[by]
 
 
-class Sends:
-    """What one set of rules judges: permit -> µs, in the future while in flight, the settling time after.
+class MemoryLimiter(KeyLimiter):
+    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
 
-    A look-up costs the same however long the windows are; a send stands as often as it costs.
+    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
+    of a key is known after its last; None counts no usage.
     """
 
-    __slots__ = ("_at", "_bucket", "_counts", "_permits", "_start", "_times", "until_us")
+    def __init__(
+        self,
+        clock: Callable[[], int] | None = None,
+        *,
+        limits: Mapping[str, Policy] | None = None,
+        usage_keep: str | timedelta | None = None,
+    ) -> None:
+        self._sends = MemorySends(clock)
+        self._keep_us = None if usage_keep is None else duration_us(usage_keep)
+        self.__requests = Requests("memory", limits=limits, usage_keep=usage_keep)
+        self._use: dict[str, Use] = {}
+        self._all: Counter[int] = Counter()
 
-    def __init__(self) -> None:
-        self._times: list[int] = []
-        self._permits: list[str] = []
-        self._start = 0  # those before it have lapsed; cut off once they are many, as a cut moves all others
-        self._at: dict[str, int] = {}
-        self._counts: Counts | None = None
-        self._bucket: TokenBucket | None = None
-        self.until_us = 0  # when no rule can ask for any of them again
+    @property
+    def _requests(self) -> Requests:
+        return self.__requests
 
-    def __len__(self) -> int:
-        return len(self._times) - self._start + (len(self._counts) if self._counts is not None else 0)
+    def _ask(
+        self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
+    ) -> list[Permit | Hold]:
+        with self._sends.lock:
+            return [self._ask_one(request, mode, ahead_us(ahead)) for request in requests]
 
-    def next_for(self, policy: Policy, cost: int) -> tuple[int, int]:
-        """The first µs at which `cost` more fit `policy`, and the rule that decides it.
+    def _ask_one(self, request: Request, mode: Mode, ahead: int) -> Permit | Hold:
+        now, key, policy = self._sends.clock(), request.key, request.policy
+        at, rule = (0, -1) if mode == "add" else self._sends.next_for(key, None, policy, request.cost)
+        at = max(at, now)
+        admitted = at - now <= ahead
+        if mode != "look":
+            self._note(request, now, admitted=admitted)
+        if not admitted:
+            return Hold(at - now, describe("", policy, rule).strip(), policy=policy, key=key)
+        permit = self._sends.new_permit()
+        if mode != "look":
+            self._sends.take(key, policy, permit, at, now, cost=request.cost)
+        remaining, more_at = self._room(key, policy, at)
+        after = None if more_at is None else max(0, more_at - now)
+        return Permit(permit, key, None, request.cost, at, remaining, after, at - now)
 
-        The rule is 0 for the gap, n for the n-th window, BURST, -1 for none.
-        """
-        times = self._times
-        size = len(times) - self._start
-        counts = self._counts
-        at, rule = 0, -1
-        if policy.gap_us:
-            last = times[-1] if size else counts.nth(1) if counts is not None else None
-            if last is not None:
-                at, rule = last + policy.gap_us, 0
-        for n, window in enumerate(policy.windows, 1):
-            # They fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
-            # What costs more than a limit, as the rules have changed, is let go when nothing else counts.
-            nth = max(1, window.limit - cost + 1)
-            leaves = times[-nth] if nth <= size else counts.nth(nth - size) if counts is not None else None
-            if leaves is not None and leaves + window.interval_us > at:
-                at, rule = leaves + window.interval_us, n
-        if policy.burst is not None:
-            opens = self._burst_next(policy.burst, min(cost, policy.burst.limit))
-            if opens > at:
-                at, rule = opens, BURST
-        return at, rule
-
-    def latest(self, n: int) -> int | None:
-        """The time of the n-th latest send, from 1; None where there are fewer."""
-        size = len(self._times) - self._start
-        if n <= size:
-            return self._times[-n]
-        return self._counts.nth(n - size) if self._counts is not None else None
-
-    def _burst_next(self, burst: Burst, cost: int) -> int:
-        bucket = self._bucket or TokenBucket()
-        bucket.under(burst)
-        first = bisect_right(self._times, bucket.at_us, self._start)
-        return bucket.next_for(self._times[first:], burst, cost)
-
-    def record(self, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1) -> None:
-        """Add a send, and drop those that `policy` can no longer ask for."""
-        horizon = policy.horizon_us
-        if policy.is_plain:
-            self._trim(bisect_right(self._times, now_us - horizon, self._start))
-        else:
-            self._set_aside(policy, now_us, cost)
-        self._insert(permit, at_us, cost)
-        self.until_us = at_us + horizon
-
-    def join(self, policy: Policy, permit: str, at_us: int, cost: int) -> None:
-        """Add a send of now while rules of others, such as the workers', may ask for longer: nothing is dropped."""
-        if policy.burst is not None:
-            self._keep_burst(policy.burst, at_us, cost, leaving=False)
-        self._insert(permit, at_us, cost)
-
-    def move(self, permit: str, at_us: int) -> None:
-        """Give a send another time, if it has not lapsed."""
-        if cost := self.remove(permit):
-            self._insert(permit, at_us, cost)
-
-    def remove(self, permit: str) -> int:
-        """Take a send back; returns what it cost, or 0 if it is not, or no longer, there."""
-        at = self._at.pop(permit, None)
-        if at is None:
-            return 0
-        permits = self._permits
-        first = bisect_left(self._times, at, self._start)
-        while permits[first] != permit:
-            first += 1
-        end = first + 1
-        while end < len(permits) and permits[end] == permit:
-            end += 1
-        del self._times[first:end], permits[first:end]
-        return end - first
-
-    def _insert(self, permit: str, at: int, cost: int) -> None:
-        times, permits = self._times, self._permits
-        self._at[permit] = at
-        if cost == 1 and (not times or times[-1] <= at):
-            times.append(at)
-            permits.append(permit)
-            return
-        # After its equals, so that what one permit cost stays together.
-        place = bisect_right(times, at, self._start)
-        times[place:place] = [at] * cost
-        permits[place:place] = [permit] * cost
-
-    def _set_aside(self, policy: Policy, now: int, cost: int) -> None:
-        """Take out what no rule can ask for as itself, into what counts it in another way."""
-        times, start = self._times, self._start
-        end = min(bisect_right(times, now - policy.exact_us, start), start + MOST_FOLDED)
-        leaving = end - start >= MANY
-        if policy.burst is not None:
-            self._keep_burst(policy.burst, now, cost, leaving=leaving)
-        if leaving and policy.precision_us:
-            if self._counts is None:
-                self._counts = Counts()
-            self._counts.fold(times[start:end], policy.precision_us, now - policy.horizon_us)
-        if leaving:
-            self._trim(end)
-
-    def _keep_burst(self, burst: Burst, now: int, cost: int, *, leaving: bool) -> None:
-        bucket = self._bucket or TokenBucket()
-        bucket.under(burst)
-        first = bisect_right(self._times, bucket.at_us, self._start)
-        end = bisect_right(self._times, now - KEPT_US, first)
-        if end - first > MOST_FOLDED:  # and all that have the µs of the last of these
-            end = bisect_right(self._times, self._times[first + MOST_FOLDED - 1], first)
-        sends = self._times[first:end]
-        set_back = now <= bucket.at_us  # the clock was: what goes now would never be gone through
-        if len(sends) < MANY and not (leaving and sends) and not set_back:
-            return
-        bucket.keep(sends, burst)
-        if set_back:
-            bucket.keep([bucket.at_us] * cost, burst)
-        self._bucket = bucket
-
-    def _trim(self, end: int) -> None:
-        times, permits = self._times, self._permits
-        start = self._start
-        while start < end:
-            self._at.pop(permits[start], None)
-            start += 1
-        if start >= COMPACT_AT and start * 2 >= len(times):
-            del times[:start], permits[:start]
-            start = 0
-        self._start = start
-
-
-class MemoryLimiter:
-    """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
-
-    clock: µs since the epoch, this machine's if none is given. `lock` is held for each answer.
-    """
-
-    def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self.clock = clock or system_clock
-        self.lock = threading.RLock()
-        self._sends: dict[tuple[str, str | None], Sends] = {}
-        self._sweep_at = SWEEP_AT
-        self._permits = count(1)
-
-    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `UserLimiter.acquire`."""
-        return self._ask(user, rules, cost, take=True)
-
-    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """See `UserLimiter.peek`."""
-        return self._ask(user, rules, cost, take=False)
+    def _room(self, key: str, policy: Policy, at: int) -> tuple[int | None, int | None]:
+        narrowest: tuple[int, int] | None = None
+        for window in policy.windows:
+            count, first = self._sends.in_window(key, at - window.interval_us)
+            left = max(0, window.limit - count)
+            if narrowest is None or left < narrowest[0]:
+                narrowest = left, at if first is None else first + window.interval_us
+        return narrowest or (None, None)
 
     def refund(self, permit: Permit) -> bool:
-        """See `UserLimiter.refund`."""
-        return self.close(permit.user, permit.category, permit.id, None)
+        """See `KeyLimiter.refund`."""
+        return self._sends.close(permit.key, None, permit.id, None)
 
-    def reset(self, user: str, *categories: str) -> int:
-        """See `UserLimiter.reset`."""
-        with self.lock:
-            forgotten = self._sends.pop((user, None), ())
-            for category in categories:
-                self._sends.pop((user, category), None)
-            return len(forgotten)
+    def reset(self, key: str) -> int:
+        """See `KeyLimiter.reset`."""
+        check_key(key)
+        with self._sends.lock:
+            self._use.pop(key, None)
+            return self._sends.reset(key)
 
-    def next_for(self, user: str, category: str | None, policy: Policy, cost: int = 1) -> tuple[int, int]:
-        """See `Sends.next_for`; of the user's own sends, or of those of one category. For who holds `lock`."""
-        sends = self._sends.get((user, category))
-        return sends.next_for(policy, cost) if sends is not None else (0, -1)
+    def count(self, key: str, *, last: str | timedelta) -> int:
+        """See `KeyLimiter.count`."""
+        check_key(key)
+        span = duration_us(last)
+        with self._sends.lock:
+            now = self._sends.clock()
+            return self._sends.in_window(key, now - span, now)[0]
 
-    def latest(self, user: str, category: str | None, n: int) -> int | None:
-        """See `Sends.latest`; of the user's own sends, or of those of one category. For who holds `lock`."""
-        sends = self._sends.get((user, category))
-        return None if sends is None else sends.latest(n)
+    def usage(self, key: str) -> Usage:
+        """See `KeyLimiter.usage`."""
+        check_key(key)
+        self._requests.need_usage()
+        with self._sends.lock:
+            now = self._sends.clock()
+            self._forget_idle(now)
+            use = self._use.get(key, Use())
+            rates = {name: use.in_last(span, now) / (span * 60) for name, span in MINUTES.items()}
+            return Usage(key, use.total, use.held, use.first_us, use.last_us, rates)
 
-    def record(  # noqa: PLR0917 - the hottest call of a simulation: keywords would cost a tenth of it
-        self, user: str, category: str | None, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1
-    ) -> None:
-        """See `Sends.record`; nothing is kept for a policy without rules. For who holds `lock`."""
-        if policy.is_empty:
+    def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
+        """See `KeyLimiter.top`."""
+        ranks_by(by, count)
+        self._requests.need_usage()
+        with self._sends.lock:
+            now = self._sends.clock()
+            self._forget_idle(now)
+            ranks = ((use.rank(by, now), key.encode(errors="surrogatepass"), key) for key, use in self._use.items())
+            pick = heapq.nsmallest if ascending else heapq.nlargest
+            return [self._ranked(key, now) for _, _, key in pick(count, (rank for rank in ranks if rank[0]))]
+
+    def series(
+        self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
+    ) -> list[Point]:
+        """See `KeyLimiter.series`."""
+        self._requests.need_usage()
+        with self._sends.lock:
+            now = self._sends.clock()
+            self._forget_idle(now)
+            minutes = self._all if key is None else self._use.get(key, Use()).minutes
+            return in_steps(now, minutes, last, step)
+
+    def _ranked(self, key: str, now: int) -> RankedKey:
+        use = self._use[key]
+        return RankedKey(key, use.total, use.last_us or 0, use.held, use.in_last(60, now) / HOUR_S)
+
+    def _note(self, request: Request, now: int, *, admitted: bool) -> None:
+        if self._keep_us is None:
             return
-        sends = self._sends.get((user, category))
-        if sends is None:
-            if len(self._sends) >= self._sweep_at:
-                self._sweep(now_us)
-            sends = self._sends[user, category] = Sends()
-        sends.record(policy, permit, at_us, now_us, cost)
+        self._forget_idle(now)
+        # The dict stays in the order of the last request, so the idle stand first.
+        use = self._use[request.key] = self._use.pop(request.key, Use())
+        use.asked_us = now
+        if not admitted:
+            use.held += 1
+            return
+        use.total += request.cost
+        use.first_us = now if use.first_us is None else use.first_us
+        use.last_us = now
+        minute = now // MINUTE_US
+        for counts in (use.minutes, self._all):
+            if minute not in counts:
+                _forget_minutes(counts, now - self._keep_us)
+            counts[minute] += request.cost
 
-    def close(self, user: str, category: str | None, permit: str, reached_us: int | None) -> bool:
-        """Set a permit's time to `reached_us`, or take it back where that is None; False if it has lapsed."""
-        found = False
-        with self.lock:
-            for key in ((user, None), (user, category))[: 1 if category is None else 2]:
-                sends = self._sends.get(key)
-                if sends is None:
-                    continue
-                if reached_us is None:
-                    found |= sends.remove(permit) > 0
-                else:
-                    sends.move(permit, reached_us)
-        return found
+    def _forget_idle(self, now: int) -> None:
+        before = now - (self._keep_us or 0)
+        while self._use and self._use[key := next(iter(self._use))].asked_us <= before:
+            del self._use[key]
 
-    def _ask(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> Permit | Hold:
-        policy, category = split(rules)
-        check_cost(policy, category, cost)
-        name = category.name if category else None
-        with self.lock:
-            now = self.clock()
-            if category is None or not category.bypass:
-                at, rule = self.next_for(user, None, policy, cost)
-                of_category, of_rule = self.next_for(user, name, category.policy, cost) if category else (0, -1)
-                if max(at, of_category) > now:
-                    if category is not None and of_category > at:
-                        return Hold(of_category - now, describe(category.name, category.policy, of_rule))
-                    return Hold(at - now, describe("user", policy, rule))
-            permit = Permit(str(next(self._permits)), user, name, cost, now)
-            if take:
-                self._take(permit, None, policy)
-                if category is not None:
-                    self._take(permit, name, category.policy)
-        return permit
 
-    def _take(self, permit: Permit, category: str | None, policy: Policy) -> None:
-        now, sends = permit.at_us, self._sends.get((permit.user, category))
-        if sends is not None and not policy.is_empty and sends.until_us > now + policy.horizon_us:
-            sends.join(policy, permit.id, now, permit.cost)
-        else:
-            self.record(permit.user, category, policy, permit.id, now, now, permit.cost)
-
-    def _sweep(self, now: int) -> None:
-        for key in [key for key, sends in self._sends.items() if sends.until_us <= now]:
-            del self._sends[key]
-        self._sweep_at = max(SWEEP_AT, 2 * len(self._sends))
+def _forget_minutes(counts: Counter[int], before_us: int) -> None:
+    for minute in [minute for minute in counts if minute * MINUTE_US < before_us]:
+        del counts[minute]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ class Counts:
         """When the n-th latest was; of a bucket, its latest."""
         total = self._totals[-1]
         return self._times[bisect_left(self._totals, total - n + 1)] if n <= total else None
+
+    def after(self, us: int) -> tuple[int, int | None]:
+        """How many were after this, and the latest of the first bucket that counts some of them."""
+        gone = max(0, bisect_right(self._times, us) - 1)
+        return self._totals[-1] - self._totals[gone], self._times[gone + 1] if gone + 1 < len(self._times) else None
 
     def fold(self, sends: Iterable[int], precision_us: int, lapsed_us: int) -> None:
         """Count sends, none earlier than those before; what is as old as `lapsed_us` is over for every rule."""

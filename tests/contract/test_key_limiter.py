@@ -1,4 +1,4 @@
-"""The limiter of a namespace: one suite over the synchronous one and the one of asyncio."""
+"""The limiter of a namespace: one suite over the synchronous one, the one of asyncio and the one in memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from notifier.limiter import (
     Hold,
     Limiter,
     LimitExceeded,
+    MemoryLimiter,
     Permit,
     Policy,
     RedisLimiter,
     Window,
     aio,
 )
-from notifier.scripts.loader import run
+from notifier.limiter.sync import KeyLimiter
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -54,7 +55,7 @@ class Awaited:
 
 
 class Subject:
-    """A limiter of either kind whose clock the test moves."""
+    """A limiter of each kind whose clock the test moves."""
 
     def __init__(self, kind: str, server: Redis, runner: asyncio.Runner) -> None:
         self._kind, self._server, self._runner = kind, server, runner
@@ -63,6 +64,8 @@ class Subject:
         self.limiter = self.make("login", usage_keep="7d")
 
     def make(self, namespace: str, **options: Any) -> Any:
+        if self._kind == "memory":
+            return MemoryLimiter(lambda: self.now, **options)
         if self._kind == "sync":
             made = Limiter(self._server, namespace=namespace, clock=str(self.now), **options)
             self.made.append(made)
@@ -84,7 +87,7 @@ class Subject:
                 self._runner.run(made.aclose())
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", "async", "memory"])
 def subject(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Subject]:
     with asyncio.Runner() as runner:
         made = Subject(request.param, redis, runner)
@@ -146,11 +149,17 @@ def test_many_at_once(subject: Subject) -> None:
     assert subject.limiter.acquire_many([]) == []
 
 
-def test_waiting_is_exact_and_in_order(subject: Subject, redis: Redis) -> None:
+def test_waiting_is_exact_and_in_order(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permit that is waited for is dated ahead, so who comes later goes later, and nobody is woken in vain."""
-    requests = subject.made[0]._requests
-    call = lambda: requests.ask([requests.request("k", "1/10s")], "take", "1m")  # noqa: E731
-    assert [run(redis, call())[0].wait_us for _ in range(3)] == [0, 10 * S, 20 * S]
+    slept = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(aio, "_sleep", sleep)
+    monkeypatch.setattr(KeyLimiter, "_sleep", lambda _self, seconds: slept.append(seconds))
+    assert [subject.limiter.wait("k", "1/10s", timeout="1m").wait_us for _ in range(3)] == [0, 10 * S, 20 * S]
+    assert slept == [0, 10, 20]
     hold = subject.limiter.acquire("k", "1/10s")
     assert hold.time_left_us == 30 * S, "who does not wait goes behind those who do"
 
@@ -245,7 +254,7 @@ def test_usage_is_bounded(subject: Subject, redis: Redis) -> None:
     assert {entry.key for entry in limiter.top(100)} == {f"new{n}" for n in range(10)}
     plain = subject.make("plain")
     plain.acquire("k", "5/minute")
-    assert redis.keys("notifier:*plain*") == [b"notifier:keys:plain:{k}"]
+    assert redis.keys("notifier:*plain*") == ([b"notifier:keys:plain:{k}"] if subject.made else [])
     with pytest.raises(ValueError, match="counts no usage"):
         plain.usage("k")
 

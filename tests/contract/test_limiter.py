@@ -16,7 +16,8 @@ from redis.retry import Retry
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter, UserLimiter
+from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
+from notifier.limiter.memory_sends import MemorySends
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Category, Policy, Window
 from notifier.rules.quiet_hours import CalendarWindow
@@ -71,7 +72,7 @@ class Subject:
 def subject(request: pytest.FixtureRequest) -> Subject:
     clock = Clock()
     if request.param == "memory":
-        return Subject(MemoryLimiter(clock), clock)
+        return Subject(MemorySends(clock), clock)
     return Subject(ClockedRedis(request.getfixturevalue("redis"), clock), clock)
 
 

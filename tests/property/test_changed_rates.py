@@ -13,7 +13,8 @@ from test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle
 from world import LANES, START, Flight, S, World
 
 from notifier.dispatch import calls
-from notifier.limiter import MemoryLimiter, Permit
+from notifier.limiter import Permit
+from notifier.limiter.memory_sends import MemorySends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
@@ -154,7 +155,7 @@ waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
 def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], asked: list[tuple[int, int]]) -> None:
     """Law 1 for the rules in force, where windows become bucketed and exact again: nothing sent before is forgotten."""
     now, policy, sent = START, rules[0], list[int]()
-    limiter = MemoryLimiter(lambda: now)
+    limiter = MemorySends(lambda: now)
     for wait_us, n in asked:
         now += wait_us
         policy = rules[n] if n < len(rules) else policy

@@ -13,8 +13,9 @@ from model import Send, Sends, violations
 from test_lines import carry_out, drain, schedules, settle
 from world import LEASE, World
 
-from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
-from notifier.limiter.memory import Sends as InMemory
+from notifier.limiter import Hold, Permit, RedisLimiter
+from notifier.limiter.memory_sends import MemorySends
+from notifier.limiter.memory_sends import Sends as InMemory
 from notifier.operations.audit.times import Times
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, Policy, Window
@@ -46,7 +47,7 @@ def test_both_limiters_give_the_same_answers(
     """Whatever the rules are, however they change, and wherever the clock is set: one answer, one time left."""
     redis.flushdb()
     now, until, policy = START, START, rules[0]
-    of_redis, of_memory = RedisLimiter(redis), MemoryLimiter(lambda: now)
+    of_redis, of_memory = RedisLimiter(redis), MemorySends(lambda: now)
     permits: list[tuple[Permit, Permit]] = []
     for verb, step, n in script:
         now += step
@@ -83,7 +84,7 @@ def test_a_bucketed_window_is_never_looser_than_exact_and_at_most_one_bucket_str
     policy = Policy(windows)
     plain = Sends(replace(policy, windows=tuple(replace(window, precision_us=0) for window in windows)))
     now = START
-    limiter = MemoryLimiter(lambda: now)
+    limiter = MemorySends(lambda: now)
     for wait in waits:
         now += wait
         answer = limiter.acquire("ann", policy)
@@ -99,7 +100,7 @@ def test_a_bucketed_window_is_never_looser_than_exact_and_at_most_one_bucket_str
 def test_a_burst_is_a_token_bucket(burst: Burst, waits: list[tuple[int, int]]) -> None:
     """Full at first; each send takes one out; one comes back each interval, while there is room; none goes without."""
     now, tokens = START, burst.limit * burst.every_us  # counted in the µs that each takes to come back
-    limiter = MemoryLimiter(lambda: now)
+    limiter = MemorySends(lambda: now)
     for wait, cost in waits:
         now += wait
         tokens = min(tokens + wait, burst.limit * burst.every_us)
@@ -123,7 +124,7 @@ def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
     """However many came in one microsecond, and however many are gone through at once: a token bucket, in both."""
     redis.flushdb()
     burst, now = Burst(capacity, S // 5), START
-    of_redis, of_memory = RedisLimiter(redis), MemoryLimiter(lambda: now)
+    of_redis, of_memory = RedisLimiter(redis), MemorySends(lambda: now)
     tokens = most = burst.limit * burst.every_us
     for step, n in script:
         now, tokens = now + step, min(tokens + step, most)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Send, Sends, violations
 
-from notifier.limiter import Hold, MemoryLimiter, Permit, RedisLimiter
+from notifier.limiter import Hold, Permit, RedisLimiter
+from notifier.limiter.memory_sends import MemorySends
 from notifier.limiter.protocol import describe
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy, Window
@@ -39,7 +40,7 @@ class Three:
         self.now = START
         self.rules = of_user
         self.redis = RedisLimiter(redis)
-        self.memory = MemoryLimiter(lambda: self.now)
+        self.memory = MemorySends(lambda: self.now)
         user = of_user if isinstance(of_user, Policy) else of_user.user
         self.category = None if isinstance(of_user, Policy) else of_user.category
         self.scopes = [Sends(user)] + ([Sends(self.category.policy)] if self.category else [])

@@ -12,7 +12,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from notifier.limiter.memory import Sends
+from notifier.limiter.memory_sends import Sends
 from notifier.limiter.protocol import describe
 from notifier.operations.preview.trace import Event
 from notifier.rules.local_time import ByClock, Latest, said

@@ -1,0 +1,84 @@
+"""MemoryLimiter gives the answers of `Limiter`, whatever is asked in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.limiter import Limiter, MemoryLimiter, Permit, Window
+from notifier.units import UNITS
+
+START = 1_700_000_040_000_000
+KEYS = st.sampled_from(["a", "b", "é"])
+RATES = st.sampled_from(
+    [
+        "3/10s",
+        "2/1s; 5/minute; gap 300ms",
+        "burst 3 then 1/2s",
+        "4/minute; burst 4 then 1/5s",
+        Window(6, "2m", precision_us=7 * UNITS["s"]),
+    ]
+)
+SPANS = st.sampled_from(["1s", "10s", "1m", "3m"])
+STEPS = st.one_of(
+    st.tuples(st.just("acquire"), KEYS, RATES, st.integers(1, 2)),
+    st.tuples(st.just("peek"), KEYS, RATES, st.integers(1, 2)),
+    st.tuples(st.just("ahead"), KEYS, RATES, st.integers(0, 30)),
+    st.tuples(st.just("add"), KEYS, st.integers(1, 3)),
+    st.tuples(st.just("count"), KEYS, SPANS),
+    st.tuples(st.just("refund"), st.integers(0, 5)),
+    st.tuples(st.just("reset"), KEYS),
+    st.tuples(st.just("usage"), KEYS),
+    st.tuples(st.just("top"), st.sampled_from(["total", "last_used", "held"]), st.booleans()),
+    st.tuples(st.just("series"), st.one_of(st.none(), KEYS)),
+    st.tuples(st.just("advance"), st.integers(1, 40_000_000)),
+)
+
+
+def ask(limiter: Any, permits: list[Permit], step: tuple[Any, ...]) -> object:
+    """What a limiter answers to a step; a permit without its id, which is each limiter's own."""
+    verb, *words = step
+    answer: Any
+    match verb:
+        case "acquire" | "peek":
+            answer = getattr(limiter, verb)(words[0], words[1], cost=words[2])
+        case "ahead":
+            answer = limiter._ask([limiter._requests.request(words[0], words[1])], "take", words[2])[0]
+        case "add":
+            answer = limiter.add(words[0], words[1], keep="1h")
+        case "count":
+            answer = limiter.count(words[0], last=words[1])
+        case "refund":
+            answer = limiter.refund(permits[-1 - words[0]]) if words[0] < len(permits) else None
+        case "top":
+            answer = limiter.top(2, by=words[0], ascending=words[1])
+        case "series":
+            answer = limiter.series(words[0], last="4m", step="2m")
+        case _:
+            answer = getattr(limiter, verb)(words[0])
+    if not isinstance(answer, Permit):
+        return answer
+    if verb != "peek":
+        permits.append(answer)
+    return replace(answer, id="")
+
+
+@given(st.lists(STEPS, min_size=10, max_size=60))
+@settings(max_examples=60)
+def test_both_limiters_agree(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
+    """Each answer of the limiter in memory is that of the one in Redis, at the same moments."""
+    redis.flushdb()
+    now = START
+    of_redis = Limiter(redis, namespace="n", usage_keep="1h")
+    of_memory = MemoryLimiter(lambda: now, usage_keep="1h")
+    permits: tuple[list[Permit], list[Permit]] = ([], [])
+    for step in steps:
+        if step[0] == "advance":
+            now += step[1]
+            continue
+        of_redis._requests.clock = str(now)
+        assert ask(of_memory, permits[1], step) == ask(of_redis, permits[0], step), step

@@ -98,6 +98,8 @@ class Engine:
         self._hurry = asyncio.Event()
         self._outage = 0
         self._due_at: float | None = None
+        self._looked_at: float | None = None
+        self._redis_ahead_us = 0.0  # of the loop's clock
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
         self.suspended = False
 
@@ -115,6 +117,11 @@ class Engine:
     def failed(self) -> int:
         """How many ended here undelivered."""
         return self._flights.failed
+
+    @property
+    def looked_us(self) -> int | None:
+        """When it last came round to look for work, in µs on Redis's clock; None before the first answer."""
+        return None if self._looked_at is None else round(self._looked_at * 1e6 + self._redis_ahead_us)
 
     def use(self, policies: Policies, version: str = "") -> None:
         """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
@@ -160,6 +167,7 @@ class Engine:
 
         wait: also for what is not in flight yet.
         """
+        self._note_look()
         settling = self._flights.begin_to_settle()
         try:
             moved = await self._take()
@@ -197,6 +205,8 @@ class Engine:
                 keep_delivered_us=self._tuning.keep_delivered_us,
             )
         )
+        self._redis_ahead_us = pulled.now_us - asked_at * 1e6
+        self._note_look()
         self._note_suspended(pulled.suspended)
         self._circuits.use(pulled.shut)
         self._flights.adopt(pulled.orphans)
@@ -281,6 +291,7 @@ class Engine:
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
         while self._suspects and not self._stopping:
+            self._note_look()
             await self._flights.drain()
             leased, send_by = self._suspects.pop(0)
             if await self._call(in_flight.begin(leased.job_id, leased.permit)):
@@ -330,6 +341,10 @@ class Engine:
         if self._outage == 1:
             self._log.warning("limiter_unreachable", reason=str(error))
         await asyncio.sleep(wait)
+
+    def _note_look(self) -> None:
+        if self._redis_ahead_us:
+            self._looked_at = asyncio.get_running_loop().time()
 
     def _note_reachable(self) -> None:
         if self._outage:

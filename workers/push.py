@@ -23,6 +23,7 @@ from rq.worker_registration import clean_worker_registry
 
 from notifier.dispatch.calls import sweep
 from notifier.dispatch.circuits import LIMITS
+from notifier.dispatch.health import LOOKED
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
@@ -217,6 +218,8 @@ class PushWorker(Worker):
                         engine.use(policies, reload.version)
                     await reload.retime()
                 self._tell({**({} if reload is None else reload.told()), LIMITS: capacity.describe()})
+                if engine.looked_us is not None:
+                    self.connection.hset(self.key, LOOKED, engine.looked_us)
                 self._report(engine)
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, config, look, preview, record, send, shards, worker
+from notifier.cli import audit, config, health, look, preview, record, send, shards, worker
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ app.command()(look.cancel)
 app.command()(look.line)
 app.command()(look.explain)
 app.command()(look.routes)
+app.command()(health.health)
 app.command()(audit.audit)
 app.command()(preview.preview)
 app.add_typer(record.trace, name="trace")

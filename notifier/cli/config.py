@@ -141,7 +141,7 @@ def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
 
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show which rates each worker follows. Status 1 where they differ, or one has refused its file."""
+    """Show which rates each worker follows. Status 1 where they differ, one has refused its file, or no worker runs."""
     applied: dict[str, Published] = {}
     found: list[tuple[str, Follower]] = []
     with connect_all(_without_rates(context)) as clients:
@@ -150,7 +150,7 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
                 applied[name], workers = ask(partial(followers, redis))
                 found += [(name, worker) for worker in workers]
     versions = {worker.version for _, worker in found}
-    agreed = len(versions) <= 1 and not any(worker.problem for _, worker in found)
+    agreed = len(versions) == 1 and not any(worker.problem for _, worker in found)
     agreed = agreed and len({published.version for published in applied.values()}) == 1
     if json:
         told = [asdict(worker) | ({"shard": name} if name else {}) for name, worker in found]

@@ -307,7 +307,8 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     new = tmp_path / "new.yaml"
     new.write_text("user: {windows: [3/1m]}\ncategories: {default: {lane: bulk}}\nworker: {batch: 7}\n", "utf-8")
     applied = json.loads(run("config", "apply", str(new), "--in", "0s", "--json").out)
-    assert run("config", "status").out.startswith(f"applied: {applied['version']}\n")
+    shown = run("config", "status")
+    assert (shown.status, shown.out.partition("\n")[0]) == (1, f"applied: {applied['version']}")  # no worker runs
     told = json.loads(run("explain", "--user", "42", "--json").out)
     assert [(use["rule"], use["at"]) for use in told["uses"]] == [("3/1m", f"applied {applied['version']}")]
     assert told["lane"] == "bulk"

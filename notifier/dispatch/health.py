@@ -1,0 +1,71 @@
+"""Which workers live: each notes once a second when it last came round to look for work, on Redis's clock.
+
+That is more than RQ's own heartbeat: a process whose event loop hangs keeps its entry for minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from notifier.errors import RedisUnusableError
+from notifier.store.connection import OUT_OF_MEMORY
+
+# What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
+LOOKED: Final = "push_looked"
+WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
+RQ_BEAT_US: Final = 90_000_000  # RQ beats every 30 s while a job of another function runs, which blocks our own loop
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A worker that Redis knows. age_us: since it last looked for work.
+
+    rq_job: the job of another function that it runs now, which keeps it from looking, or ''.
+    """
+
+    name: str
+    host: str
+    age_us: int
+    rq_job: str = ""
+    version: str = ""
+
+    def is_healthy(self, within_us: int = WITHIN_US) -> bool:
+        """Whether it has looked within this time, or works at a job of another function."""
+        limit = max(within_us, RQ_BEAT_US) if self.rq_job else within_us
+        return self.age_us <= limit
+
+
+def read_workers(redis: Any) -> list[Alive]:
+    """All push workers that Redis knows, by name. Changes nothing."""
+    keys = sorted(redis.smembers("rq:workers"))
+    fields = ("hostname", LOOKED, "current_job", "last_heartbeat", "rates_version")
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        for key in keys:
+            pipe.hmget(key, fields)
+        (seconds, us), *found = pipe.execute()
+    now_us = int(seconds) * 1_000_000 + int(us)
+    return [
+        _alive(key.decode().removeprefix("rq:worker:"), now_us, *[(value or b"").decode() for value in told])
+        for key, told in zip(keys, found, strict=True)
+        if told[1] is not None
+    ]
+
+
+def check_memory(redis: Any) -> None:
+    """Raise RedisUnusableError where Redis is full: then no worker can note that it looks."""
+    memory = redis.info("memory")
+    if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
+        raise RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
+
+
+def _alive(  # noqa: PLR0917 - the fields as Redis gives them
+    name: str, now_us: int, host: str, looked: str, rq_job: str, beat: str, version: str
+) -> Alive:
+    age_us = now_us - int(looked)
+    if rq_job and beat:  # by the clock of its host: RQ's heartbeat has no other
+        since = datetime.now(UTC) - datetime.fromisoformat(beat).astimezone(UTC)
+        age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
+    return Alive(name, host, age_us, rq_job, version)

@@ -8,10 +8,10 @@ local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever l
 -- what the user's gate does not know of.
 local function open_line(user, category, lane)
   local lines = lines_key(user)
+  if redis.call('HSETNX', lines, category, lane) == 1 then return lane, true end
   local standing = redis.call('HGET', lines, category)
-  if standing and (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
+  if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', lines, category, lane)
-  if not standing then return lane, true end
   -- Who looks at the user sets all the gates again; one of a lane that all lines have left would wake in vain.
   for _, other in ipairs(redis.call('HVALS', lines)) do
     if other == standing then return lane, true end
@@ -88,10 +88,21 @@ local function lives_for(key, ttl)
   return math.min(left * 1000, said and said > 0 and said * 1000000 or math.huge)
 end
 
+-- orders.next: the place of one more arrival. orders.expected: so many are to come in this call; a number that is not
+-- used is nobody's.
+local orders = {expected = 1, left = 0}
+function orders.next()
+  if orders.left == 0 then
+    orders.last, orders.left = redis.call('INCRBY', 'notifier:seq', orders.expected) - orders.expected, orders.expected
+  end
+  orders.last, orders.left = orders.last + 1, orders.left - 1
+  return orders.last
+end
+
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
 -- library cannot give: it cannot ask Redis for the time.
 local function first_time(now, key, meta, deadline)
-  local order = redis.call('INCR', 'notifier:seq')
+  local order = orders.next()
   if type(meta.expires_in) == 'number' and not deadline then
     deadline = now + math.floor(meta.expires_in * 1000000)
     redis.call('HSET', key, 'push_deadline', text(deadline))

@@ -104,10 +104,13 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   if dedupe ~= '' then redis.call('SET', 'notifier:dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
   if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
-  redis.call('HSET', key, 'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
-    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued')
-  if targets ~= '' then redis.call('HSET', key, 'push_targets', targets) end
-  if expires_in ~= '' then redis.call('HSET', key, 'push_deadline', (at or now) + tonumber(expires_in)) end
+  local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
+    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
+  if targets ~= '' then fields[#fields + 1], fields[#fields + 2] = 'push_targets', targets end
+  if expires_in ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'push_deadline', (at or now) + tonumber(expires_in)
+  end
+  redis.call('HSET', key, unpack(fields))
   if how == 'collapse' then
     take_place(id)
   elseif at then

@@ -212,6 +212,7 @@ for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. l
 local function take_from(lane, n)
   local queue = 'rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
+  orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
     -- RQ's own scheduler may have queued again what waits for a time of its own.
     local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)

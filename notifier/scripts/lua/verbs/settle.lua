@@ -149,8 +149,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan')
   if job[2] and job[1] ~= permit then return 0 end
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
+  if job[2] and state == 'delivered' then gather('ZREM', 'notifier:leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
-  if redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
+  elseif redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
   local cost = tonumber(string.match(permit, 'x(%d+)') or 1)
   close_permit(permit, sent_key(user), reached == 1, cost)

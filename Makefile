@@ -28,20 +28,21 @@ $(STAMP): requirements.lock pyproject.toml
 	  { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "Python's venv is incomplete here; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@echo "setting up .venv …" >&2
+	@echo "Installing into .venv; the first time takes a minute or two …" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python $(INSTALL) -r requirements.lock
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(APNS2)/.installed-by-make: requirements-apns2.lock pyproject.toml
-	@echo "setting up $(APNS2) …" >&2
+	@echo "Installing into $(APNS2) …" >&2
 	@test -x $(APNS2)/bin/python || $(PYTHON) -m venv $(APNS2)
 	@$(APNS2)/bin/python $(INSTALL) -r requirements-apns2.lock
 	@$(APNS2)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup  ## 2,100 notifications through four workers to local simulators; under 45 s
+demo: setup  ## send 2,144 notifications through four workers to local simulators; about 45 s
+	@echo "Loading the demo. It takes about 45 seconds, and removes what it starts." >&2
 	@$(BIN)/python -m workers.demo
 
 demo-json: setup  ## the same, its report as one JSON object
@@ -62,7 +63,7 @@ check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wro
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py
 
 $(PEERS)/.installed-by-make: tests/independent/requirements.txt tests/independent/package-lock.json
-	@echo "setting up $(PEERS) …" >&2
+	@echo "Installing into $(PEERS) …" >&2
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/independent/requirements.txt
 	@cp tests/independent/package.json tests/independent/package-lock.json $(PEERS)

@@ -1,4 +1,8 @@
-"""`python -m workers.demo`: the demo, live in a terminal, or as one JSON object with --json."""
+"""Sends 2,144 notifications through real workers to simulators of APNs and FCM, and measures what arrives there.
+
+It starts all that it needs, Redis too, and stops all of it at its end. The exit status is 0 only if every rate limit
+held, the order was kept and no notification was lost.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from notifier.rules.policy import LANES
 from notifier.simulators.wire import WireLog
 from notifier.store.connection import connect
 from workers.demo.report import Accepted, Report, report
-from workers.demo.screen import Screen, print_report
+from workers.demo.screen import Screen, print_report, print_setup
 from workers.demo.stage import Stage, stage
 
 MAX_TEMP_CHARACTERS: Final = 60  # a socket is to stand in it, and systems take paths of about 100 for those
@@ -33,10 +37,17 @@ DEAD = {"apns": {"status": 410, "reason": "Unregistered"}, "fcm": {"status": 404
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; returns 0 only if the laws held."""
     parser = argparse.ArgumentParser(prog="python -m workers.demo", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
-    parser.add_argument("--workers", type=int, default=4, metavar="N")
-    parser.add_argument("--file", type=Path, default=Path("examples/notifications.jsonl"))
-    parser.add_argument("--rates", type=Path, default=Path("examples/demo.yaml"))
+    parser.add_argument("--json", action="store_true", help="print only the report, as one JSON object")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="how many workers to start (default: 4)")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        default=Path("examples/notifications.jsonl"),
+        help="the notifications, one JSON object a line (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rates", type=Path, default=Path("examples/demo.yaml"), help="the rates, as YAML (default: %(default)s)"
+    )
     arguments = parser.parse_args(argv)
     try:
         found = _run(arguments)
@@ -49,12 +60,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(found.as_dict()) + "\n")
     else:
-        print_report(found)
+        print_report(found, arguments.rates)
     return 0 if found.held else 1
 
 
 def _run(arguments: argparse.Namespace) -> Report:
     rows = [json.loads(line) for line in arguments.file.read_text(encoding="utf-8").splitlines()]
+    if not arguments.json:
+        print_setup(arguments.workers)
     tokens = [device for row in rows for device in row["devices"]]
     scripts = {d["token"]: [DEAD[d["platform"]]] for d in tokens if d["token"].startswith("dead")}
     with contextlib.ExitStack() as stack:
@@ -62,7 +75,8 @@ def _run(arguments: argparse.Namespace) -> Report:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-demo-", dir=above)))
         set_up = stack.enter_context(stage(folder, arguments.rates, scripts, arguments.workers))
         redis = stack.enter_context(contextlib.closing(connect(set_up.settings)))
-        screen = stack.enter_context(Screen(len(rows), set_up.redis, arguments.workers, quiet=arguments.json))
+        screen = stack.enter_context(Screen(len(rows), set_up.redis, quiet=arguments.json))
+        screen.explain(*_plan(rows))
         begun = time.monotonic()
         accepted = _enqueue(set_up, rows, begun, lambda: screen.show(*_progress(redis)))
         while sum((stats := _progress(redis)[0]).get(word, 0) for word in TERMINAL) < len(rows):
@@ -74,6 +88,12 @@ def _run(arguments: argparse.Namespace) -> Report:
         stats, waiting = _progress(redis)
         screen.show(stats, waiting)
         return report(accepted, WireLog.read(set_up.wire_log), stats, waiting, set_up.settings.policies(), seconds)
+
+
+def _plan(rows: list[dict[str, Any]]) -> tuple[int, int]:
+    """How many can only be rejected, as all their devices are dead, and how many may wait no longer than they live."""
+    dead = sum(all(device["token"].startswith("dead") for device in row["devices"]) for row in rows)
+    return dead, sum("expires_in" in row for row in rows)
 
 
 def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> list[Accepted]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,13 +16,32 @@ from notifier.notification.job import TERMINAL
 from notifier.units import format_duration
 from workers.demo.report import Report
 
+MEANING = {
+    "accepted": "",
+    "delivered": "a device took it",
+    "rejected": "its devices are dead",
+    "expired": "too late to be of use",
+}
+NEXT = """
+What to try next:
+  - Change the rates in {rates}, and run the demo again.
+  - Send one notification yourself: "First steps" in README.md.
+  - Make a provider fail while you send: docs/simulators.md.
+  - Give one user another rate: docs/rates.md.
+"""
+
+
+def print_setup(workers: int) -> None:
+    """Say what is started, before it is."""
+    Console(stderr=True).print(f"Starting Redis, simulators of APNs and FCM, and {workers} workers …")
+
 
 class Screen:
     """A live line of progress on a terminal; nothing where `quiet`."""
 
-    def __init__(self, total: int, redis: str, workers: int, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, quiet=quiet)
-        self._console.print(f"{total} notifications · {workers} workers · {redis} · APNs and FCM simulators")
+    def __init__(self, total: int, redis: str, *, quiet: bool) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._console.print(f"Running on {redis}. Sending {total:,} notifications …")
         self._progress = Progress(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -41,6 +61,13 @@ class Screen:
         if not self._console.is_terminal:
             self._console.print()  # only a terminal's line was ended
 
+    def explain(self, dead: int, short_lived: int) -> None:
+        """Say which of the notifications are not to be delivered, so that the report surprises nobody."""
+        if dead:
+            self._console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
+        if short_lived:
+            self._console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
+
     def show(self, stats: Mapping[str, int], waiting: int) -> None:
         """Show the totals."""
         ended = sum(stats.get(word, 0) for word in TERMINAL)
@@ -48,22 +75,23 @@ class Screen:
         self._progress.update(self._task, completed=ended, said=said)
 
 
-def print_report(found: Report) -> None:
-    """Print the report as tables that fit 80 columns."""
+def print_report(found: Report, rates: Path) -> None:
+    """Print the report as tables that fit 80 columns, and what to do next with the file of `rates`."""
     console = Console(highlight=False)
-    table = Table("what", "", title="What became of them", title_justify="left", show_header=False)
+    table = Table("what", "", "", title="Results", title_justify="left", show_header=False)
     for word, count in found.counts.items():
-        if count or word in ("accepted", "delivered", "rejected", "expired"):
-            table.add_row(word, str(count))
-    table.add_row("still waiting", str(found.waiting))
-    table.add_row("dispatches for each message", f"{found.dispatches:.2f}")
-    table.add_row("lateness p50 / p99", f"{found.late_p50_us / 1000:.1f} ms / {found.late_p99_us / 1000:.1f} ms")
-    table.add_row("out of order / sent twice", f"{found.disorder} / {found.repeats}")
-    table.add_row("seconds", f"{found.seconds:.1f}")
+        if count or word in MEANING:
+            table.add_row(word, f"{count}", MEANING.get(word, ""))
+    table.add_row("still waiting", f"{found.waiting}", "")
+    table.add_row("attempts for each message", f"{found.dispatches:.2f}", "1.00 is the least possible")
+    late = f"{found.late_p50_us / 1000:.1f} ms / {found.late_p99_us / 1000:.1f} ms"
+    table.add_row("lateness p50 / p99", late, "after it was allowed")
+    table.add_row("out of order / sent twice", f"{found.disorder} / {found.repeats}", "")
+    table.add_row("seconds", f"{found.seconds:.1f}", "")
     console.print(table)
 
-    laws = Table("user", "scope", "sends", "window: most seen", "gap: least seen", title_justify="left")
-    laws.title = "The tightest users, as the simulators saw them"
+    laws = Table("user", "scope", "sends", "limit: most seen", "gap: least seen", title_justify="left")
+    laws.title = "The busiest users, as the simulators saw them"
     for entry in found.tightest:
         windows = [f"{window}: {seen}" for window, seen in zip(entry.policy.windows, entry.largest, strict=True)]
         seen = "-" if entry.smallest_gap_us is None else f"{entry.smallest_gap_us / 1000:.1f}ms"
@@ -72,4 +100,8 @@ def print_report(found: Report) -> None:
     console.print(laws)
     for said in found.broken[:20]:
         console.print(f"[red]BROKEN[/red] {said}")
-    console.print("[green]The laws held.[/green]" if found.held else "[red]The laws did not hold.[/red]")
+    if not found.held:
+        console.print("[red]A promise was broken: see above.[/red]")
+        return
+    console.print("[green]No limit was exceeded, nothing was lost, and the order was kept.[/green]")
+    console.print(NEXT.format(rates=rates), end="", soft_wrap=True)

@@ -116,8 +116,10 @@ format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-schema: setup  ## renew config/notifier.schema.json from the model
+schema: setup  ## renew config/notifier.schema.json and docs/reference/configuration.md from the model
 	@$(BIN)/python -m notifier.cli config schema > config/notifier.schema.json
+	@mkdir -p docs/reference
+	@$(BIN)/python -m notifier.cli config schema --markdown > docs/reference/configuration.md
 
 lock: setup  ## renew both locks: the newest versions that pyproject.toml allows
 	@$(BIN)/python $(INSTALL) uv

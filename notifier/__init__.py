@@ -18,9 +18,13 @@ from notifier.producer.backend import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.notifier import Notifier
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.settings import Settings, load_settings
 
 __all__ = [
+    "Burst",
+    "CalendarWindow",
     "Category",
     "Device",
     "Gone",
@@ -37,12 +41,15 @@ __all__ = [
     "Permit",
     "Policies",
     "Policy",
+    "QuietHours",
     "RedisLimiter",
     "RedisUnusableError",
     "Rules",
+    "Settings",
     "SettingsError",
     "ShardsUnusableError",
     "Status",
     "Window",
     "deliver",
+    "load_settings",
 ]

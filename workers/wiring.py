@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import redis
@@ -40,15 +41,26 @@ def build_providers(
 
     Raises SettingsError where a key or an account cannot be read.
     """
-    providers: dict[str, Provider] = {}
+    return {by: build() for by, build in _builders(settings, environ, tokens).items()}
+
+
+def provider_builders(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Callable[[], Provider]]:
+    """What `build_providers` calls, one for each route; each raises SettingsError by itself."""
+    return list(_builders(settings, environ, None).values())
+
+
+def _builders(
+    settings: Settings, environ: Mapping[str, str], tokens: TokenStore | None
+) -> dict[str, Callable[[], Provider]]:
+    found: dict[str, Callable[[], Provider]] = {}
     shared: Shared = {}
     if (apns := settings.providers.apns) is not None:
-        providers |= {route("apns", app): _apns(apns, app, environ, tokens, shared) for app in apns.app_names}
+        found |= {route("apns", app): partial(_apns, apns, app, environ, tokens, shared) for app in apns.app_names}
     if (fcm := settings.providers.fcm) is not None:
-        providers |= {route("fcm", app): _fcm(fcm, app, environ, shared) for app in fcm.app_names}
+        found |= {route("fcm", app): partial(_fcm, fcm, app, environ, shared) for app in fcm.app_names}
     if (webpush := settings.providers.webpush) is not None:
-        providers |= {route("webpush", app): _webpush(webpush, app, environ) for app in webpush.app_names}
-    return providers
+        found |= {route("webpush", app): partial(_webpush, webpush, app, environ) for app in webpush.app_names}
+    return found
 
 
 def _apns(

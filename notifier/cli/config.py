@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from redis import Redis
+from structlog.testing import capture_logs
 
+from notifier.cli.first_config import init
 from notifier.cli.output import JsonOption, Status, complain, counted, duration_us, moment, print_json, print_rows, say
 from notifier.errors import SettingsError
-from notifier.providers.apns import tls
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.json_schema import schema_text
-from notifier.settings.rates import rates_in
-from notifier.settings.schema_providers import ApnsSettings, FcmSettings, WebPushSettings
+from notifier.settings.rates import SECTIONS, differences, rates_in
+from notifier.settings.reference import reference_text
 from notifier.settings.users_files import as_written
 from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
-from notifier.store.published import Follower, Published, followers, publish, withdraw
+from notifier.store.published import Follower, Published, followers, publish, published_rates, withdraw
 from notifier.units import UNITS
 
+MAX_SHOWN: Final = 40  # of the lines that change
+
 commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
+commands.command()(init)
 
 
 @commands.command()
@@ -38,21 +42,29 @@ def check(
         Path | None, typer.Argument(help="the YAML  [default: the configured one]", show_default=False)
     ] = None,
     *,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="what a worker on this host would refuse at its start is an error too")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say all that is wrong in a configuration, and warn of what cannot be meant. Status 1 where it is wrong."""
+    """Say all that is wrong in a configuration, and warn of what cannot be meant. Status 1 where it is wrong.
+
+    It also warns of what a worker on this host would refuse at its start: keys, accounts and certificates that are
+    missing, unreadable, expired or another's. With --worker that is an error.
+    """
     path = settings_path(file or context.obj)
     try:
         settings = load_settings(path)
+        refused, said = _started(settings)
+        if worker and refused:
+            raise SettingsError("\n".join(refused))  # noqa: TRY301 - told as all that is wrong
     except SettingsError as error:
         if json:
             print_json({"file": str(path), "right": False, "errors": str(error).splitlines(), "warnings": []})
         else:
             complain(str(error))
         raise typer.Exit(Status.NOT_RIGHT) from None
-    warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))]
-    lacking = dict.fromkeys(_lacking(settings, os.environ))  # once, however many apps share it
-    warnings += [f"{problem}; without it no worker starts on this host" for problem in lacking]
+    warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))] + refused + said
     if json:
         version = settings.rates_version
         print_json({"file": str(path), "right": True, "version": version, "errors": [], "warnings": warnings})
@@ -63,30 +75,32 @@ def check(
     say(f"its rates are {settings.rates_version}")
 
 
-def _lacking(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield why secrets that a worker needs cannot be read here. Producers need none, so that is no mistake."""
-    for platform in settings.providers.platforms().values():
-        for app in platform.app_names:
+def _started(settings: Settings) -> tuple[list[str], list[str]]:
+    """Why a worker on this host would not start or could send nothing, and what it would warn of.
+
+    Producers need no keys, so it is no mistake.
+    """
+    from workers.wiring import provider_builders  # noqa: PLC0415 - it loads RQ, which no other of these commands needs
+
+    if not settings.providers.platforms():
+        return ["providers names no platform: nothing can be sent"], []
+    found = []
+    with capture_logs() as logged:  # they would stand between the lines of the answer
+        for build in provider_builders(settings):
             try:
-                match platform:
-                    case FcmSettings(client="pyfcm"):
-                        platform.read_service_account(environ, app)
-                    case WebPushSettings(client="pywebpush"):
-                        platform.read_key(environ, app)
-                    case ApnsSettings(client="h2" | "apns2"):
-                        mine = platform.app(app)
-                        if mine.cert_file:
-                            tls.context(mine.ca_file, mine.cert_file, mine.cert_key_file)
-                        else:
-                            platform.read_key(environ, app)
+                build()
             except SettingsError as error:
-                yield str(error)
+                found.append(f"{error}; without it no worker starts on this host")
+    said = [" ".join(str(value) for key, value in entry.items() if key != "log_level") for entry in logged]
+    return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # once, however many apps share it
 
 
 @commands.command()
-def schema() -> None:
-    """Print the JSON Schema by which an editor completes and checks the YAML."""
-    sys.stdout.write(schema_text())
+def schema(
+    *, markdown: Annotated[bool, typer.Option("--markdown", help="docs/reference/configuration.md instead")] = False
+) -> None:
+    """Print the JSON Schema by which an editor completes and checks the YAML; or every key as a page to read."""
+    sys.stdout.write(reference_text() if markdown else schema_text())
 
 
 @commands.command()
@@ -95,9 +109,15 @@ def apply(
     file: Annotated[Path, typer.Argument(help="the YAML whose rates are to hold everywhere")],
     *,
     after: Annotated[str, typer.Option("--in", help="when all workers change, at the same moment")] = "2s",
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="sections that are in force and not in the file fall away")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Publish the rates of a file (user, tiers, users, categories) to the workers on all hosts, through Redis.
+
+    First it shows what changes, and asks.
 
     They stand in the place of those in each worker's own file, until others are applied or they are withdrawn. The
     rest of the file, the providers above all, is each host's own. What waits is timed anew.
@@ -110,7 +130,9 @@ def apply(
     with connect_all(own) as clients:
         for name, redis in clients.items():  # all or none, as far as can be known
             with on_shard(name):
-                ask(redis.ping)
+                _compare(name, _in_force(redis, context.obj), rates, replaces=replace, shows=not json)
+        if not yes:
+            _confirm()
         for name, redis in clients.items():
             with on_shard(name):
                 published = ask(partial(publish, redis, rates, delay_us))
@@ -181,3 +203,41 @@ def _counts(settings: Settings) -> str:
     users = counted(len(settings.users) + len(settings.users_in_files), "user")
     categories = counted(len(settings.categories), "category", "categories")
     return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
+
+
+def _in_force(redis: Redis, config: Path | None) -> dict[str, Any]:
+    """The rates that hold now: those that were applied, else those of this host's own file."""
+    applied = ask(partial(published_rates, redis))[1]
+    if applied is not None:
+        return applied
+    settings = load_settings(config)
+    rates = rates_in(read_source(settings_path(config)).data)
+    if settings.users_in_files:
+        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
+    return rates
+
+
+def _compare(shard: str, before: Mapping[str, Any], after: Mapping[str, Any], *, replaces: bool, shows: bool) -> None:
+    """Show what would change; raise typer.Exit where sections would be lost."""
+    lost = [name for name in SECTIONS if before.get(name) and name not in after]
+    if lost and not replaces:
+        complain(f"the file has no {' and no '.join(lost)}, of which there are rates in force;")
+        complain("give the whole of the rates, or --replace to take these back")
+        raise typer.Exit(Status.NOT_RIGHT)
+    if shows:
+        where = f" on {shard}" if shard else ""
+        lines = list(differences(before, after))
+        say(f"what changes{where}:" if lines else f"nothing changes{where}")
+        for line in lines[:MAX_SHOWN]:
+            say(f"  {line}")
+        if len(lines) > MAX_SHOWN:
+            say(f"  and {len(lines) - MAX_SHOWN:,} more")
+
+
+def _confirm() -> None:
+    """Ask; raise typer.Exit where the answer is no, or nobody answers."""
+    if not sys.stdin.isatty():
+        complain("nobody is there to be asked; give --yes")
+        raise typer.Exit(Status.USAGE)
+    if not typer.confirm("apply?"):
+        raise typer.Exit(Status.NOT_RIGHT)

@@ -33,12 +33,15 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Notifier:
-    """Accepts notifications. Threads may share one; it opens no connection before the first call."""
+    """Accepts notifications. Threads may share one; it opens no connection before the first call.
+
+    policies: the rules of the configuration, by user and category.
+    """
 
     def __init__(self, redis: Redis | Backend, settings: Settings) -> None:
         """`from_config` builds one from the YAML. redis: a client; or where else notifications are kept."""
         self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
-        self._policies = settings.policies()
+        self.policies = settings.policies()
         self._most = settings.most_waiting()
         self._platforms = settings.providers.platforms()
         self.limiter = self._backend.limiter
@@ -173,12 +176,12 @@ class Notifier:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
-        if not self._policies.knows(notification.category):
-            known = ", ".join(sorted(self._policies.categories))
+        if not self.policies.knows(notification.category):
+            known = ", ".join(sorted(self.policies.categories))
             raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
-        category = self._policies.category(notification.category)
+        category = self.policies.category(notification.category)
         self._check_routes(notification, category)
-        check_fits(self._policies.for_user(notification.user), category)
+        check_fits(self.policies.for_user(notification.user), category)
         if notification.priority is None and category.priority == "high":
             notification = replace(notification, priority="high")
         check_payload(notification)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
+from notifier.settings.comments import ANY, Path, comments
 from notifier.settings.schema import Settings
 from notifier.units import format_duration
 
@@ -17,6 +19,7 @@ def schema_text() -> str:
 def schema() -> dict[str, Any]:
     """The schema as JSON Schema 2020-12."""
     generated: dict[str, Any] = _as_written(Settings.model_json_schema(by_alias=True))
+    _describe(generated)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "push-throttle configuration",
@@ -39,3 +42,50 @@ def _as_written(node: Any) -> Any:
         case {"type": "string", "default": int(us)}:
             return kept | {"default": format_duration(us)}
     return kept
+
+
+# What is described where it stands first holds for the sections that override it.
+LIKE: Final = {
+    "OverrideSettings": "UserSettings",
+    "ApnsApp": "ApnsSettings",
+    "FcmApp": "FcmSettings",
+    "WebPushApp": "WebPushSettings",
+}
+
+
+def sections(schema: dict[str, Any]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Each section of the file once: where it stands first, its name in `$defs` ('' of the whole), and what it is."""
+    seen: set[str] = set()
+
+    def walk(path: Path, name: str, node: dict[str, Any]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+        yield path, name, node
+        for key, value in node["properties"].items():
+            for at, inner in _sections_in((*path, key), value):
+                if inner not in seen:
+                    seen.add(inner)
+                    yield from walk(at, inner, schema["$defs"][inner])
+
+    yield from walk((), "", schema)
+
+
+def _sections_in(path: Path, node: Any) -> Iterator[tuple[Path, str]]:
+    """The sections that a key's value may be, or hold."""
+    if "$ref" in node:
+        yield path, node["$ref"].rpartition("/")[2]
+    for choice in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from _sections_in(path, choice)
+    for many in ("items", "additionalProperties"):
+        if isinstance(node.get(many), dict):
+            yield from _sections_in((*path, ANY), node[many])
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Give each key what the full configuration says of it, for editors and for the reference."""
+    found = list(sections(schema))
+    said = comments(frozenset(key for _, _, node in found for key in node["properties"]))
+    like = {name: path for path, name, _ in found}
+    for path, name, node in found:
+        for key, value in node["properties"].items():
+            text = said.get((*path, key)) or said.get((*like.get(LIKE.get(name, ""), path), key))
+            if text and "description" not in value:
+                value["description"] = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 SECTIONS: Final = ("zone", "user", "tiers", "users", "categories")
@@ -27,3 +27,29 @@ def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
 def rates_in(data: Any) -> dict[str, Any]:
     """The sections of a configuration that are rates, out of its plain data."""
     return {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """What changes from some rates to others, a line for each entry: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
+    for name in SECTIONS:
+        old, new = _entries(before, name), _entries(after, name)
+        for key in [*old, *(key for key in new if key not in old)]:
+            if old.get(key) == new.get(key):
+                continue
+            if key in old:
+                yield f"- {key}: {_shown(old[key])}"
+            if key in new:
+                yield f"+ {key}: {_shown(new[key])}"
+
+
+def _entries(rates: Mapping[str, Any], name: str) -> dict[str, Any]:
+    given = rates.get(name)
+    if isinstance(given, Mapping):
+        return {f"{name}.{key}": value for key, value in given.items()}
+    return {} if given is None else {name: given}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(each)}" for key, each in value.items()) + "}"
+    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)

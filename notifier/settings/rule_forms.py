@@ -30,17 +30,22 @@ class WindowForm(BaseModel):
     """The long form of a window, as editors are told of it; `window` reads it."""
 
     model_config = ConfigDict(extra="forbid")
-    limit: Annotated[int, Field(ge=1)]
-    interval: INTERVAL_TEXT
-    precision: Literal["exact"] | DURATION_TEXT = Field(default="exact", json_schema_extra=_without_default)
+    limit: Annotated[int, Field(ge=1, description="How many sends.")]
+    interval: Annotated[INTERVAL_TEXT, Field(description="In any interval of this length.")]
+    precision: Literal["exact"] | DURATION_TEXT = Field(
+        default="exact",
+        json_schema_extra=_without_default,
+        description="How wide the buckets are in which it counts; `exact` keeps each send. "
+        "Default: exact up to a limit of 1000, else a 96th of the interval.",
+    )
 
 
 class BurstForm(BaseModel):
     """A burst, as editors are told of it; `burst` reads it."""
 
     model_config = ConfigDict(extra="forbid")
-    capacity: Annotated[int, Field(ge=1, le=MOST_CAPACITY)]
-    refill: RATE_TEXT
+    capacity: Annotated[int, Field(ge=1, le=MOST_CAPACITY, description="So many at once.")]
+    refill: Annotated[RATE_TEXT, Field(description="How fast there is room for more: one more each time.")]
 
 
 def window(value: object) -> Window | CalendarWindow:

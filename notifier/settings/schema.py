@@ -42,6 +42,7 @@ DAY: Final = UNITS["d"]
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
 
+COUNTED: Final = "A text of the one message; {count} in it becomes how many it stands for."
 MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -96,10 +97,10 @@ class OverrideSettings(Section):
 class DigestSettings(Section):
     """How those that wait become one message: `when_blocked: digest`."""
 
-    after: int = Field(ge=2, le=1_000_000)
-    within_us: Positive = Field(alias="within")
-    title: Annotated[str, Field(max_length=1000)] | None = None
-    body: Annotated[str, Field(max_length=1000)] | None = None
+    after: int = Field(ge=2, le=1_000_000, description="It goes once so many wait.")
+    within_us: Positive = Field(alias="within", description="It goes once the first has waited so long.")
+    title: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
+    body: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
 
     @model_validator(mode="after")
     def _has_a_text(self) -> Self:

@@ -18,11 +18,11 @@ from notifier.units import UNITS
 class ShardSettings(Section):
     """One of several servers. Users are spread by the names, so one that moves house keeps its name and its users."""
 
-    name: Annotated[str, checks.SHARD]
+    name: Annotated[str, checks.SHARD] = Field(description="By which its users are found; it never changes.")
     # Not in the repr: as redis.url.
-    url: Annotated[str, checks.REDIS_URL] = Field(repr=False)
-    password_file: File | None = None
-    joining: bool = False
+    url: Annotated[str, checks.REDIS_URL] = Field(repr=False, description="As redis.url.")
+    password_file: File | None = Field(default=None, description="A password of its own; else redis.password_file.")
+    joining: bool = Field(default=False, description="Users are yet to be moved to it, by `notifier shards move`.")
 
 
 def _named_by_its_url(value: Any) -> Any:

@@ -22,6 +22,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run as run_call
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
+from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.testing.embedded import EmbeddedRedis
 
 DEVICE = "fcm:fcm-registration-0001"
@@ -271,6 +272,78 @@ def test_config_check_warns_of_keys_that_are_not_here(
     assert right.startswith(f"{file} is right")
 
 
+def test_config_check_finds_what_a_worker_would_refuse(run: Run, tmp_path: Path, config: Path) -> None:
+    """With --worker a certificate with another key, and no provider at all are errors."""
+    file = tmp_path / "n.yaml"
+    certificates = make_certificates(tmp_path)
+    rates = "categories: {default: {lane: default}}\n"
+    apns = (
+        f"{{cert_file: {certificates.cert_file}, cert_key_file: {make_apns_key(tmp_path)[0]}, topic: com.example.app}}"
+    )
+    file.write_text(rates + f"providers: {{apns: {apns}}}\n", encoding="utf-8")
+    done = run("config", "check", "--worker", str(file))
+    assert (done.status, done.out) == (1, "")
+    assert "is not that of the certificate" in done.err
+    assert run("config", "check", str(file)).status == 0
+    file.write_text(rates, encoding="utf-8")
+    done = run("config", "check", "--worker", str(file))
+    assert (done.status, done.err) == (1, "providers names no platform: nothing can be sent\n")
+    assert run("config", "check", "--worker", str(config)).status == 0
+
+
+def test_config_init_writes_a_first_file_that_is_right(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for the platform and the key's file, takes the key's id from its name, and never overwrites a file."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("apns\nAuthKey_ABCDE12345.p8\nTEAMTEAM12\ncom.example.app\n"))
+    file = tmp_path / "new" / "n.yaml"
+    done = run("config", "init", str(file))
+    assert (done.status, f"wrote {file}" in done.out) == (0, True)
+    apns = load_settings(file, {}).providers.apns
+    assert apns is not None
+    assert (apns.team_id, apns.key_id, apns.topic) == ("TEAMTEAM12", "ABCDE12345", "com.example.app")
+    assert apns.key_file == Path.cwd() / "AuthKey_ABCDE12345.p8"
+    before = file.read_bytes()
+    again = run("config", "init", str(file), "--yes")
+    assert (again.status, again.err) == (1, f"{file} is there already; name another file, or take it away first\n")
+    assert file.read_bytes() == before
+    for name, options in {
+        "plain": [],
+        "full": ["--full"],
+        "fcm": ["--platform", "fcm", "--key-file", "a.json"],
+    }.items():
+        made = tmp_path / f"{name}.yaml"
+        assert run("config", "init", str(made), "--yes", *options).status == 0
+        assert run("config", "check", str(made)).status == 0
+    assert run("config", "init", str(tmp_path / "x.yaml"), "--yes", "--platform", "fax").status == 2
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_config_apply_shows_what_changes_and_asks(
+    run: Run, tmp_path: Path, redis: Redis, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is published without a yes; a file without a section that is in force is refused unless --replace."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    new = tmp_path / "new.yaml"
+    new.write_text(config.read_text(encoding="utf-8").replace("gap: 1s", "gap: 2s"), encoding="utf-8")
+    assert run("config", "apply", str(new)).status == 2  # nobody is there to be asked
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    refused = run("config", "apply", str(new))
+    assert (refused.status, redis.exists("notifier:rates")) == (1, 0)
+    assert "what changes:\n  - user.gap: 1s\n  + user.gap: 2s\n" in refused.out
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert run("config", "apply", str(new)).status == 0
+    assert redis.exists("notifier:rates") == 1
+    new.write_text("user: {gap: 3s}\n", encoding="utf-8")
+    lost = run("config", "apply", str(new), "--yes")
+    assert (lost.status, "the file has no categories" in lost.err) == (1, True)
+    assert run("config", "apply", str(new), "--yes", "--replace").status == 0
+
+
 def test_version_and_completion(run: Run) -> None:
     """What a person asks of any command first."""
     assert run("--version").out == version("push-throttle") + "\n"
@@ -306,7 +379,7 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     """What is applied is right, holds for `explain` too, is shown by `status`, and can be taken back once."""
     new = tmp_path / "new.yaml"
     new.write_text("user: {windows: [3/1m]}\ncategories: {default: {lane: bulk}}\nworker: {batch: 7}\n", "utf-8")
-    applied = json.loads(run("config", "apply", str(new), "--in", "0s", "--json").out)
+    applied = json.loads(run("config", "apply", str(new), "--in", "0s", "--yes", "--json").out)
     shown = run("config", "status")
     assert (shown.status, shown.out.partition("\n")[0]) == (1, f"applied: {applied['version']}")  # no worker runs
     told = json.loads(run("explain", "--user", "42", "--json").out)

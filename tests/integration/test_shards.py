@@ -145,7 +145,7 @@ def test_dead_tokens_and_held_routes_of_all_shards_are_told(fleet: Fleet) -> Non
 
 def test_applied_rates_hold_on_every_shard(fleet: Fleet, run: Run) -> None:
     """`config apply` publishes to all shards, `status` looks at all workers, `withdraw` takes all back."""
-    assert run("config", "apply", str(fleet.config), "--in", "0s").status == 0
+    assert run("config", "apply", str(fleet.config), "--in", "0s", "--yes").status == 0
     applied = {client.hget("notifier:rates", "version") for client in fleet.redis.values()}
     assert len(applied) == 1
     assert None not in applied

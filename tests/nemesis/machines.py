@@ -210,7 +210,7 @@ class Machines:
         path = self.folder / "applied.yaml"
         path.write_text(yaml.safe_dump({**sections(name), "providers": self.sections}), encoding="utf-8")
         self.told.append(Told(name, "redis", load_settings(path, {}), wall_us()))  # also where its answer is lost
-        return self._command("apply", str(path), "--in", "500ms")
+        return self._command("apply", str(path), "--in", "500ms", "--yes", "--replace")
 
     def withdraw_rates(self) -> subprocess.Popen[str]:
         """Begin `notifier config withdraw`."""

@@ -10,7 +10,10 @@ from jsonschema import Draft202012Validator
 
 from notifier.errors import SettingsError
 from notifier.settings import parse_settings
-from notifier.settings.json_schema import schema, schema_text
+from notifier.settings.advice import advise
+from notifier.settings.comments import template
+from notifier.settings.json_schema import schema, schema_text, sections
+from notifier.settings.reference import reference_text
 from notifier.settings.yaml_source import read_yaml
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -46,6 +49,29 @@ WRONG = [
 def test_the_shipped_schema_is_generated_from_the_model() -> None:
     """config/notifier.schema.json is what `notifier config schema` prints: `make schema` renews it."""
     assert (CONFIG / "notifier.schema.json").read_text(encoding="utf-8") == schema_text()
+
+
+def test_the_reference_is_generated_from_the_schema() -> None:
+    """docs/reference/configuration.md is what `notifier config schema --markdown` prints: `make schema` renews it."""
+    assert (CONFIG.parent / "docs/reference/configuration.md").read_text(encoding="utf-8") == reference_text()
+
+
+def test_every_key_is_described() -> None:
+    """Each key of the file, in each of its sections, says what it does: in the editor and in the reference."""
+    found = [(name, key, value) for _, name, node in sections(schema()) for key, value in node["properties"].items()]
+    assert len(found) > 90
+    assert [(name, key) for name, key, value in found if len(value.get("description", "")) < 10] == []
+
+
+def test_the_shipped_file_is_the_first_one_of_the_wheel_and_short() -> None:
+    """What `config init` writes is what stands in config/, and a newcomer reads it at one glance."""
+    schema_line, _, text = (CONFIG / "notifier.yaml").read_text(encoding="utf-8").partition("\n")
+    assert schema_line.startswith("# yaml-language-server")
+    assert text == template("first")
+    assert 15 <= text.count("\n") + 1 <= 20
+    full = template("full")
+    assert list(Draft202012Validator(schema()).iter_errors(read_yaml(full).data)) == []
+    assert advise(parse_settings(full), read_yaml(full)) == []
 
 
 def test_it_is_a_schema_and_the_shipped_file_keeps_it() -> None:

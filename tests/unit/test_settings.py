@@ -19,6 +19,7 @@ from notifier.settings.schema import Settings
 from notifier.store.published import _written, read_rates
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
+FULL = SHIPPED.parents[1] / "notifier" / "settings" / "templates" / "full.yaml"
 SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
 PEM = "-----BEGIN PRIVATE KEY-----\nMIGHsecretsecret\n-----END PRIVATE KEY-----\n"
 
@@ -60,17 +61,17 @@ def _keys(schema: dict[str, Any]) -> set[str]:
     return {key for section in sections for key in section.get("properties", {})}
 
 
-def test_the_shipped_file_shows_every_key() -> None:
-    """No key of the schema is missing in config/notifier.yaml, be it set or in a comment."""
-    words = SHIPPED.read_text(encoding="utf-8")
+def test_the_full_file_shows_every_key() -> None:
+    """No key of the schema is missing in what `config init --full` writes, be it set or in a comment."""
+    words = FULL.read_text(encoding="utf-8")
     keys = _keys(Settings.model_json_schema())
     assert {"redis", "on_unknown", "key_file", "most", "dedupe_for"} <= keys
     assert sorted(key for key in keys if key not in words) == []
 
 
-def test_the_shipped_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) -> None:
+def test_the_full_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) -> None:
     """The commented lines are real keys at the right place: taking the '# ' away gives a valid file."""
-    text = SHIPPED.read_text(encoding="utf-8").replace("    client: console\n", "")
+    text = FULL.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(Settings.model_json_schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
     assert count == 21

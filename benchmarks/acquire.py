@@ -12,8 +12,8 @@ from notifier.rules.policy import Policy
 from notifier.units import Window
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.
-OPEN = Policy((Window(100_000, 60_000_000), Window(200_000, 86_400_000_000)))
-SHUT = Policy((Window(10, 86_400_000_000),), gap_us=1_500_000)
+OPEN = Policy((Window(100_000, interval_us=60_000_000), Window(200_000, interval_us=86_400_000_000)))
+SHUT = Policy((Window(10, interval_us=86_400_000_000),), gap_us=1_500_000)
 USERS = 100
 
 

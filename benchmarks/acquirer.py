@@ -16,7 +16,7 @@ from notifier.limiter import Hold, Permit, RedisLimiter
 from notifier.rules.policy import Policy
 from notifier.units import Window
 
-POLICY = Policy((Window(10, 1_000_000),), gap_us=50_000)
+POLICY = Policy((Window(10, interval_us=1_000_000),), gap_us=50_000)
 USER = "one"
 READY, GO = "benchmarks:ready", "benchmarks:go"
 

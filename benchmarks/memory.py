@@ -15,7 +15,7 @@ from notifier.settings import parse_settings
 from notifier.units import Window
 
 PERMITS_SO_FAR = 10**9  # they are numbers, and take the more room the larger they are
-TEN = Policy((Window(10, 60_000_000),))
+TEN = Policy((Window(10, interval_us=60_000_000),))
 
 
 def used(redis: Redis) -> int:

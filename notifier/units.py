@@ -42,23 +42,55 @@ class Window:
     interval_us: int
     precision_us: int
 
-    def __init__(self, limit: int, interval_us: int | str | timedelta, precision_us: int = 0) -> None:
-        """Give the interval as text or as a timedelta; a bare number is microseconds.
+    def __init__(
+        self,
+        limit: int,
+        interval: str | timedelta | None = None,
+        *,
+        interval_us: int | None = None,
+        precision_us: int = 0,
+    ) -> None:
+        """Give the interval as text or as a timedelta, or in microseconds by name.
 
-        Raises TypeError for what is no interval, and ValueError for one under 1 ms: `Window(5, 60)` is not five a
-        minute.
+        Raises TypeError for a bare number, which has no unit (`Window(5, 60)` is not five a minute), and ValueError
+        for a limit under 1 and an interval under 1 ms.
         """
-        us = duration_us(interval_us) if isinstance(interval_us, str | timedelta) else interval_us
-        if type(us) is not int:
-            raise TypeError(f"an interval is text such as '1m' or a timedelta, not {interval_us!r}")
-        if us < SHORTEST_INTERVAL_US:
-            raise ValueError(f"an interval must be at least 1ms, is {us} µs; write for example Window({limit}, '1m')")
-        object.__setattr__(self, "limit", limit)
-        object.__setattr__(self, "interval_us", us)
+        object.__setattr__(self, "limit", checked_limit(limit))
+        object.__setattr__(self, "interval_us", interval_of(f"Window({limit}", interval, interval_us))
         object.__setattr__(self, "precision_us", precision_us)
 
     def __str__(self) -> str:
         return f"{self.limit}/{format_duration(self.interval_us)}"
+
+
+def checked_limit(limit: object) -> int:
+    """The limit of a rule. Raises TypeError for what is no whole number, and ValueError for one out of bounds."""
+    if type(limit) is not int:
+        raise TypeError(f"a limit is a whole number, not {limit!r}")
+    if not 1 <= limit <= LARGEST_LIMIT:
+        raise ValueError(f"a limit must be from 1 to {LARGEST_LIMIT}, is {limit}")
+    return limit
+
+
+def interval_of(
+    rule: str, interval: str | timedelta | None, us: int | None, *, least_us: int = SHORTEST_INTERVAL_US
+) -> int:
+    """The microseconds that a rule goes by, given in one of two ways. rule: how it begins in Python, for the error."""
+    if (interval is None) == (us is None):
+        raise TypeError(f"give one interval, as text or as a timedelta: {rule}, '1m')")
+    if isinstance(interval, str | timedelta):
+        us = duration_us(interval)
+    elif interval is not None:
+        raise TypeError(
+            f"an interval is text or a timedelta, not {interval!r}: a bare number has no unit; write {rule}, '1m')"
+        )
+    if type(us) is not int:
+        raise TypeError(f"an interval in microseconds is a whole number, not {us!r}")
+    if us < least_us:
+        raise ValueError(
+            f"an interval must be at least {format_duration(least_us)}, is {us} µs; write for example {rule}, '1m')"
+        )
+    return us
 
 
 def duration_us(value: str | timedelta) -> int:

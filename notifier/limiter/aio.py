@@ -52,6 +52,10 @@ class AsyncLimiter:
         """Close the connections to Redis."""
         await self.redis.aclose()
 
+    def policy(self, rates: Rates) -> Policy:
+        """See `Limiter.policy`; it need not be awaited."""
+        return self._requests.policy(rates)
+
     async def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.acquire`."""
         return (await self._ask([self._requests.request(key, rates, cost)], "take", 0))[0]

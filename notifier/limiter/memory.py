@@ -96,18 +96,18 @@ class MemoryLimiter(KeyLimiter):
         permit = self._sends.new_permit()
         if mode != "look":
             self._sends.take(key, policy, permit, at, now, cost=request.cost)
-        remaining, more_at = self._room(key, policy, at)
+        remaining, more_at, narrowest = self._room(key, policy, at)
         after = None if more_at is None else max(0, more_at - now)
-        return Permit(permit, key, None, request.cost, at, remaining, after, at - now)
+        return Permit(permit, key, None, request.cost, at, remaining, after, at - now, narrowest)
 
-    def _room(self, key: str, policy: Policy, at: int) -> tuple[int | None, int | None]:
-        narrowest: tuple[int, int] | None = None
+    def _room(self, key: str, policy: Policy, at: int) -> tuple[int | None, int | None, str]:
+        narrowest: tuple[int | None, int | None, str] = (None, None, "")
         for window in policy.windows:
             count, first = self._sends.in_window(key, at - window.interval_us)
             left = max(0, window.limit - count)
-            if narrowest is None or left < narrowest[0]:
-                narrowest = left, at if first is None else first + window.interval_us
-        return narrowest or (None, None)
+            if narrowest[0] is None or left < narrowest[0]:
+                narrowest = left, at if first is None else first + window.interval_us, str(window)
+        return narrowest
 
     def refund(self, permit: Permit) -> bool:
         """See `KeyLimiter.refund`."""

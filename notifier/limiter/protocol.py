@@ -18,7 +18,7 @@ class Permit:
     """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock).
 
     remaining: how many more the windows admit now, where the limiter says so. reset_after_us: see `reset_after`.
-    wait_us: how long until `at_us`, for a permit that was asked for ahead.
+    wait_us: how long until `at_us`, for a permit that was asked for ahead. rule: the window with the least room.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Permit:
     remaining: int | None = None
     reset_after_us: int | None = None
     wait_us: int = 0
+    rule: str = ""
 
     @property
     def key(self) -> str:

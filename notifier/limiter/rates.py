@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
+from notifier.units import SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
 
 Rates: TypeAlias = "str | Policy | Window | Burst | Iterable[str | Window | Burst]"
 
@@ -52,7 +52,7 @@ def _part(text: str) -> Window | Burst | int:
         match = _BURST.fullmatch(text)
         if match is None:
             raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
-        return Burst(int(match[1]), parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+        return Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
     return parse_window(text)
 
 
@@ -87,12 +87,7 @@ def _named(name: str, named: Mapping[str, Policy]) -> Policy:
 
 @lru_cache(maxsize=1024)
 def _checked(policy: Policy) -> Policy:
-    """Raise for what cannot be meant: types are checked here, where they enter."""
+    """Raise for rules that only the workers keep."""
     if policy.goes_by_clock:
         raise ValueError("quiet hours and calendar windows go by a person's zone, which the limiter does not know")
-    for window in policy.windows:
-        if not isinstance(window, Window):
-            raise TypeError(f"Policy.windows holds Window, not {type(window).__name__}: {FORM}")
-        if type(window.limit) is not int or not 1 <= window.limit <= LARGEST_LIMIT:
-            raise ValueError(f"{window}: the limit must be a whole number from 1 to {LARGEST_LIMIT}")
     return policy

@@ -57,10 +57,14 @@ class Requests:
         self.clock = clock
         self._keep_us = None if usage_keep is None else duration_us(usage_keep)
 
+    def policy(self, rates: Rates) -> Policy:
+        """The rules that rates are; raises as `as_policy`."""
+        return as_policy(rates, self.limits)
+
     def request(self, key: str, rates: Rates, cost: int = 1) -> Request:
         """Check what was asked for, where it enters."""
         check_key(key)
-        policy = as_policy(rates, self.limits)
+        policy = self.policy(rates)
         check_cost(policy, None, cost)
         return Request(key, policy, cost)
 
@@ -178,7 +182,7 @@ def in_steps(now: int, minutes: Mapping[int, int], last: str | timedelta, step: 
 
 
 def _answer(now: int, request: Request, permit: str, answer: list[int]) -> Permit | Hold:
-    left, admitted, rule, remaining, more = answer
+    left, admitted, rule, remaining, more, narrowest = answer
     if not admitted:
         return Hold(left, describe("", request.policy, rule).strip(), policy=request.policy, key=request.key)
     return Permit(
@@ -190,6 +194,7 @@ def _answer(now: int, request: Request, permit: str, answer: list[int]) -> Permi
         remaining=None if remaining < 0 else remaining,
         reset_after_us=None if more < 0 else more,
         wait_us=left,
+        rule="" if narrowest < 0 else str(request.policy.windows[narrowest - 1]),
     )
 
 

@@ -49,6 +49,10 @@ class KeyLimiter(ABC):
     def _requests(self) -> Requests:
         """What checks and builds the requests."""
 
+    def policy(self, rates: Rates) -> Policy:
+        """The rules that `rates` are. Raises where they cannot be meant: so a program can check them at its start."""
+        return self._requests.policy(rates)
+
     def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """Take the right to go now, by all rules or by none, or learn how long is left.
 

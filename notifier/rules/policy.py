@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
 from notifier.rules.quiet_hours import CalendarWindow, QuietHours
-from notifier.units import Window, format_duration
+from notifier.units import Window, checked_limit, format_duration, interval_of
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -36,12 +37,17 @@ MOST_BUCKETS: Final = 1_000
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Burst:
-    """So many at once, and one more each `every_us` microseconds."""
+    """So many at once, and one more each `every_us` microseconds: `Burst(20, "3m")`."""
 
     limit: int
     every_us: int
+
+    def __init__(self, limit: int, every: str | timedelta | None = None, *, every_us: int | None = None) -> None:
+        """Give the time as text or as a timedelta, or in microseconds by name, 1 at least."""
+        object.__setattr__(self, "limit", checked_limit(limit))
+        object.__setattr__(self, "every_us", interval_of(f"Burst({limit}", every, every_us, least_us=1))
 
     def __str__(self) -> str:
         return f"burst {self.limit} then 1/{format_duration(self.every_us)}"
@@ -61,6 +67,18 @@ class Policy:
     calendar: tuple[CalendarWindow, ...] = ()
     quiet: QuietHours | None = None
     kept_us: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for what is no rule: it would be noticed much later."""
+        if not isinstance(self.windows, tuple):
+            raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
+        for window in self.windows:
+            if not isinstance(window, Window):
+                raise TypeError(f"Policy.windows holds Window, not {window!r}: write Window(5, '1m') for 5/minute")
+        if type(self.gap_us) is not int:
+            raise TypeError(f"Policy.gap_us is a whole number of microseconds, not {self.gap_us!r}")
+        if self.burst is not None and not isinstance(self.burst, Burst):
+            raise TypeError(f"Policy.burst is a Burst, not {self.burst!r}: write Burst(20, '3m')")
 
     @property
     def is_empty(self) -> bool:
@@ -242,5 +260,5 @@ class ProviderLimits:
         spare = [window.limit - (user.most_in(window.interval_us) or window.limit) for window in windows]
         if not windows or min(spare) < 1:
             return self.fcm_device, self.fcm_device
-        left = tuple(Window(n, window.interval_us) for n, window in zip(spare, windows, strict=True))
+        left = tuple(Window(n, interval_us=window.interval_us) for n, window in zip(spare, windows, strict=True))
         return Policy(), Policy(left)

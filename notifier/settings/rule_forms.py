@@ -111,7 +111,7 @@ def burst_of(capacity: int, refill: str) -> Burst:
         raise ValueError(f"refill: {shown(refill)} is more than one in each ms; use windows, or none at all")
     if capacity * every_us > LONGEST_US:
         raise ValueError(f"takes over {format_duration(LONGEST_US)} to refill; give less capacity, or refill faster")
-    return Burst(capacity, every_us)
+    return Burst(capacity, every_us=every_us)
 
 
 def burst_cell(text: str) -> BurstRule | None:

@@ -138,7 +138,7 @@ class ApnsLimits(Section):
     """What Apple itself admits; an empty list holds nothing back."""
 
     # Defaults by factory, as all that the JSON Schema cannot say.
-    background: Rates = Field(default_factory=lambda: (Window(3, UNITS["h"]),))
+    background: Rates = Field(default_factory=lambda: (Window(3, interval_us=UNITS["h"]),))
 
 
 class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
@@ -212,9 +212,11 @@ class BurstSettings(Section):
 class FcmLimits(Section):
     """What Google itself admits; an empty list, or null, holds nothing back."""
 
-    device: Rates = Field(default_factory=lambda: (Window(240, UNITS["m"]), Window(5_000, UNITS["h"])))
+    device: Rates = Field(
+        default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))
+    )
     collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
-    project: Rate | None = Field(default_factory=lambda: Window(600_000, UNITS["m"]))
+    project: Rate | None = Field(default_factory=lambda: Window(600_000, interval_us=UNITS["m"]))
 
 
 class FcmSettings(PlatformSettings[FcmApp], FcmApp):
@@ -300,7 +302,7 @@ class ProvidersSettings(Section):
         found = ProviderLimits()
         if self.fcm is not None:
             fcm = self.fcm.limits
-            burst = None if fcm.collapsible is None else Burst(fcm.collapsible.burst, fcm.collapsible.every_us)
+            burst = None if fcm.collapsible is None else Burst(fcm.collapsible.burst, every_us=fcm.collapsible.every_us)
             found = replace(found, fcm_device=Policy(fcm.device), fcm_collapsible=burst, fcm_project=fcm.project)
         if self.apns is not None:
             found = replace(found, apns_background=Policy(self.apns.limits.background))

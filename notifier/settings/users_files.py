@@ -73,7 +73,7 @@ def _rules(entry: Override) -> dict[str, Any]:
 def _burst(burst: BurstRule) -> str | dict[str, Any]:
     if burst == "none":
         return burst
-    return {"capacity": burst.limit, "refill": str(Window(1, burst.every_us))}
+    return {"capacity": burst.limit, "refill": str(Window(1, interval_us=burst.every_us))}
 
 
 def files_at(place: Path) -> list[Path]:

@@ -68,7 +68,7 @@ def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
 def test_a_burst_is_gone_through_once_a_look_and_not_once_a_head(redis: Redis) -> None:
     """As many heads as one user may have taken at a look read what was sent before them once."""
     enqueue(redis, ["ann"], each=60, name="job")
-    rules = RuleTable(Policies(Policy(burst=Burst(100, S))))
+    rules = RuleTable(Policies(Policy(burst=Burst(100, every_us=S))))
     for _ in range(2):
         users = pull(redis, S, most=60).users
         call = calls.admit(users, rules, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 START = 1_700_000_000_000_000
 S = 1_000_000
 M = 60 * S
-THREE = Policy((Window(3, M),))
+THREE = Policy((Window(3, interval_us=M),))
 ODD_USERS = ("a", "a}:chat", "{a}", "a:chat", "ü", "u\u0308", " a ", "a\n", "x" * 200, "*", "")
 
 
@@ -83,7 +83,7 @@ def permit(answer: Permit | Hold) -> Permit:
 
 def test_acquire_takes_and_tells(subject: Subject) -> None:
     """A permit names what it is for and when; after it the gap holds for exactly its length."""
-    chat = Category("chat", policy=Policy((Window(5, M),)))
+    chat = Category("chat", policy=Policy((Window(5, interval_us=M),)))
     rules = Rules(Policy(gap_us=M), chat)
     first = permit(subject.limiter.acquire("ann", rules, cost=2))
     assert (first.user, first.category, first.cost, first.at_us) == ("ann", "chat", 2, START)
@@ -96,7 +96,7 @@ def test_acquire_takes_and_tells(subject: Subject) -> None:
 
 def test_user_and_category_hold_together(subject: Subject) -> None:
     """All rules or none: a send that the category refuses does not count against the user."""
-    chat = Rules(THREE, Category("chat", policy=Policy((Window(1, 2 * M),))))
+    chat = Rules(THREE, Category("chat", policy=Policy((Window(1, interval_us=2 * M),))))
     news = Rules(THREE, Category("news"))
     permit(subject.limiter.acquire("ann", chat))
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_peek_takes_nothing(subject: Subject) -> None:
 
 def test_refund_gives_the_place_back_once(subject: Subject) -> None:
     """A refunded permit is no send, with all that it cost; the second refund finds nothing."""
-    rules = Rules(THREE, Category("chat", policy=Policy((Window(2, M),))))
+    rules = Rules(THREE, Category("chat", policy=Policy((Window(2, interval_us=M),))))
     taken = permit(subject.limiter.acquire("ann", rules, cost=2))
     assert isinstance(subject.limiter.acquire("ann", rules), Hold)
     assert subject.limiter.refund(taken)
@@ -145,7 +145,7 @@ def test_reset_forgets_a_user_alone(subject: Subject) -> None:
 
 def test_bypass_is_counted_and_never_held(subject: Subject) -> None:
     """A category that bypasses goes past every rule, and what it sends counts for the others."""
-    security = Rules(THREE, Category("security", policy=Policy((Window(1, M),)), bypass=True))
+    security = Rules(THREE, Category("security", policy=Policy((Window(1, interval_us=M),)), bypass=True))
     for _ in range(5):
         permit(subject.limiter.acquire("ann", security))
     assert subject.limiter.acquire("ann", THREE) == Hold(M, "user 3/1m")
@@ -153,7 +153,7 @@ def test_bypass_is_counted_and_never_held(subject: Subject) -> None:
 
 def test_sends_of_one_microsecond_are_all_counted(subject: Subject) -> None:
     """However many sends fall into one microsecond, each is one."""
-    policy = Policy((Window(500, M),))
+    policy = Policy((Window(500, interval_us=M),))
     ids = {permit(subject.limiter.acquire("ann", policy)).id for _ in range(400)}
     permit(subject.limiter.acquire("ann", policy, cost=100))
     assert len(ids) == 400
@@ -170,7 +170,7 @@ def test_a_cost_that_cannot_be_is_refused(subject: Subject, cost: int) -> None:
 
 def test_a_cost_is_bounded(subject: Subject) -> None:
     """What one call adds is bounded, however much a window would admit."""
-    policy = Policy((Window(1_000_000, 60 * M, M),))
+    policy = Policy((Window(1_000_000, interval_us=60 * M, precision_us=M),))
     with pytest.raises(ValueError, match="from 1 to 100, is 101"):
         subject.limiter.acquire("ann", policy, cost=101)
     assert permit(subject.limiter.acquire("ann", policy, cost=100)).cost == 100
@@ -178,8 +178,12 @@ def test_a_cost_is_bounded(subject: Subject) -> None:
 
 def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> None:
     """Law 1: whoever acquires by a part of the rules, the whole of them counts what was sent all day."""
-    wide = Policy((Window(3, 24 * 60 * M),))
-    for narrow in (Policy((Window(10, M),)), Policy((Window(1_001, M, S),)), Policy(burst=Burst(20, S))):
+    wide = Policy((Window(3, interval_us=24 * 60 * M),))
+    for narrow in (
+        Policy((Window(10, interval_us=M),)),
+        Policy((Window(1_001, interval_us=M, precision_us=S),)),
+        Policy(burst=Burst(20, every_us=S)),
+    ):
         permit(subject.limiter.acquire(str(narrow), wide))
         for _ in range(20):
             subject.clock.now += 2 * M
@@ -191,7 +195,7 @@ def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> 
 def test_calendar_windows_count_what_is_acquired_without_them(subject: Subject) -> None:
     """Law 1: what `untimed` leaves out is kept for, also where nothing else is left."""
     calendar = (CalendarWindow(3, "day"),)
-    for policy in (Policy((Window(10, M),), calendar=calendar), Policy(calendar=calendar)):
+    for policy in (Policy((Window(10, interval_us=M),), calendar=calendar), Policy(calendar=calendar)):
         for _ in range(20):
             subject.clock.now += 2 * M
             permit(subject.limiter.acquire("ann", policy.untimed))
@@ -200,7 +204,7 @@ def test_calendar_windows_count_what_is_acquired_without_them(subject: Subject) 
 
 def test_users_of_odd_names_are_kept_apart(subject: Subject) -> None:
     """No two names share their sends, whatever is in them, nor does a user share them with a category."""
-    once = Policy((Window(1, M),))
+    once = Policy((Window(1, interval_us=M),))
     for user in ODD_USERS:
         permit(subject.limiter.acquire(user, Rules(once, Category("chat", policy=once))))
     for user in ODD_USERS:
@@ -211,7 +215,7 @@ def test_users_of_odd_names_are_kept_apart(subject: Subject) -> None:
 
 def test_a_long_window_takes_no_quadratic_time(subject: Subject) -> None:
     """A call on a window of 8,000 sends takes about as long as one on a window of 100."""
-    took = {limit: fill(subject, Policy((Window(limit, 60 * M),)), limit) for limit in (100, 8_000)}
+    took = {limit: fill(subject, Policy((Window(limit, interval_us=60 * M),)), limit) for limit in (100, 8_000)}
     assert took[8_000] < 5 * took[100]
 
 
@@ -234,7 +238,7 @@ def fill(subject: Subject, policy: Policy, limit: int) -> float:
 
 def test_threads_share_one_limiter(subject: Subject) -> None:
     """Law 1: however many threads ask at once, no more than the window holds are let through."""
-    policy = Policy((Window(50, M),))
+    policy = Policy((Window(50, interval_us=M),))
     granted: list[Permit] = []
 
     def ask() -> None:
@@ -253,7 +257,10 @@ def test_threads_share_one_limiter(subject: Subject) -> None:
 
 def test_redis_keeps_a_send_for_as_long_as_a_rule_asks(redis: Redis) -> None:
     """The keys of a user live for the longest rule and not much longer, each as its own rules say."""
-    rules = Rules(Policy((Window(5, M),), gap_us=5 * M), Category("chat", policy=Policy((Window(2, 3 * M),))))
+    rules = Rules(
+        Policy((Window(5, interval_us=M),), gap_us=5 * M),
+        Category("chat", policy=Policy((Window(2, interval_us=3 * M),))),
+    )
     permit(RedisLimiter(redis).acquire("ann", rules))
     for key, horizon_us in (("notifier:sent:{ann}", 5 * M), ("notifier:sent:{ann}:chat", 3 * M)):
         assert horizon_us / 1000 - 2_000 <= redis.pttl(key) <= horizon_us / 1000 + 2
@@ -280,7 +287,7 @@ def test_redis_holds_no_more_than_the_window(redis: Redis) -> None:
         clock.now += M // 2
         permit(limiter.acquire("ann", THREE))
     assert redis.zcard("notifier:sent:{ann}") <= 3
-    permit(RedisLimiter(redis).acquire("bob", Policy((Window(3, 1_000),))))
+    permit(RedisLimiter(redis).acquire("bob", Policy((Window(3, interval_us=1_000),))))
     deadline = time.monotonic() + 5
     while redis.exists("notifier:sent:{bob}") and time.monotonic() < deadline:
         pass
@@ -291,7 +298,7 @@ def test_a_bucketed_window_takes_the_same_memory_whatever_its_limit(redis: Redis
     """What is kept is bounded by the buckets: 96 of them, not 2,000 sends."""
     clock, day = Clock(), 24 * 60 * M
     limiter = ClockedRedis(redis, clock)
-    policy = Policy((Window(2_000, day, day // 96),))
+    policy = Policy((Window(2_000, interval_us=day, precision_us=day // 96),))
     for _ in range(2_000):
         permit(limiter.acquire("ann", policy))
         clock.now += day // 2_010
@@ -305,14 +312,14 @@ def test_a_bucketed_window_takes_no_more_memory_at_the_highest_cost(redis: Redis
     clock = Clock()
     limiter = ClockedRedis(redis, clock)
     for _ in range(60):
-        permit(limiter.acquire("ann", Policy((Window(100_000, 60 * M, M),)), cost=100))
+        permit(limiter.acquire("ann", Policy((Window(100_000, interval_us=60 * M, precision_us=M),)), cost=100))
         clock.now += M
     assert redis.zcard("notifier:sent:{ann}") <= 200
 
 
 def test_a_window_of_a_thousand_is_exact(subject: Subject) -> None:
     """Law 3 holds past 128 entries, where Redis changes how it stores a set."""
-    policy = Policy((Window(1_000, M),))
+    policy = Policy((Window(1_000, interval_us=M),))
     for _ in range(1_000):
         subject.clock.now += 7
         permit(subject.limiter.acquire("ann", policy))

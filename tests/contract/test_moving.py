@@ -31,7 +31,7 @@ from notifier.testing.embedded import EmbeddedRedis
 
 T = TypeVar("T")
 HOUR_US = 3_600_000_000
-HELD = Policy(windows=(Window(1, HOUR_US),))
+HELD = Policy(windows=(Window(1, interval_us=HOUR_US),))
 
 
 class KilledError(Exception):

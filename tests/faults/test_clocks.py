@@ -99,7 +99,7 @@ def test_workers_clocks_are_set_in_mid_run() -> None:
     assert alive == [None] * 3
 
 
-POLICY = Policy(windows=(Window(3, 1_000_000), Window(5, 4_000_000)), gap_us=100_000)
+POLICY = Policy(windows=(Window(3, interval_us=1_000_000), Window(5, interval_us=4_000_000)), gap_us=100_000)
 
 
 @given(st.lists(st.tuples(st.integers(0, 900_000), st.integers(0, 3_000_000)), min_size=1, max_size=40))

@@ -151,7 +151,7 @@ def test_while_redis_cannot_be_asked_nothing_is_sent(fault: Callable[[Any], Any]
             with pytest.raises(RedisUnusableError):
                 notifier.send(notification("u0", 0), job_id="meanwhile")
             with pytest.raises(LimiterUnreachableError):
-                notifier.limiter.acquire("ann", Policy(windows=(Window(1, 1_000_000),)))
+                notifier.limiter.acquire("ann", Policy(windows=(Window(1, interval_us=1_000_000),)))
             time.sleep(max(0.0, AWAY_S - (time.time_ns() // 1000 - begun_us) / 1e6))  # nothing may come
             ended_us = time.time_ns() // 1000
         broken, repeats, _ = judge(fleet)

@@ -107,7 +107,7 @@ def test_what_is_refused_changes_nothing(
         await looks_at_new_file(reload)
         taken = await reload.changed()
         assert taken is not None
-        assert taken.for_user("7") == Policy((Window(7, UNITS["m"]),))
+        assert taken.for_user("7") == Policy((Window(7, interval_us=UNITS["m"]),))
         assert not reload.problem
         await client.aclose()
 

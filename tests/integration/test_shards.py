@@ -100,7 +100,7 @@ def test_users_are_spread_and_all_are_served(fleet: Fleet, simulators: Simulator
 
 def test_what_waits_is_found_and_cancelled(fleet: Fleet, run: Run) -> None:
     """status, cancel, the limiter and the commands come to the user's own shard."""
-    held = Policy(windows=(Window(1, 3_600_000_000),))
+    held = Policy(windows=(Window(1, interval_us=3_600_000_000),))
     permit = fleet.producer.limiter.acquire("ann", held)
     assert fleet.redis[home("ann", NAMES)].exists("notifier:sent:{ann}")
     assert fleet.producer.limiter.refund(permit)  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from notifier.scripts.rule_table import RuleTable
 S = 1_000_000
 HOUR = 3_600 * S
 NOW = 1_700_000_000 * S
-OLD = RuleTable(Policies(Policy((Window(1, HOUR),))), version="old")
-NEW = RuleTable(Policies(Policy((Window(1, S),))), version="new")
+OLD = RuleTable(Policies(Policy((Window(1, interval_us=HOUR),))), version="old")
+NEW = RuleTable(Policies(Policy((Window(1, interval_us=S),))), version="new")
 
 
 def follow(redis: Redis, version: str, at: int) -> bool:
@@ -91,7 +91,7 @@ def test_the_newest_rules_set_exact_gates(redis: Redis) -> None:
     assert gate(redis) == NOW + HOUR
     follow(redis, "new", NOW)
     assert not follow(redis, "new", NOW + S)
-    run(redis, admit(RuleTable(Policies(Policy((Window(1, HOUR),)))), NOW))
+    run(redis, admit(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
     assert gate(redis) == NOW + HOUR
 
 

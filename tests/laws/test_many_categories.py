@@ -89,7 +89,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("user", [Policy(), Policy(gap_us=S)], ids=["free", "gap"])
-@pytest.mark.parametrize("policy", [Policy(), Policy((Window(1, 60 * S),))], ids=["plain", "window"])
+@pytest.mark.parametrize("policy", [Policy(), Policy((Window(1, interval_us=60 * S),))], ids=["plain", "window"])
 def test_a_look_at_a_thousand_categories_is_bounded(redis: Redis, user: Policy, policy: Policy) -> None:
     """Neither a look nor the end of a send goes through all that waits, whichever rules hold; refunds do not either."""
     waiting = Waiting(redis, configured(COUNT, policy, user), each=2)
@@ -97,7 +97,7 @@ def test_a_look_at_a_thousand_categories_is_bounded(redis: Redis, user: Policy, 
         assert waiting.look()
         waiting.now += 2 * S
     limiter = RedisLimiter(redis, clock=str(waiting.now))
-    permit = limiter.acquire("ann", Policy((Window(10**6, 60 * S),)))
+    permit = limiter.acquire("ann", Policy((Window(10**6, interval_us=60 * S),)))
     redis.config_resetstat()
     assert limiter.refund(permit)  # type: ignore[arg-type]
     ran: Any = redis.info("commandstats")
@@ -116,7 +116,7 @@ def test_all_of_them_go_each_at_its_time(redis: Redis) -> None:
 
 def test_what_its_own_rules_hold_back_goes_when_they_open(redis: Redis) -> None:
     """Of each of 120 categories one a minute: the second of each goes a minute after the first, not before or later."""
-    waiting = Waiting(redis, configured(120, Policy((Window(1, 60 * S),)), Policy()), each=2)
+    waiting = Waiting(redis, configured(120, Policy((Window(1, interval_us=60 * S),)), Policy()), each=2)
     waiting.drain(240)
     assert Counter(at - waiting.sent[0][0] for at, _ in waiting.sent) == {0: 120, 60 * S: 120}
     assert waiting.looks <= 120

@@ -19,8 +19,8 @@ from notifier.scripts.rule_table import RuleTable
 S = 1_000_000
 NOW = 1_700_000_000 * S
 URGENT = ("urgent",)
-NEWS = Category("news", "urgent", Policy((Window(1, 40 * S),)))
-POLICIES = Policies(Policy((Window(1, 20 * S),)), categories={"news": NEWS})
+NEWS = Category("news", "urgent", Policy((Window(1, interval_us=40 * S),)))
+POLICIES = Policies(Policy((Window(1, interval_us=20 * S),)), categories={"news": NEWS})
 RULES = RuleTable(POLICIES)
 
 
@@ -71,7 +71,7 @@ def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
     redis.delete(leaders.leader_keys(URGENT).wake)
     assert not limiter.refund(permit)
     assert not redis.exists(leaders.leader_keys(URGENT).wake)
-    other = limiter.acquire("bob", Policy((Window(1, S),)))
+    other = limiter.acquire("bob", Policy((Window(1, interval_us=S),)))
     assert isinstance(other, Permit)
     assert limiter.refund(other)
     assert redis.zscore("notifier:gates:urgent", "bob") is None

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 HORIZON = 4 * M
 
 policies = st.builds(
-    lambda longest, others, gap_us: Policy((Window(longest, HORIZON), *others), gap_us),
+    lambda longest, others, gap_us: Policy((Window(longest, interval_us=HORIZON), *others), gap_us),
     st.integers(1, 8),
-    st.lists(st.builds(Window, st.integers(1, 4), spans), max_size=1),
+    st.lists(st.builds(Window, st.integers(1, 4), interval_us=spans), max_size=1),
     st.one_of(st.just(0), st.integers(M, 2 * M)),
 )
 
@@ -139,10 +139,15 @@ def test_a_backlog_follows_the_new_rules_from_the_moment_of_the_change(
 
 
 kinds = st.builds(
-    lambda longest, precision_us, others, gap_us: Policy((Window(longest, HORIZON, precision_us), *others), gap_us),
+    lambda longest, precision_us, others, gap_us: Policy(
+        (Window(longest, interval_us=HORIZON, precision_us=precision_us), *others), gap_us
+    ),
     st.integers(3, 30),
     st.sampled_from([0, S, 20 * S, M]),
-    st.lists(st.builds(Window, st.integers(2, 6), spans, st.sampled_from([0, S, 20 * S])), max_size=2),
+    st.lists(
+        st.builds(Window, st.integers(2, 6), interval_us=spans, precision_us=st.sampled_from([0, S, 20 * S])),
+        max_size=2,
+    ),
     st.sampled_from([0, 0, 5 * S]),
 )
 waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
@@ -166,10 +171,10 @@ def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], as
 
 def test_one_a_minute_becomes_ten_a_minute(redis: Redis) -> None:
     """Thirty that wait at 1/minute: half a minute after the first, nine more go at once, and then ten a minute."""
-    world = Changing(redis, Policies(Policy((Window(1, M),))))
+    world = Changing(redis, Policies(Policy((Window(1, interval_us=M),))))
     for _ in range(30):
         world.enqueue("ann", "chat", "urgent")
-    times = drained(world, Policies(Policy((Window(10, M),))), START + 30 * S)
+    times = drained(world, Policies(Policy((Window(10, interval_us=M),))), START + 30 * S)
     seconds = [(at - START) // S for at in times]
     assert seconds == [0, *[30] * 9, 60, *[90] * 9, 120, *[150] * 9]
 

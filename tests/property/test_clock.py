@@ -42,7 +42,9 @@ quiet = st.builds(QuietHours, quarters, quarters).filter(lambda hours: hours.fro
 calendar = st.builds(CalendarWindow, st.integers(1, 3), st.sampled_from(["day", "day", "week"]))
 policies = st.builds(
     Policy,
-    st.lists(st.builds(Window, st.integers(1, 4), st.sampled_from([60 * S, H, 5 * H])), max_size=1).map(tuple),
+    st.lists(st.builds(Window, st.integers(1, 4), interval_us=st.sampled_from([60 * S, H, 5 * H])), max_size=1).map(
+        tuple
+    ),
     st.sampled_from([0, 0, 60 * S]),
     calendar=st.lists(calendar, max_size=1).map(tuple),
     quiet=st.none() | quiet,
@@ -53,7 +55,7 @@ policies = st.builds(
 def rule_sets(draw: st.DrawFn) -> Policies:
     """Rules for everyone and for bob; categories that ignore the user's quiet hours, have their own, or bypass all."""
     categories = {
-        "chat": Category("chat", policy=Policy((Window(3, H),)), ignores_quiet=draw(st.booleans())),
+        "chat": Category("chat", policy=Policy((Window(3, interval_us=H),)), ignores_quiet=draw(st.booleans())),
         "news": Category("news", policy=draw(policies)),
         "offers": Category("offers", policy=draw(policies), bypass=draw(st.booleans())),
     }

@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 START = 1_700_000_000_000_000
 S = 1_000_000
 M = 60 * S
-buckets = st.builds(Window, st.integers(3, 25), st.sampled_from([M, 3 * M, 10 * M]), st.sampled_from([S, 20 * S, M]))
-exact = st.builds(Window, st.integers(3, 8), st.sampled_from([M, 2 * M]))
-bursts = st.builds(Burst, st.integers(3, 6), st.sampled_from([3 * S, 20 * S, M]))
+buckets = st.builds(
+    Window,
+    st.integers(3, 25),
+    interval_us=st.sampled_from([M, 3 * M, 10 * M]),
+    precision_us=st.sampled_from([S, 20 * S, M]),
+)
+exact = st.builds(Window, st.integers(3, 8), interval_us=st.sampled_from([M, 2 * M]))
+bursts = st.builds(Burst, st.integers(3, 6), every_us=st.sampled_from([3 * S, 20 * S, M]))
 policies = st.builds(
     Policy,
     st.lists(st.one_of(buckets, buckets, exact), min_size=1, max_size=3).map(tuple),
@@ -123,7 +128,7 @@ def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
 ) -> None:
     """However many came in one microsecond, and however many are gone through at once: a token bucket, in both."""
     redis.flushdb()
-    burst, now = Burst(capacity, S // 5), START
+    burst, now = Burst(capacity, every_us=S // 5), START
     of_redis, of_memory = RedisLimiter(redis), MemorySends(lambda: now)
     tokens = most = burst.limit * burst.every_us
     for step, n in script:
@@ -168,8 +173,10 @@ class OfAllKinds(World):
     kind_of_sends = Kinds
 
 
-long_buckets = st.builds(Window, st.integers(2, 12), st.sampled_from([M, 4 * M]), st.sampled_from([S, 20 * S, M]))
-long_bursts = st.builds(Burst, st.integers(2, 4), st.sampled_from([M, M + 1]))
+long_buckets = st.builds(
+    Window, st.integers(2, 12), interval_us=st.sampled_from([M, 4 * M]), precision_us=st.sampled_from([S, 20 * S, M])
+)
+long_bursts = st.builds(Burst, st.integers(2, 4), every_us=st.sampled_from([M, M + 1]))
 waiting = st.builds(
     Policy, st.lists(long_buckets, max_size=2).map(tuple), st.just(0), st.one_of(st.none(), long_bursts)
 )
@@ -206,7 +213,7 @@ def test_no_user_is_ever_burst_by_what_waits(redis: Redis, rules: Policies, sche
 
 def test_a_cost_is_settled_refunded_and_audited_whole(redis: Redis) -> None:
     """A permit of cost 3 takes three places, all in flight until it is settled, and gives all back."""
-    rules = Policies(Policy((Window(4, M),)), categories={"chat": Category("chat", cost=3)})
+    rules = Policies(Policy((Window(4, interval_us=M),)), categories={"chat": Category("chat", cost=3)})
     world = OfAllKinds(redis, rules, now=time.time_ns() // 1_000 + M)  # the audit looks at what is in the future
     for _ in range(2):
         world.enqueue("ann", "chat", "default")

@@ -23,7 +23,7 @@ S = 1_000_000
 M = 60 * S
 # Redis forgets by its own clock what the rules cannot ask for by the test's: so no rule is shorter than a minute.
 spans = st.one_of(st.sampled_from([M, 2 * M, 5 * M]), st.integers(M, 5 * M))
-windows = st.builds(Window, st.integers(3, 6), spans)
+windows = st.builds(Window, st.integers(3, 6), interval_us=spans)
 policies = st.builds(Policy, st.lists(windows, max_size=3).map(tuple), st.one_of(st.just(0), st.integers(M, 2 * M)))
 categories = st.builds(
     Category, st.sampled_from(["chat", "news"]), policy=policies, bypass=st.sampled_from([False, False, True])

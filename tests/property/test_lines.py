@@ -31,7 +31,7 @@ CATEGORIES = {"chat": "urgent", "news": "default", "offers": "bulk", "default": 
 spans = st.one_of(st.sampled_from([M, 2 * M]), st.integers(M, 4 * M))
 policies = st.builds(
     Policy,
-    st.lists(st.builds(Window, st.integers(1, 4), spans), max_size=2).map(tuple),
+    st.lists(st.builds(Window, st.integers(1, 4), interval_us=spans), max_size=2).map(tuple),
     st.one_of(st.just(0), st.integers(M, 2 * M)),
 )
 
@@ -207,7 +207,7 @@ def test_gates_open_at_the_first_moment_the_rules_admit(
 
 def test_no_herd(redis: Redis) -> None:
     """Law 3: 200 notifications of one user in three lanes cost 200 dispatches, and no look in vain but the first."""
-    world = World(redis, Policies(Policy((Window(10, S),))))
+    world = World(redis, Policies(Policy((Window(10, interval_us=S),))))
     for i in range(200):
         world.enqueue("ann", ["chat", "news", "offers"][i % 3], ["urgent", "default", "bulk"][i % 3])
     drain(world)
@@ -262,7 +262,7 @@ def test_a_worker_taken_for_dead_settles_nothing(redis: Redis) -> None:
 
 def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
     """Law 1: jobs that somebody deleted through RQ use up no permit's name that another send gets as well."""
-    rules = Policies(Policy((Window(4, M),)))
+    rules = Policies(Policy((Window(4, interval_us=M),)))
     world = World(redis, rules)
     for _ in range(8):
         world.enqueue("ann", "chat", "urgent")
@@ -344,7 +344,7 @@ def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
 
 def test_reset_lets_what_waits_go_at_once(redis: Redis) -> None:
     """Law 3: who is forgotten has nothing to wait for, in the category's rules neither."""
-    chat = Category("chat", "urgent", Policy((Window(1, M),)))
+    chat = Category("chat", "urgent", Policy((Window(1, interval_us=M),)))
     world = World(redis, Policies(Policy(gap_us=M), categories={"chat": chat}))
     for _ in range(2):
         world.enqueue("ann", "chat", "urgent")

@@ -36,9 +36,11 @@ spans = st.integers(1, 30).map(U.__mul__)
 limits = st.one_of(st.integers(1, 4), st.integers(20, 60))
 policies = st.builds(
     Policy,
-    st.lists(st.builds(Window, limits, spans, st.sampled_from([0, 0, 0, U])), max_size=2).map(tuple),
+    st.lists(st.builds(Window, limits, interval_us=spans, precision_us=st.sampled_from([0, 0, 0, U])), max_size=2).map(
+        tuple
+    ),
     st.one_of(st.just(0), st.integers(1, 12).map(U.__mul__)),
-    st.sampled_from([None, None, None, Burst(1, 9 * U), Burst(3, 7 * U), Burst(20, 2 * U)]),
+    st.sampled_from([None, None, None, Burst(1, every_us=9 * U), Burst(3, every_us=7 * U), Burst(20, every_us=2 * U)]),
 )
 digests = st.builds(Digest, st.integers(2, 5), st.integers(1, 40).map(U.__mul__))
 expiries = st.one_of(st.none(), st.none(), st.integers(1, 40).map(U.__mul__))
@@ -193,7 +195,7 @@ def job(rules: Policies, index: int, event: Event) -> Job:
 # One look takes 25 of a line, and leaves of thirty places one to who came second, in another line.
 @settings(max_examples=examples(150))
 @example(
-    rules=Policies(Policy((Window(30, 20 * U),)), categories={"news": Category("news")}),
+    rules=Policies(Policy((Window(30, interval_us=20 * U),)), categories={"news": Category("news")}),
     trace=[Event(0, "news"), Event(0), *[Event(0, "news")] * 40],
     latency_us=0,
 )

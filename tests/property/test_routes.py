@@ -300,15 +300,15 @@ class Routed(World):
 
 
 def windows(least: int, most: int) -> st.SearchStrategy[Policy]:
-    window = st.builds(Window, st.integers(least, most), st.integers(M, 4 * M))
+    window = st.builds(Window, st.integers(least, most), interval_us=st.integers(M, 4 * M))
     return st.builds(Policy, st.lists(window, max_size=2).map(tuple))
 
 
 limits = st.builds(
     ProviderLimits,
     fcm_device=windows(1, 5),
-    fcm_collapsible=st.one_of(st.none(), st.builds(Burst, st.integers(1, 3), st.integers(M, 3 * M))),
-    fcm_project=st.one_of(st.none(), st.builds(Window, st.integers(2, 8), st.just(M))),
+    fcm_collapsible=st.one_of(st.none(), st.builds(Burst, st.integers(1, 3), every_us=st.integers(M, 3 * M))),
+    fcm_project=st.one_of(st.none(), st.builds(Window, st.integers(2, 8), interval_us=st.just(M))),
     apns_background=windows(1, 3),
 )
 
@@ -472,7 +472,7 @@ def test_no_device_gets_more_than_its_provider_admits(
 @pytest.mark.parametrize("how", ["collapse", "high"])
 def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how: str) -> None:
     """Law 3: a newcomer that becomes the head of a line goes at once, where the head before it waits for its device."""
-    limits = ProviderLimits(apns_background=Policy((Window(1, 60 * M),)))
+    limits = ProviderLimits(apns_background=Policy((Window(1, interval_us=60 * M),)))
     world = Routed(redis, Policies(categories={"chat": Category("chat", when_blocked="collapse")}, limits=limits))
     for _ in range(2):
         world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:one"]), collapse_id="c")
@@ -494,7 +494,7 @@ def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how:
 @pytest.mark.parametrize("how", ["cancelled", "dropped"])
 def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Redis, how: str) -> None:
     """Law 3: the head of a line that is cancelled, or dropped to make room, takes along what it waited for."""
-    limits = ProviderLimits(apns_background=Policy((Window(1, 60 * M),)))
+    limits = ProviderLimits(apns_background=Policy((Window(1, interval_us=60 * M),)))
     rules = Policies(categories={"chat": Category("chat", overflow="drop_oldest")}, limits=limits)
     world = Routed(redis, rules, max_waiting=(9, 2))
     ids = []

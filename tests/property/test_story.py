@@ -51,11 +51,11 @@ DRAIN = 400
 def rates(limit: int, gap_us: int) -> Policies:
     """Rules whose windows are of one length, so that no change asks for what was forgotten."""
     categories = {
-        "chat": Category("chat", "urgent", Policy((Window(2 * limit, 2 * M),))),
-        "news": Category("news", "bulk", Policy((Window(limit, 2 * M),))),
+        "chat": Category("chat", "urgent", Policy((Window(2 * limit, interval_us=2 * M),))),
+        "news": Category("news", "bulk", Policy((Window(limit, interval_us=2 * M),))),
         "default": Category("default"),
     }
-    return Policies(Policy((Window(2 * limit, 2 * M),), gap_us), categories=categories)
+    return Policies(Policy((Window(2 * limit, interval_us=2 * M),), gap_us), categories=categories)
 
 
 RATES = (rates(3, M // 10), rates(1, M), rates(2, 0))

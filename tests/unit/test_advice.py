@@ -74,7 +74,7 @@ def test_the_shipped_configuration_needs_no_advice() -> None:
     assert advise(parse_settings(text, name="config/notifier.yaml"), read_yaml(text)) == []
 
 
-windows = st.builds(Window, st.integers(1, 6), st.integers(1, 12).map(lambda n: n * S))
+windows = st.builds(Window, st.integers(1, 6), interval_us=st.integers(1, 12).map(lambda n: n * S))
 
 
 @given(window=windows, others=st.lists(windows, max_size=2), gap=st.integers(0, 5), sends=st.lists(st.integers(0, 30)))
@@ -104,4 +104,4 @@ def test_advice_does_not_change_with_the_order_of_equal_windows() -> None:
     text = "user: {windows: [5/minute, 5/1m]}"
     (problem,) = advise(parse_settings(text), read_yaml(text))
     assert problem.path == ("user", "windows", 1)
-    assert Policy((Window(5, 60 * S),)).horizon_us == 60 * S
+    assert Policy((Window(5, interval_us=60 * S),)).horizon_us == 60 * S

@@ -8,10 +8,10 @@ from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Windo
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
-EVERYONE = Policy((Window(10, 60 * SECOND),), gap_us=SECOND)
-QUIET = Policy((Window(4, 60 * SECOND),), gap_us=5 * SECOND)
+EVERYONE = Policy((Window(10, interval_us=60 * SECOND),), gap_us=SECOND)
+QUIET = Policy((Window(4, interval_us=60 * SECOND),), gap_us=5 * SECOND)
 OWN = Policy(gap_us=10 * SECOND)
-CHAT = Category("chat", "urgent", Policy((Window(5, 10 * SECOND),)), expires_us=3_600 * SECOND)
+CHAT = Category("chat", "urgent", Policy((Window(5, interval_us=10 * SECOND),)), expires_us=3_600 * SECOND)
 
 
 def some() -> Policies:
@@ -59,9 +59,9 @@ def test_an_unknown_tier_is_noticed_when_the_policies_are_built() -> None:
     [
         (Policy(), 0),
         (Policy(gap_us=5), 5),
-        (Policy((Window(1, 10_000), Window(2, 30_000))), 30_000),
-        (Policy((Window(1, 10_000),), gap_us=40_000), 40_000),
-        (Policy((Window(1, 10_000),), burst=Burst(3, 20_000)), 60_000),
+        (Policy((Window(1, interval_us=10_000), Window(2, interval_us=30_000))), 30_000),
+        (Policy((Window(1, interval_us=10_000),), gap_us=40_000), 40_000),
+        (Policy((Window(1, interval_us=10_000),), burst=Burst(3, every_us=20_000)), 60_000),
     ],
 )
 def test_the_horizon_is_the_longest_of_intervals_and_gap(policy: Policy, horizon_us: int) -> None:
@@ -74,8 +74,8 @@ def test_empty_means_that_nothing_is_ever_held() -> None:
     """A policy is empty exactly if it has neither a window nor a gap."""
     assert Policy().is_empty
     assert not Policy(gap_us=1).is_empty
-    assert not Policy((Window(1, 1_000),)).is_empty
-    assert not Policy(burst=Burst(1, 1)).is_empty
+    assert not Policy((Window(1, interval_us=1_000),)).is_empty
+    assert not Policy(burst=Burst(1, every_us=1)).is_empty
 
 
 def test_replacing_takes_only_what_is_given() -> None:
@@ -87,8 +87,11 @@ def test_replacing_takes_only_what_is_given() -> None:
 
 def test_policies_read_as_in_the_yaml() -> None:
     """A window and a policy are shown as people write them."""
-    assert str(Window(10, 60 * SECOND)) == "10/1m"
-    assert str(Policy((Window(5, 10 * SECOND), Window(200, 86_400 * SECOND)), 1_500_000)) == "5/10s, 200/1d, gap 1500ms"
+    assert str(Window(10, interval_us=60 * SECOND)) == "10/1m"
+    assert (
+        str(Policy((Window(5, interval_us=10 * SECOND), Window(200, interval_us=86_400 * SECOND)), 1_500_000))
+        == "5/10s, 200/1d, gap 1500ms"
+    )
     assert str(Policy()) == "no rules"
 
 
@@ -112,11 +115,13 @@ def test_rules_are_found_in_microseconds_among_fifty_thousand_users() -> None:
 
 def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
     """Ten a minute never make 240 a minute nor 5,000 an hour; what bypasses them gets what they leave."""
-    limits = ProviderLimits(fcm_device=Policy((Window(240, MINUTE), Window(5_000, 60 * MINUTE))))
-    held, bypassing = limits.of_fcm_device(Policy((Window(10, MINUTE),), gap_us=1))
+    limits = ProviderLimits(
+        fcm_device=Policy((Window(240, interval_us=MINUTE), Window(5_000, interval_us=60 * MINUTE)))
+    )
+    held, bypassing = limits.of_fcm_device(Policy((Window(10, interval_us=MINUTE),), gap_us=1))
     assert held.is_empty
-    assert bypassing == Policy((Window(230, MINUTE), Window(4_400, 60 * MINUTE)))
-    loose = Policy((Window(100, MINUTE),))
+    assert bypassing == Policy((Window(230, interval_us=MINUTE), Window(4_400, interval_us=60 * MINUTE)))
+    loose = Policy((Window(100, interval_us=MINUTE),))
     assert limits.of_fcm_device(loose) == (limits.fcm_device, limits.fcm_device), "6,000 an hour"
     assert limits.of_fcm_device(Policy()) == (limits.fcm_device, limits.fcm_device)
     assert limits.of_fcm_device(Policy(gap_us=MINUTE))[0].is_empty
@@ -127,13 +132,13 @@ def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
     ("policy", "interval_us", "most"),
     [
         (Policy(), 10, None),
-        (Policy((Window(3, 10_000),)), 10_000, 3),
-        (Policy((Window(3, 10_000),)), 10_001, 6),
-        (Policy((Window(3, 10_000),), gap_us=10_000), 10_001, 2),
+        (Policy((Window(3, interval_us=10_000),)), 10_000, 3),
+        (Policy((Window(3, interval_us=10_000),)), 10_001, 6),
+        (Policy((Window(3, interval_us=10_000),), gap_us=10_000), 10_001, 2),
         (Policy(gap_us=5), 5, 1),
         (Policy(gap_us=5), 6, 2),
-        (Policy(burst=Burst(3, 5)), 5, 3),
-        (Policy(burst=Burst(3, 5)), 6, 4),
+        (Policy(burst=Burst(3, every_us=5)), 5, 3),
+        (Policy(burst=Burst(3, every_us=5)), 6, 4),
     ],
 )
 def test_the_most_that_rules_admit(policy: Policy, interval_us: int, most: int | None) -> None:

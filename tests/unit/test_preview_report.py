@@ -22,7 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "notifications.jsonl"
 S = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
 
-SLOW = Policies(Policy((Window(1, 10 * S),)), categories={"chat": Category("chat", expires_us=15 * S)})
+SLOW = Policies(Policy((Window(1, interval_us=10 * S),)), categories={"chat": Category("chat", expires_us=15 * S)})
 FAST = Policies(Policy(gap_us=S))
 FOUR = [Event(0), Event(0), Event(0, "chat"), Event(2 * S, high=True)]
 
@@ -164,7 +164,7 @@ def test_a_timeline() -> None:
 def test_what_collapses() -> None:
     """Of those that wait under one collapse id the newest goes, in the oldest one's place."""
     scores = {"score": Category("score", when_blocked="collapse")}
-    new = Policies(Policy((Window(1, 10 * S),)), categories=scores)
+    new = Policies(Policy((Window(1, interval_us=10 * S),)), categories=scores)
     trace = {
         "ann": [
             Event(0, "score", collapse_id="match"),

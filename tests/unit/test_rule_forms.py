@@ -20,11 +20,15 @@ def user(rules: str) -> Policy:
 
 def test_a_large_limit_is_counted_in_buckets_unless_somebody_says_otherwise() -> None:
     """Up to 1,000 is exact, and up to 10,000 on request; a precision holds as it is written."""
-    assert user("windows: [1000/day]").windows == (Window(1000, DAY),)
-    assert user("windows: [1001/day]").windows == (Window(1001, DAY, 15 * MINUTE),)
-    assert user("windows: [{limit: 2000, interval: day}]").windows == (Window(2000, DAY, 15 * MINUTE),)
-    assert user("windows: [{limit: 9000, interval: 1d, precision: exact}]").windows == (Window(9000, DAY),)
-    assert user("windows: [{limit: 5, interval: 1d, precision: 5m}]").windows == (Window(5, DAY, 5 * MINUTE),)
+    assert user("windows: [1000/day]").windows == (Window(1000, interval_us=DAY),)
+    assert user("windows: [1001/day]").windows == (Window(1001, interval_us=DAY, precision_us=15 * MINUTE),)
+    assert user("windows: [{limit: 2000, interval: day}]").windows == (
+        Window(2000, interval_us=DAY, precision_us=15 * MINUTE),
+    )
+    assert user("windows: [{limit: 9000, interval: 1d, precision: exact}]").windows == (Window(9000, interval_us=DAY),)
+    assert user("windows: [{limit: 5, interval: 1d, precision: 5m}]").windows == (
+        Window(5, interval_us=DAY, precision_us=5 * MINUTE),
+    )
 
 
 def test_the_windows_of_a_policy_share_their_buckets() -> None:
@@ -38,19 +42,19 @@ def test_the_windows_of_a_policy_share_their_buckets() -> None:
 def test_what_the_providers_admit_is_exact() -> None:
     """Limits of devices are counted one by one, as their windows are short."""
     limits = parse_settings("providers: {fcm: {client: console, limits: {device: [5000/h]}}}").policies().limits
-    assert limits.fcm_device == Policy((Window(5000, 60 * MINUTE),))
+    assert limits.fcm_device == Policy((Window(5000, interval_us=60 * MINUTE),))
 
 
 def test_a_burst_is_capacity_and_refill() -> None:
     """A refill of several in an interval comes one by one; `none` takes away what `user` gives."""
-    assert user("burst: {capacity: 20, refill: 1/3m}").burst == Burst(20, 3 * MINUTE)
-    assert user("burst: {capacity: 5, refill: 4/minute}").burst == Burst(5, MINUTE // 4)
+    assert user("burst: {capacity: 20, refill: 1/3m}").burst == Burst(20, every_us=3 * MINUTE)
+    assert user("burst: {capacity: 5, refill: 4/minute}").burst == Burst(5, every_us=MINUTE // 4)
     text = (
         "user: {burst: {capacity: 5, refill: 1/m}}\ntiers: {free: {burst: none}, same: {}}\nusers: {a: free, b: same}"
     )
     policies = parse_settings(text).policies()
     assert policies.for_user("a").is_empty
-    assert policies.for_user("b").burst == policies.for_user("c").burst == Burst(5, MINUTE)
+    assert policies.for_user("b").burst == policies.for_user("c").burst == Burst(5, every_us=MINUTE)
 
 
 WRONG = {
@@ -97,9 +101,9 @@ def test_a_cost_that_never_fits_is_said() -> None:
     with pytest.raises(SettingsError, match=r"never fits into the windows of tiers\.slow; give at most 4"):
         parse_settings("tiers: {slow: {windows: [4/minute]}}\ncategories: {big: {lane: bulk, cost: 5}}")
     big = parse_settings("categories: {big: {lane: bulk, cost: 5}}").policies().category("big")
-    check_fits(Policy((Window(5, DAY),)), big)
+    check_fits(Policy((Window(5, interval_us=DAY),)), big)
     with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into 4/1d"):
-        check_fits(Policy((Window(4, DAY),)), big)
+        check_fits(Policy((Window(4, interval_us=DAY),)), big)
     with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into burst 3 then 1/1m"):
-        check_fits(Policy(burst=Burst(3, MINUTE)), big)
-    check_fits(Policy((Window(4, DAY),)), replace(big, bypass=True))
+        check_fits(Policy(burst=Burst(3, every_us=MINUTE)), big)
+    check_fits(Policy((Window(4, interval_us=DAY),)), replace(big, bypass=True))

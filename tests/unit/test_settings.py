@@ -48,8 +48,10 @@ def test_the_shipped_file_loads_and_runs_on_the_console() -> None:
     assert loaded.providers.fcm is not None
     assert (loaded.providers.apns.client, loaded.providers.fcm.client) == ("console", "console")
     policies = loaded.policies()
-    assert policies.for_user("42") == Policy((Window(4, MINUTE), Window(40, DAY)), 5 * SECOND)
-    assert policies.for_user("43") == Policy((Window(10, MINUTE), Window(200, DAY)), 10 * SECOND)
+    assert policies.for_user("42") == Policy((Window(4, interval_us=MINUTE), Window(40, interval_us=DAY)), 5 * SECOND)
+    assert policies.for_user("43") == Policy(
+        (Window(10, interval_us=MINUTE), Window(200, interval_us=DAY)), 10 * SECOND
+    )
     assert policies.category("chat").lane == "urgent"
     assert policies.category("security").bypass
     assert policies.category("marketing").lane == "bulk"
@@ -112,7 +114,7 @@ def test_an_override_takes_what_it_does_not_give_from_user() -> None:
           d: {}
         """
     ).policies()
-    minute, day = (Window(10, MINUTE),), (Window(1, DAY),)
+    minute, day = (Window(10, interval_us=MINUTE),), (Window(1, interval_us=DAY),)
     assert policies.for_user("a") == Policy(minute, 9 * SECOND)
     assert policies.for_user("b") == Policy(day, SECOND)
     assert policies.for_user("c").is_empty
@@ -135,7 +137,7 @@ def test_quiet_hours_and_calendar_windows_are_resolved_like_other_rules() -> Non
         """
     ).policies()
     day, night = CalendarWindow(3, "day"), QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
-    rolling = (Window(10, MINUTE),)
+    rolling = (Window(10, interval_us=MINUTE),)
     assert (policies.zone, policies.lead_us) == ("Asia/Tokyo", 20 * SECOND)
     assert policies.for_user("anyone") == Policy(rolling, calendar=(day,), quiet=night)
     assert policies.for_user("a") == Policy(rolling, calendar=(day,))
@@ -162,7 +164,14 @@ def test_a_category_takes_all_its_keys_along() -> None:
         priority: high}
     """
     assert parse_settings(text).policies().category("news") == Category(
-        "news", "bulk", Policy((Window(1, 120 * MINUTE),), 240 * MINUTE), 2 * DAY, True, 7, "give_up", priority="high"
+        "news",
+        "bulk",
+        Policy((Window(1, interval_us=120 * MINUTE),), 240 * MINUTE),
+        2 * DAY,
+        True,
+        7,
+        "give_up",
+        priority="high",
     )
 
 
@@ -588,13 +597,16 @@ def test_the_providers_own_limits_are_theirs_unless_given() -> None:
     usual = parse_settings("providers: {apns: {client: console}, fcm: {client: console}}").policies().limits
     hour = 3_600_000_000
     assert usual == ProviderLimits(
-        fcm_device=Policy((Window(240, hour // 60), Window(5_000, hour))),
-        fcm_collapsible=Burst(20, hour // 20),
-        fcm_project=Window(600_000, hour // 60),
-        apns_background=Policy((Window(3, hour),)),
+        fcm_device=Policy((Window(240, interval_us=hour // 60), Window(5_000, interval_us=hour))),
+        fcm_collapsible=Burst(20, every_us=hour // 20),
+        fcm_project=Window(600_000, interval_us=hour // 60),
+        apns_background=Policy((Window(3, interval_us=hour),)),
     )
     off = "providers: {fcm: {client: console, limits: {device: [], collapsible: null, project: null}}}"
     assert parse_settings(off).policies().limits == ProviderLimits()
     own = "providers: {fcm: {client: console, limits: {collapsible: {burst: 5}, project: 9/s}}}"
     changed = parse_settings(own).policies().limits
-    assert (changed.fcm_collapsible, changed.fcm_project) == (Burst(5, hour // 20), Window(9, 1_000_000))
+    assert (changed.fcm_collapsible, changed.fcm_project) == (
+        Burst(5, every_us=hour // 20),
+        Window(9, interval_us=1_000_000),
+    )

@@ -103,15 +103,15 @@ def test_a_negative_duration_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     ("text", "window"),
     [
-        ("10/minute", Window(10, UNITS["m"])),
-        ("5/10s", Window(5, 10 * UNITS["s"])),
-        ("200/day", Window(200, DAY)),
-        ("3/week", Window(3, 7 * DAY)),
-        ("1/2h", Window(1, 2 * UNITS["h"])),
-        ("1/s", Window(1, UNITS["s"])),
-        (" 7 / 1.5s ", Window(7, 1_500_000)),
-        ("1/1ms", Window(1, 1_000)),
-        ("1000000/366d", Window(1_000_000, LONGEST_US)),
+        ("10/minute", Window(10, interval_us=UNITS["m"])),
+        ("5/10s", Window(5, interval_us=10 * UNITS["s"])),
+        ("200/day", Window(200, interval_us=DAY)),
+        ("3/week", Window(3, interval_us=7 * DAY)),
+        ("1/2h", Window(1, interval_us=2 * UNITS["h"])),
+        ("1/s", Window(1, interval_us=UNITS["s"])),
+        (" 7 / 1.5s ", Window(7, interval_us=1_500_000)),
+        ("1/1ms", Window(1, interval_us=1_000)),
+        ("1000000/366d", Window(1_000_000, interval_us=LONGEST_US)),
     ],
 )
 def test_a_rate_is_a_limit_and_an_interval(text: str, window: Window) -> None:
@@ -153,7 +153,7 @@ def test_a_wrong_rate_is_refused_with_what_would_be_right(text: str, says: str) 
 @given(st.integers(1, 1_000_000), st.integers(1_000, LONGEST_US))
 def test_every_window_survives_writing_and_reading(limit: int, interval_us: int) -> None:
     """parse_window(str(window)) == window for every window that may be configured."""
-    window = Window(limit, interval_us)
+    window = Window(limit, interval_us=interval_us)
     assert parse_window(str(window)) == window
 
 

@@ -30,9 +30,9 @@ def load(folder: Path, users: str, config: str = CONFIG) -> Settings:
 def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
     """A tier's name or rules; an empty cell is as under `user`, `none` is no window."""
     policies = load(tmp_path, "user,tier,windows,gap\na,quiet,,\nb,,20/minute 300/day,\nc,,none,0s\nd,,,\n").policies()
-    minute = (Window(10, MINUTE),)
+    minute = (Window(10, interval_us=MINUTE),)
     assert policies.for_user("a") == Policy(minute, 9 * S)
-    assert policies.for_user("b") == Policy((Window(20, MINUTE), Window(300, DAY)), S)
+    assert policies.for_user("b") == Policy((Window(20, interval_us=MINUTE), Window(300, interval_us=DAY)), S)
     assert policies.for_user("c").is_empty
     assert policies.for_user("d") == policies.for_user("nobody") == Policy(minute, S)
 
@@ -40,7 +40,7 @@ def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
 def test_only_the_columns_that_are_needed(tmp_path: Path) -> None:
     """Columns may stand in any order and be left out."""
     policies = load(tmp_path, "gap,user\n5s,a\n").policies()
-    assert policies.for_user("a") == Policy((Window(10, MINUTE),), 5 * S)
+    assert policies.for_user("a") == Policy((Window(10, interval_us=MINUTE),), 5 * S)
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -62,7 +62,9 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     found = load(tmp_path, users, config)
     policies = found.policies()
     night = QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
-    assert policies.for_user("a") == Policy((Window(10, MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=night)
+    assert policies.for_user("a") == Policy(
+        (Window(10, interval_us=MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=night
+    )
     assert policies.for_user("b") == Policy(gap_us=S, quiet=QuietHours(1350 * MINUTE, 360 * MINUTE))
     assert policies.for_user("c") == Policy(gap_us=S)
     written = as_written(found.users_in_files)
@@ -76,8 +78,10 @@ def test_a_burst_in_a_cell(tmp_path: Path) -> None:
     config = "user: {burst: {capacity: 3, refill: 1/m}}\nusers_from: users.csv\n"
     found = load(tmp_path, "user,windows,burst\na,,20 1/3m\nb,2000/day,\nc,,none\n", config)
     policies = found.policies()
-    assert policies.for_user("a") == Policy(burst=Burst(20, 3 * MINUTE))
-    assert policies.for_user("b") == Policy((Window(2000, DAY, 15 * MINUTE),), burst=Burst(3, MINUTE))
+    assert policies.for_user("a") == Policy(burst=Burst(20, every_us=3 * MINUTE))
+    assert policies.for_user("b") == Policy(
+        (Window(2000, interval_us=DAY, precision_us=15 * MINUTE),), burst=Burst(3, every_us=MINUTE)
+    )
     assert policies.for_user("c").is_empty
     written = as_written(found.users_in_files)
     assert [written["a"]["burst"], written["c"]["burst"]] == [{"capacity": 20, "refill": "1/3m"}, "none"]
@@ -152,7 +156,7 @@ def test_fifty_thousand_are_read_in_two_seconds_and_found_in_microseconds(tmp_pa
     for n in range(50_000):
         policies.rules(f"user-{n}", "default")
     assert (time.process_time() - begun) / 50_000 < 5e-6
-    assert policies.for_user("user-49").windows[0] == Window(50, MINUTE)
+    assert policies.for_user("user-49").windows[0] == Window(50, interval_us=MINUTE)
 
 
 def test_reading_fifty_thousand_does_not_stop_the_event_loop(tmp_path: Path) -> None:

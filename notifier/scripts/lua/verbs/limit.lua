@@ -4,7 +4,8 @@
 --      5 µs for which usage is kept, or '' for no usage
 --      6 the policies, JSON array (see rules.lua)  7.. for each key: key, permit, cost, index of its policy (from 0)
 -- returns {now, …, for each key {µs until the permit counts or, where there is none, until it would be admitted,
---          1 if it was admitted, the deciding rule (see rules.lua), remaining or -1, µs until there is more, or -1}}
+--          1 if it was admitted, the deciding rule (see rules.lua), remaining or -1, µs until there is more, or -1,
+--          the number of the window with the least room or -1}}
 --! include clock counts burst rules usage
 local now, namespace, mode, patience = now_us(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local counting = is_counting()
@@ -26,17 +27,17 @@ local function in_window(sent, policy, interval, at)
   return count + total - gone, tonumber(first)
 end
 
--- room: how many more the windows admit at µs `at`, and when the narrowest has more.
+-- room: how many more the windows admit at µs `at`, when the narrowest has more, and its number.
 local function room(sent, policy, at)
-  local remaining, more_at
+  local remaining, more_at, narrowest
   for i = 3, #policy, 2 do
     local count, first = in_window(sent, policy, policy[i + 1], at)
     local left = math.max(0, policy[i] - count)
     if not remaining or left < remaining then
-      remaining, more_at = left, first and first + policy[i + 1] or at
+      remaining, more_at, narrowest = left, first and first + policy[i + 1] or at, (i - 1) / 2
     end
   end
-  return remaining or -1, more_at and math.max(0, more_at - now) or -1
+  return remaining or -1, more_at and math.max(0, more_at - now) or -1, narrowest or -1
 end
 
 local function ask(key, permit, cost, policy)
@@ -53,8 +54,7 @@ local function ask(key, permit, cost, policy)
     if longer then redis.call('PEXPIRE', sent, left) end
   end
   if ARGV[5] ~= '' and mode ~= 'look' then note_usage(namespace, key, cost, admitted, now, tonumber(ARGV[5])) end
-  local remaining, more = room(sent, policy, math.max(at, now))
-  return {at - now, admitted and 1 or 0, rule, remaining, more}
+  return {at - now, admitted and 1 or 0, rule, room(sent, policy, at)}
 end
 
 for i = 7, #ARGV, 4 do

@@ -72,7 +72,7 @@ $(PEERS)/.installed-by-make: tests/independent/requirements.txt tests/independen
 
 check-independent-server: setup  ## our APNs client against the server that the file $NOTIFIER_INDEPENDENT_APNS describes
 	@test -n "$$NOTIFIER_INDEPENDENT_APNS" || \
-	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/simulators.md says what stands in it" >&2; exit 1; }
+	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/internals/simulators.md shows what it contains" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
 nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7

@@ -283,7 +283,7 @@ class Flights:
         while self._unproven:
             for task in list(self._unproven):
                 task.cancel()
-            await asyncio.wait(self._unproven)
+            await asyncio.wait(self._unproven, timeout=SWEEP_S)  # cancelled again where that was not heard
         if self._given_up and await self._lease(self._given_up, 0):
             self._given_up.clear()
 

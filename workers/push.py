@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
@@ -289,16 +290,22 @@ class PushWorker(Worker):
             timer = threading.Timer(self._grace_s, self._end_horse)
             timer.daemon = True
             timer.start()
-        self._structlog.info("stopping", signal=signal.Signals(signum).name)
         self._stop_requested = True
         if again or signum == signal.SIGQUIT:
             self._end_horse()
             self._tell_engine("hurry")
         self._tell_engine("stop")
+        # Not from here: a line that the signal interrupts would be left half written, and this call would raise.
+        self._in_loop(partial(self._structlog.info, "stopping", signal=signal.Signals(signum).name))
 
     def _tell_engine(self, what: Literal["stop", "hurry"]) -> None:
-        if self._engine is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(getattr(self._engine, what))
+        if self._engine is not None:
+            self._in_loop(getattr(self._engine, what))
+
+    def _in_loop(self, callback: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(callback)
 
     def _end_horse(self) -> None:
         if self.horse_pid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -15,8 +16,10 @@ from support import Simulators, WorkerProcess, apns, eventually, note, notifier,
 
 from benchmarks.fleet import broken_rules, notification, sends, start_fleet
 from benchmarks.harness import await_workers, total
+from notifier.settings import parse_settings
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from workers import PushWorker
 
 # Of so many, so many are with the provider at a time: the others wait in the worker. Fewer than a worker sends at once
 # by a route of which it knows nothing yet, see `workers/capacity.py`.
@@ -105,3 +108,33 @@ def test_what_is_not_finished_is_given_back_at_once(
     assert arrived == {f"n{n:02}": 2 if n < STREAMS else 1 for n in range(COUNT)}
     assert stats == {"returned": COUNT - STREAMS, "retried": STREAMS, "delivered": 1 + COUNT, "failed": 0}
     assert seconds < LEASE_S / 2, "nothing waited for a lease"
+
+
+class Line:
+    """A log whose line is interrupted by a signal, and which, as a buffered file, takes no second one meanwhile."""
+
+    def __init__(self) -> None:
+        self._writing = False
+
+    def info(self, *_: object, **__: object) -> None:
+        """Write a line."""
+        if self._writing:
+            raise RuntimeError("reentrant call")
+        self._writing = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        self._writing = False
+
+
+def test_a_signal_in_the_middle_of_a_line_of_the_log_stops_the_worker(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is told to stop, and the line is finished."""
+    stopped = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    line = Line()
+    monkeypatch.setattr(stopped, "_structlog", line)
+    before = signal.signal(signal.SIGTERM, stopped.request_stop)
+    try:
+        line.info("delivered")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped._stop_requested

@@ -151,7 +151,9 @@ class Routed(World):
         at = max(super()._due(user, category, head), self._free(user, category, head))
         of_line = [f for f in self.flights if (f.leased.user, f.leased.category) == (user, category)]
         if any(flight.leased.shut and not flight.lost for flight in of_line):
-            at = max(at, self.now + LEASE)  # it may stand behind the rest of what is in flight, whose settling opens the gate
+            at = max(
+                at, self.now + LEASE
+            )  # it may stand behind the rest of what is in flight, whose settling opens the gate
         return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
 
     def _free(self, user: str, category: str, job_id: str) -> int:

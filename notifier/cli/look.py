@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
+from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +16,10 @@ from notifier.dispatch.circuits import Held
 from notifier.operations.explain import Explanation, Inspection, Scope, Use
 from notifier.producer.notifier import Notifier
 from notifier.rules.zones import check_zone
-from notifier.settings import load_settings, read_source, settings_path
+from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.provenance import Places, Provenance
 from notifier.settings.yaml_source import Source
-from notifier.shards.map import connect_home
+from notifier.shards.map import connect_all, connect_home, on_shard
 from notifier.store.connection import ask
 from notifier.store.published import published_rates
 
@@ -26,7 +29,8 @@ MOST_SHOWN = 50
 
 def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
     """Say what became of a notification."""
-    with Notifier.from_config(context.obj) as notifier:
+    settings = settings_in_force(context.obj)
+    with Notifier.of(settings) as notifier:
         found = notifier.status(job_id)
     if found is None:
         complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
@@ -37,9 +41,12 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
         print_json(_with_shard(found))
         return
     say(f"{found.state}" + (f" ({found.reason})" if found.reason else ""))
-    for label, at in (("expected at", found.expected_at), ("settled at", found.settled_at)):
-        if at is not None:
-            say(f"{label} {moment(at)}")
+    if found.expected_at is not None:
+        say(_expected(found.expected_at, found.not_before or "", "expected at "))
+    elif found.not_before:
+        say(found.not_before)
+    if found.settled_at is not None:
+        say(f"settled at {moment(found.settled_at)}")
     if found.superseded_by:
         say(f"by {found.superseded_by}")
     if found.attempts:
@@ -69,7 +76,7 @@ def line(
     json: JsonOption = False,
 ) -> None:
     """Show who waits in a user's lines, in order, and when each should go."""
-    settings = load_settings(context.obj)
+    settings = settings_in_force(context.obj)
     with connect_home(settings, user) as (shard, redis):
         standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
     shown = standing[:limit]
@@ -81,7 +88,10 @@ def line(
     elif shard:
         say(f"{user}{_on(shard)}")
     for name, entries in groupby(shown, lambda entry: entry.category):
-        rows = [(s.place, s.job_id, s.count, s.priority, s.attempts, s.expected_at, s.expires_at) for s in entries]
+        rows = [
+            (s.place, s.job_id, s.count, s.priority, s.attempts, _expected(s.expected_at, s.not_before), s.expires_at)
+            for s in entries
+        ]
         print_rows(name, ("place", "job", "for", "priority", "tries", "expected", "expires"), rows)
     if len(standing) > limit:
         say(f"… and more: --limit {limit * 10}")
@@ -137,6 +147,8 @@ def explain(
         say("the next may go now")
     else:
         say(f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it")
+    if any(found.waiting.values()) and found.newcomer_at is not None:
+        say(f"one that is accepted now: {_expected(found.newcomer_at, found.not_before)}")
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:
@@ -152,6 +164,24 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
         print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
     if any(each.state != "busy" for each in held):
         raise typer.Exit(Status.NOT_RIGHT)
+
+
+def settings_in_force(path: Path | None) -> Settings:
+    """The settings, with the rates that were applied in the place of the file's, where some were."""
+    settings = load_settings(path)
+    with connect_all(settings) as clients:
+        for name, redis in clients.items():
+            with on_shard(name):
+                rates = ask(partial(published_rates, redis))[1]
+            if rates is not None:
+                return load_settings(path, rates=rates)
+    return settings
+
+
+def _expected(at: datetime | None, not_before: str, label: str = "") -> str:
+    if at is None:
+        return not_before
+    return f"not before {moment(at)}: {not_before}" if not_before else f"{label}{moment(at)}"
 
 
 def _why(held: Held) -> str | None:

@@ -25,6 +25,13 @@ class Counts:
         self._times = [0]
         self._totals = [0]
 
+    @classmethod
+    def on_record(cls, counts: Sequence[tuple[int, int]]) -> Counts:
+        """Those that Redis has: (µs, how many in all up to then), the earliest first."""
+        made = cls()
+        made._times, made._totals = [at for at, _ in counts], [total for _, total in counts]
+        return made
+
     def __len__(self) -> int:
         return self._totals[-1] - self._totals[0]
 

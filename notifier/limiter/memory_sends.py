@@ -14,7 +14,7 @@ from notifier.rules.costs import check_cost
 from notifier.rules.policy import KEPT_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from notifier.rules.policies import Rules
     from notifier.rules.policy import Burst, Policy
@@ -44,6 +44,21 @@ class Sends:
         self._counts: Counts | None = None
         self._bucket: TokenBucket | None = None
         self.until_us = 0  # when no rule can ask for any of them again
+
+    @classmethod
+    def on_record(cls, times: Iterable[int], counts: Sequence[tuple[int, int]], burst: Sequence[int]) -> Sends:
+        """Those that Redis has: of each that stands as itself its µs; (µs, how many in all) of each bucket, the first
+        of which has lapsed; and of a token bucket when it is full again, as of when, and with which pace.
+        """
+        sends = cls()
+        for at in times:
+            sends._insert("", at, 1)
+        if counts:
+            sends._counts = Counts.on_record(counts)
+        if burst:
+            sends._bucket = TokenBucket()
+            sends._bucket.full_us, sends._bucket.at_us, sends._bucket.every_us = burst
+        return sends
 
     def __len__(self) -> int:
         return len(self._times) - self._start + (len(self._counts) if self._counts is not None else 0)

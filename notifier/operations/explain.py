@@ -13,6 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.limiter import Hold, RedisLimiter
+from notifier.operations.forecast import Expected, Forecast
 from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
@@ -20,12 +21,16 @@ from notifier.rules.zones import Zone, zone_or
 from notifier.store.connection import unusable
 
 CHUNK: Final = 100
+UNKNOWN: Final = Expected(None)
 Scope = Literal["user", "category"]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One notification in a user's line. place: from 1. expected_at: when it should go. expires_at: or never.
+    """One notification in a user's line. place: from 1. expires_at: or never.
+
+    expected_at: when it should go, reckoned for the first thousand; None for the others, and for one that expires
+    before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
 
     count: how many it stands for, those that it superseded and itself.
     """
@@ -39,6 +44,7 @@ class Standing:
     expected_at: datetime | None
     expires_at: datetime | None
     count: int = 1
+    not_before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Explanation:
 
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
+    newcomer_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
     """
 
     user: str
@@ -73,6 +80,8 @@ class Explanation:
     decided_by: str | None
     waiting: dict[str, int]
     zone: str | None = None
+    newcomer_at: datetime | None = None
+    not_before: str = ""
 
 
 class Inspection:
@@ -85,8 +94,9 @@ class Inspection:
     def line(self, user: str, category: str | None = None) -> Iterator[Standing]:
         """A user's lines, or the one of a category, in the order of each line; a hundred are read at a time."""
         try:
+            forecast = Forecast(self._redis, self._policies, user)
             for name in self._categories(user) if category is None else [category]:
-                yield from self._line(user, name)
+                yield from self._line(user, name, forecast)
         except RedisError as error:
             raise unusable(error) from error
 
@@ -105,6 +115,7 @@ class Inspection:
             uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
             uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
             uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
+            newcomer = Forecast(self._redis, self._policies, user, newcomer=category).newcomer or UNKNOWN
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
             raise unusable(error) from error
@@ -122,6 +133,8 @@ class Inspection:
             next_at=_moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,
+            newcomer_at=newcomer.at,
+            not_before=newcomer.not_before,
         )
 
     def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
@@ -164,7 +177,7 @@ class Inspection:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
         return sorted(name.decode() for name in self._redis.hkeys(f"notifier:lines:{{{user}}}") if name[:1] != b"#")
 
-    def _line(self, user: str, category: str) -> Iterator[Standing]:
+    def _line(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
         place, more = 0, True
         while more:
             ids = self._redis.zrange(_line_key(user, category), place, place + CHUNK - 1)
@@ -173,12 +186,9 @@ class Inspection:
                 for job_id in ids:
                     pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline", "push_count")
                 jobs = pipe.execute()
-            with self._redis.pipeline(transaction=False) as pipe:
-                for job_id, (origin, *_) in zip(ids, jobs, strict=True):
-                    pipe.zscore(b"rq:scheduled:" + (origin or b""), job_id)
-                expected = pipe.execute()
-            for job_id, (origin, meta, attempts, deadline, count), at in zip(ids, jobs, expected, strict=True):
+            for job_id, (origin, meta, attempts, deadline, count) in zip(ids, jobs, strict=True):
                 place += 1
+                expected = forecast.of(job_id.decode()) or UNKNOWN
                 yield Standing(
                     category=category,
                     place=place,
@@ -186,7 +196,8 @@ class Inspection:
                     lane=(origin or b"").decode(),
                     priority=str(json.loads(meta or b"{}").get("priority", "normal")),
                     attempts=int(attempts or 0),
-                    expected_at=None if at is None else _moment(at * 1_000_000),
+                    expected_at=expected.at,
+                    not_before=expected.not_before,
                     expires_at=None if deadline is None else _moment(float(deadline)),
                     count=int(count or 1),
                 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -15,6 +16,7 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, read_routes
 from notifier.errors import NotReplicatedError
 from notifier.limiter import RedisLimiter, UserLimiter
+from notifier.operations.forecast import MOST, Expected, Forecast
 from notifier.producer.admission import accepted, all_accepted
 from notifier.producer.feedback import Gone, read_feedback
 from notifier.producer.memory_limit import Ceiling
@@ -41,7 +43,8 @@ class Status:
 
     expected_at: when it should go, for one that waits. reason: why it was not delivered.
     settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
-    superseded_by: the job that took its place.
+    superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
+    goes, so that it goes at `expected_at` at the soonest; None where nothing does.
     """
 
     job_id: str
@@ -52,6 +55,7 @@ class Status:
     attempts: int = 0
     shard: str | None = None
     superseded_by: str | None = None
+    not_before: str | None = None
 
 
 class Backend(Protocol):
@@ -127,19 +131,19 @@ class SingleRedis:
             raise unusable(error) from error
 
     def _status(self, job_id: str) -> Status | None:
-        fields = ("status", "origin", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit")
+        fields = ("status", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit", "meta")
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(f"rq:job:{job_id}", fields)
             pipe.zscore("notifier:delivered", job_id)
-            (status, origin, outcome, attempts, by, why, permit), delivered_us = pipe.execute()
+            (status, outcome, attempts, by, why, permit, meta), delivered_us = pipe.execute()
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
         spent = int(attempts or 0)
         word = status.decode()
         if word == "scheduled":
-            expected = self._redis.zscore(f"rq:scheduled:{origin.decode()}", job_id)
-            at = None if expected is None else _moment(float(expected))
-            return Status(job_id, "waiting", expected_at=at, attempts=spent)
+            expected = self._expected(job_id, meta)
+            why_later = expected.not_before or None
+            return Status(job_id, "waiting", expected_at=expected.at, attempts=spent, not_before=why_later)
         if word == "failed":
             return Status(job_id, UNDELIVERED.get(outcome, "failed"), reason=self._reason(job_id), attempts=spent)
         if by is not None and outcome == b"superseded":
@@ -151,6 +155,18 @@ class SingleRedis:
         if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
             state = "sending"
         return None if state is None else Status(job_id, state, attempts=spent)
+
+    def _expected(self, job_id: str, meta: bytes | None) -> Expected:
+        later: Any = self._redis.zscore("notifier:later", job_id)
+        if later is not None:
+            attempts = self._redis.hmget(f"rq:job:{job_id}", ["push_attempts", "push_refusals"])
+            return Expected(_moment(later / 1e6), "it is tried again" if any(attempts) else "its own time, send_at")
+        try:
+            user = json.loads(meta or b"{}")["user"]
+        except (ValueError, KeyError, TypeError):  # of a plain producer
+            return Expected(None)
+        forecast = Forecast(self._redis, self._settings.policies(), user)
+        return forecast.of(job_id) or Expected(None, f"more than {MOST:,} wait before it")
 
     def _reason(self, job_id: str) -> str | None:
         from rq.job import Job  # noqa: PLC0415 - RQ takes a quarter of a second to import; producers rarely ask

@@ -52,7 +52,11 @@ class Notifier:
 
         Raises SettingsError where the configuration cannot be used.
         """
-        settings = load_settings(path, environ)
+        return cls.of(load_settings(path, environ))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Notifier:
+        """A Notifier by these settings."""
         return cls(Shards(settings) if settings.redis.shards else connect(settings), settings)
 
     def close(self) -> None:

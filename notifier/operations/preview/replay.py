@@ -7,7 +7,8 @@ reached somebody; what providers hold back (circuits, limits of devices and proj
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -30,6 +31,23 @@ EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come f
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was before a replay that begins in the middle, as Redis has it; times in µs since the epoch.
+
+    now_us: when it begins. All events have been accepted by then, stand in their lines in this order, and collapse
+    no more. sends: what is on record of the user, under None, and of each category. turn: see `EVERY`.
+    gathers_us: until when the digest of a category gathers. lanes: in which each of the lines stands; it stays there
+    when its category moves to another lane.
+    """
+
+    now_us: int
+    sends: Mapping[str | None, Sends] = field(default_factory=dict)
+    turn: int = 0
+    gathers_us: Mapping[str, int] = field(default_factory=dict)
+    lanes: Mapping[str, str] = field(default_factory=dict)
+
+
 class _Rules:
     """A policy and the sends that it judges.
 
@@ -38,8 +56,8 @@ class _Rules:
 
     __slots__ = ("_gap_us", "_keep", "_sends", "_times", "_windows", "next_us", "policy", "rule")
 
-    def __init__(self, policy: Policy, costs: Iterable[int], *, timed: bool) -> None:
-        """costs: of what it is asked about. timed: whether a rule in force asks for the latest sends."""
+    def __init__(self, policy: Policy, costs: Iterable[int], *, timed: bool, before: Sends | None = None) -> None:
+        """costs: of what it is asked about. timed: whether a rule in force asks for the latest sends. before: them."""
         self.policy = policy
         self.next_us = dict.fromkeys(costs, 0)
         self.rule = dict.fromkeys(self.next_us, -1)
@@ -48,14 +66,20 @@ class _Rules:
         self._keep = max((window.limit for window in policy.windows), default=0)
         self._times: list[int] = []
         self._sends = None if policy.is_plain and not timed and list(self.next_us) == [1] else Sends()
+        if before is not None:
+            self._sends = before
+            self._judge(before)
+
+    def _judge(self, sends: Sends) -> None:
+        for of in self.next_us:
+            self.next_us[of], self.rule[of] = sends.next_for(self.policy, of)
 
     def record(self, at_us: int, now_us: int, cost: int) -> None:
         """Count a send of now that is settled at `at_us`, no earlier than those before it."""
         if self._sends is not None:
             if not self.policy.is_empty:
                 self._sends.record(self.policy, "", at_us, now_us, cost)  # nobody takes it back
-                for of in self.next_us:
-                    self.next_us[of], self.rule[of] = self._sends.next_for(self.policy, of)
+                self._judge(self._sends)
             return
         at, rule = (at_us + self._gap_us, 0) if self._gap_us else (0, -1)
         if self._windows:
@@ -133,8 +157,12 @@ class Replay:
         *,
         begins_us: int = 0,
         explained: bool = False,
+        before: Before | None = None,
     ) -> None:
-        """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch."""
+        """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch.
+
+        before: where it begins in the middle.
+        """
         self.sent = [EXPIRED] * len(events)
         self.superseded_us: dict[int, int] = {}
         self.decided = [""] * len(events)
@@ -145,16 +173,20 @@ class Replay:
         self._begins_us = begins_us
         self._timed = policies.goes_by_clock
         costs = sorted({category.cost for category in policies.categories.values()})
-        self._rules = _Rules(policies.for_user(user), costs, timed=self._timed)
+        self._before = before
+        self._rules = _Rules(policies.for_user(user), costs, timed=self._timed, before=self._on_record(None))
         self._lines: dict[str, _Line] = {}
         self._waiting: list[_Line] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
         self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
-        self._turn = 0
+        self._turn = 0 if before is None else before.turn
+
+    def _on_record(self, category: str | None) -> Sends | None:
+        return None if self._before is None else self._before.sends.get(category)
 
     def run(self) -> None:
         """Replay all of it."""
-        events, arrived, now = self._events, 0, 0
+        events, arrived, now = self._events, 0, 0 if self._before is None else self._before.now_us
         while arrived < len(events) or self._waiting:
             due = self._next_look(now)
             if arrived < len(events) and events[arrived].at_us <= due:
@@ -169,8 +201,12 @@ class Replay:
         line = self._lines.get(event.category)
         if line is None:
             category = self._policies.category(event.category)
-            rules = _Rules(category.policy, [category.cost], timed=self._timed)
+            before = self._on_record(event.category)
+            rules = _Rules(category.policy, [category.cost], timed=self._timed, before=before)
             line = self._lines[event.category] = _Line(category, rules)
+            if self._before is not None:
+                line.newest, line.gather_us = None, self._before.gathers_us.get(event.category)
+                line.rank = LANES.index(self._before.lanes.get(event.category, category.lane))
         if not line.places:
             self._waiting.append(line)
         expires = line.expires_us if event.expires_in_us is None else event.expires_in_us

@@ -1,0 +1,183 @@
+"""When what waits for a user should go: reckoned from the rules and the sends on record, when somebody asks.
+
+The replay of `notifier preview` goes on from what Redis has. So the answer follows changed rates at once, and knows
+every rule. Where something else decides (a closed route, a limit of a device), the answer is the earliest time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from notifier.dispatch.circuits import read_routes
+from notifier.limiter.memory_sends import Sends
+from notifier.notification.notification import at_service, route
+from notifier.operations.preview.replay import DROPPED, EXPIRED, HIGH, Before, Replay
+from notifier.operations.preview.trace import Event
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES
+
+MOST: Final = 1_000  # of each line: what stands behind them has no expected time
+NEVER_US: Final = 2**62
+UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
+DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
+FIELDS: Final = ("push_deadline", "push_since", "push_zone", "push_targets", "push_gather", "push_collapse")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When a notification should go. not_before: what else decides, so that it may go later; '' where nothing does.
+
+    at: None where it expires or is dropped before it may go; the reason stands in not_before then.
+    """
+
+    at: datetime | None
+    not_before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What stands in a line. order: its place among all of the user's."""
+
+    id: str
+    category: str
+    order: float
+    event: Event
+    gather_us: int | None
+    else_us: int
+    otherwise: str
+
+
+class Forecast:
+    """The expected times of what waits for one user, as of now, by job id.
+
+    newcomer: when one of this category would go, were it accepted now, and if nothing else came.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        policies: Policies,
+        user: str,
+        *,
+        newcomer: str | None = None,
+        latency_us: int = 0,
+        clock: str = "",
+    ) -> None:
+        """latency_us: from a permit to its settlement. clock: µs in place of Redis's own. Raises RedisError."""
+        self._redis, self._policies, self._user = redis, policies, user
+        seconds, us = redis.time()
+        self._now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
+        self._latency_us = latency_us
+        closed = {held.route: held for held in read_routes(redis)}
+        self._closed = {name: (round(held.next_at.timestamp() * 1e6), held.state) for name, held in closed.items()}
+        fields = {name.decode(): value for name, value in redis.hgetall(f"notifier:lines:{{{user}}}").items()}
+        self._turn = int(fields.get("#turn", 0))
+        self._lanes = {name: lane.decode() for name, lane in fields.items() if lane.decode() in LANES}
+        self._orphans = any(name.startswith("#o:") for name in fields)
+        jobs = [job for name in sorted(fields) if name[:1] != "#" for job in self._line(name)]
+        jobs.sort(key=lambda job: job.order)
+        self.by_job: dict[str, Expected] = {}
+        self.newcomer: Expected | None = None
+        self._reckon(jobs, newcomer)
+
+    def of(self, job_id: str) -> Expected | None:
+        """When this one should go; None where it stands in none of the lines, or too far behind."""
+        return self.by_job.get(job_id)
+
+    def _reckon(self, jobs: Sequence[_Job], newcomer: str | None) -> None:
+        # Who stands in a line behind one that waits for something else waits with it, and takes nobody's place.
+        apart = {job.category for job in jobs if job.else_us > self._now_us}
+        free = [job for job in jobs if job.category not in apart]
+        events = [job.event for job in free]
+        if newcomer is not None:
+            events.append(Event(self._now_us, newcomer, expires_in_us=NEVER_US))
+        times = self._replay(events, free)
+        for job, at in zip(free, times, strict=False):
+            self.by_job[job.id] = self._expected(at, job.otherwise)
+        if newcomer is not None:
+            behind = next((job.otherwise for job in jobs if job.category == newcomer and newcomer in apart), "")
+            self.newcomer = self._expected(times[-1], behind)
+        for category in apart:
+            line = [job for job in jobs if job.category == category]
+            opens = max(job.else_us for job in line)
+            why = next(job.otherwise for job in line if job.else_us > self._now_us)
+            for job, at in zip(line, self._replay([job.event for job in line], line), strict=True):
+                self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why)
+
+    def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[int]:
+        gathers = {job.category: job.gather_us for job in jobs if job.gather_us is not None}
+        categories = {event.category for event in events}
+        sends = {None: self._sends(None)} | {name: self._sends(name) for name in categories}
+        before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
+        replay = Replay(self._policies, self._user, events, self._latency_us, before=before)
+        replay.run()
+        return replay.sent
+
+    def _expected(self, at: int, otherwise: str) -> Expected:
+        if at < 0:
+            return Expected(None, UNSENT[at])
+        otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
+        return Expected(datetime.fromtimestamp(at / 1e6, tz=UTC), otherwise)
+
+    def _sends(self, category: str | None) -> Sends:
+        key = f"{{{self._user}}}" + (f":{category}" if category else "")
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(f"notifier:sent:{key}", 0, -1, withscores=True)
+            pipe.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
+            pipe.hmget(f"notifier:burst:{key}", "full", "at", "every")
+            sent, counts, burst = pipe.execute()
+        # What is in flight stands at its lease's end; it is settled once it is answered.
+        latest = self._now_us + self._latency_us
+        times = sorted(min(int(at), latest) for _, at in sent)
+        return Sends.on_record(
+            times,
+            [(int(at), int(total)) for at, total in counts],
+            [int(float(part)) for part in burst] if all(part is not None for part in burst) else [],
+        )
+
+    def _line(self, category: str) -> list[_Job]:
+        ids = self._redis.zrange(f"notifier:line:{{{self._user}}}:{category}", 0, MOST - 1, withscores=True)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id, _ in ids:
+                pipe.hmget(b"rq:job:" + job_id, *FIELDS)
+            found = pipe.execute()
+        return [
+            self._job(job_id.decode(), category, order, fields)
+            for (job_id, order), fields in zip(ids, found, strict=True)
+        ]
+
+    def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
+        deadline, since, zone, targets, gather = ((value or b"").decode() for value in fields[:-1])
+        gathers = fields[-1] is not None  # its collapse id is '' where it stands for all of its category
+        at_us = min(int(since), self._now_us) if since else self._now_us
+        expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
+        event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
+        else_us, otherwise = self._otherwise(targets, category)
+        return _Job(
+            job_id, category, order, event, self._gathers(category, gather, gathers=gathers), else_us, otherwise
+        )
+
+    def _gathers(self, category: str, gather: str, *, gathers: bool) -> int | None:
+        if self._policies.category(category).digest is None:
+            return None
+        return 0 if not gathers else int(float(gather)) if gather else None
+
+    def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
+        """Until when it waits for something that is no rule of the user's, and for what."""
+        own, _, rest = targets.partition("|")[0].partition(" ")
+        app = own if own not in {"", "-"} else self._policies.category(category).app
+        limits, found = self._policies.limits, (0, "")
+        for platform, kind, service in DEVICE.findall(rest):
+            by = at_service(route(platform, app), service.removeprefix("@"))
+            until_us, state = self._closed.get(by, (0, ""))
+            if state:
+                found = max(found, (until_us, f"the route {by} is {state}"))
+            elif kind == "b" and not limits.apns_background.is_empty:
+                found = max(found, (0, "Apple's limit of background pushes"))
+            elif platform == "fcm" and (limits.fcm_project or not limits.fcm_device.is_empty or kind == "c"):
+                found = max(found, (0, "FCM's limits"))
+        return found

@@ -81,7 +81,7 @@ def test_expected_times_come_true(  # noqa: PLR0917 - what an example consists o
 def test_a_thousand_wait(redis: Redis) -> None:
     """Of a line of 1,100, the first thousand have an expected time, and each is right to the µs."""
     redis.flushdb()
-    rules = Policies(Policy((Window(50, 20 * S), Window(300, 300 * S)), gap_us=S // 10))
+    rules = Policies(Policy((Window(50, "20s"), Window(300, "5m")), gap_us=S // 10))
     asked = Asked(redis, rules, [Event(0)] * 1_100, 0, ask_us=S)
     sent = asked.run()
     assert hold_true(asked, sent) == 1_000

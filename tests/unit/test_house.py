@@ -28,6 +28,9 @@ DRIVERS = {
     "rich": ("workers/demo/", "notifier/cli/"),
     "typer": "notifier/cli/",
     "tzdata": "notifier/rules/zones",
+    "fastapi": "notifier/limiter/middleware/fastapi",
+    "flask": "notifier/limiter/middleware/flask",
+    "django": "notifier/limiter/middleware/django",
 }
 
 
@@ -94,6 +97,10 @@ def test_producers_load_no_driver() -> None:
         "workers",
         "rich",
         "typer",
+        "fastapi",
+        "starlette",
+        "flask",
+        "django",
     } & set(done.stdout.split())
 
 

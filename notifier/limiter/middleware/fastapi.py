@@ -1,0 +1,57 @@
+"""Limits of single routes in FastAPI, as a dependency."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebLimit
+from notifier.limiter.middleware.request import of_scope
+
+INVALID = 422
+
+
+class RateLimitedError(HTTPException):
+    """A request that was refused: 429 with all headers. See `answer_refused` for the whole body."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.status, refusal.problem["detail"], dict(refusal.headers))
+        self.refusal = refusal
+
+
+def rate_limit(limiter: AnyLimiter, *limits: WebLimit) -> Callable[[Request, Response], AsyncIterator[None]]:
+    """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
+
+    It counts once for each request. A route that returns a Response of its own gets no RateLimit header from here, and
+    `not_counted` sees the errors that a route raises, not the statuses that it returns; `ASGILimits` has neither bound.
+    """
+    guard = Guard(limiter, limits)
+
+    async def limited(request: Request, response: Response) -> AsyncIterator[None]:
+        verdict = await guard.ask_async(of_scope(request.scope, request))
+        if verdict.refusal is not None:
+            raise RateLimitedError(verdict.refusal)
+        for name, value in verdict.headers:
+            response.headers.append(name, value)
+        try:
+            yield
+        except Exception as error:
+            await guard.close_async(verdict, _status(error))
+            raise
+
+    return limited
+
+
+async def answer_refused(_request: Request, error: Exception) -> Response:
+    """For `app.add_exception_handler(RateLimitedError, answer_refused)`: the body names the limits that are used up."""
+    assert isinstance(error, RateLimitedError)
+    return Response(error.refusal.body, error.refusal.status, dict(error.refusal.headers))
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, StarletteHTTPException):
+        return error.status_code
+    return INVALID if isinstance(error, RequestValidationError) else 500

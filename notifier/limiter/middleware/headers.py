@@ -1,0 +1,84 @@
+"""The header fields of draft-ietf-httpapi-ratelimit-headers-10, Retry-After, and the body of a refusal (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from notifier.limiter.protocol import Hold
+from notifier.rules.policy import Burst, Policy, Window
+from notifier.units import UNITS, format_duration
+
+SECOND_US: Final = UNITS["s"]
+PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
+PROBLEM_JSON: Final = "application/problem+json"
+
+
+def policy_items(name: str, policy: Policy) -> Iterator[str]:
+    """The items of RateLimit-Policy: one for each rule."""
+    for rule, quota, interval_us in _rules(policy):
+        item = f'"{item_name(name, policy, rule)}";q={quota}'
+        # A window is whole seconds there. One that is not would be told wrongly, so it is not told.
+        yield item if interval_us % SECOND_US else f"{item};w={interval_us // SECOND_US}"
+
+
+def limit_item(name: str, policy: Policy, rule: str, remaining: int, reset_us: int) -> str:
+    """An item of RateLimit: how many are left by a rule, and in how many seconds there are more."""
+    return f'"{item_name(name, policy, rule)}";r={remaining};t={whole_seconds(reset_us)}'
+
+
+def item_name(name: str, policy: Policy, rule: str) -> str:
+    """A rule's name: the limit's where it has no other rule, else such as `login-1m`, `login-gap`, `login-burst`."""
+    rules = [each for each, _, _ in _rules(policy)]
+    if len(rules) == 1 or rule not in rules:
+        return name
+    if rule.startswith(("gap", "burst")):
+        return f"{name}-{rule.partition(' ')[0]}"
+    interval = rule.partition("/")[2]
+    same = [each for each in rules if each.partition("/")[2] == interval]
+    return f"{name}-{interval}" if len(same) == 1 else f"{name}-{rule.replace('/', '-per-')}"
+
+
+def whole_seconds(us: int) -> int:
+    """Rounded up: nobody is told to come too early."""
+    return -(-us // SECOND_US)
+
+
+def quota_exceeded(names: Sequence[str], holds: Sequence[Hold]) -> dict[str, Any]:
+    """The body of a 429."""
+    left = whole_seconds(max(hold.time_left_us for hold in holds))
+    return {
+        "type": f"{PROBLEMS}quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": f"{' and '.join(names)} used up; try again in {left} s",
+        "violated-policies": list(names),
+    }
+
+
+def no_answer() -> dict[str, Any]:
+    """The body of a 503: the limiter cannot be asked, so nothing goes."""
+    return {
+        "type": f"{PROBLEMS}temporary-reduced-capacity",
+        "title": "Request cannot be satisfied due to temporary server capacity constraints",
+        "status": 503,
+        "detail": "the rate limit cannot be checked at the moment; try again in 1 s",
+    }
+
+
+def as_json(problem: dict[str, Any]) -> bytes:
+    """A problem as it goes over the wire."""
+    return json.dumps(problem).encode()
+
+
+def _rules(policy: Policy) -> Iterator[tuple[str, int, int]]:
+    """Each rule as it is written in a `Hold`, its quota, and the µs for which that is."""
+    rule: Window | Burst
+    for rule in policy.windows:
+        yield str(rule), rule.limit, rule.interval_us
+    if policy.gap_us:
+        yield f"gap {format_duration(policy.gap_us)}", 1, policy.gap_us
+    if policy.burst is not None:
+        rule = policy.burst
+        yield str(rule), rule.limit, rule.limit * rule.every_us

@@ -1,0 +1,135 @@
+"""Whom a request counts for: the client's address, a user, or an API key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final, TypeAlias
+
+from notifier.limiter.middleware.request import WebRequest
+
+Key: TypeAlias = Callable[[WebRequest], str | None]
+Address: TypeAlias = IPv4Address | IPv6Address
+UNKNOWN: Final = "ip:unknown"
+UNIX: Final = "unix"
+
+
+def client_address(
+    trusted_proxies: Iterable[str] = (), *, header: str = "x-forwarded-for", ipv6_prefix: int = 64
+) -> Key:
+    """A key of the client's address. Without `trusted_proxies`, that is the other end of the connection.
+
+    trusted_proxies: addresses and networks of your own proxies, such as "10.0.0.0/8", and "unix" for a Unix socket.
+    Only what these say in `header` is believed, read from the right: what a client writes there itself is never
+    reached. ipv6_prefix: as wide as one client may be, since a client commonly has a whole /64 to choose from.
+    """
+    if isinstance(trusted_proxies, str):
+        raise TypeError(f"trusted_proxies is a list of addresses, such as [{trusted_proxies!r}]")
+    entries = list(trusted_proxies)
+    networks = [_network(entry) for entry in entries if entry != UNIX]
+    if not 1 <= ipv6_prefix <= IPv6Address(0).max_prefixlen:
+        raise ValueError(f"ipv6_prefix is a number of bits from 1 to 128, not {ipv6_prefix}")
+
+    def trusted(address: Address | None) -> bool:
+        return UNIX in entries if address is None else any(address in network for network in networks)
+
+    def key(request: WebRequest) -> str:
+        found = _address(request.peer) if request.peer is not None else None
+        if request.peer is not None and found is None:
+            return UNKNOWN
+        hops = request.headers.get(header.lower(), "").split(",")
+        while hops and trusted(found):
+            hop = _address(hops.pop())
+            if hop is None:
+                break
+            found = hop
+        return UNKNOWN if found is None else f"ip:{_client(found, ipv6_prefix)}"
+
+    return key
+
+
+def api_key(header: str = "x-api-key", *, otherwise: Key | None = None) -> Key:
+    """A key of what a header holds, hashed: secrets never stand in Redis. A request without it goes by `otherwise`.
+
+    otherwise: the client's address, if none is given. An invented API key has a budget of its own until your program
+    refuses it: put a limit by address beside this one.
+    """
+    fallback = otherwise or client_address()
+
+    def key(request: WebRequest) -> str | None:
+        secret = request.headers.get(header.lower())
+        return f"key:{digest(secret)}" if secret else fallback(request)
+
+    return key
+
+
+def user(find: Callable[[Any], Any] | None = None, *, otherwise: Key | None = None) -> Key:
+    """A key of the user who signed in. A request of nobody goes by `otherwise`, the client's address if none is given.
+
+    find: what gives the user's id from the framework's own request, or None. Without it: Starlette's
+    `request.user`, Django's `request.user`, or WSGI's `REMOTE_USER`.
+    """
+    fallback = otherwise or client_address()
+
+    def key(request: WebRequest) -> str | None:
+        name = (find or _signed_in)(request.raw)
+        return fallback(request) if name is None or name == "" else f"user:{name}"
+
+    return key
+
+
+def digest(text: str) -> str:
+    """A text in so few characters that tell it from all others."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _signed_in(raw: Any) -> Any:
+    if isinstance(raw, dict):
+        found, remote = raw.get("user"), raw.get("REMOTE_USER")
+    else:
+        try:
+            found = getattr(raw, "user", None)
+        except (AssertionError, KeyError):  # Starlette's, where nothing authenticates
+            found = None
+        remote = getattr(raw, "remote_user", None)
+    if not getattr(found, "is_authenticated", False):
+        return remote
+    for name in ("pk", "identity", "username"):
+        try:
+            value = getattr(found, name, None)
+        except NotImplementedError:  # the identity of Starlette's SimpleUser
+            continue
+        if value is not None:
+            return value
+    return remote
+
+
+def _network(entry: str) -> IPv4Network | IPv6Network:
+    try:
+        network = ip_network(entry)
+    except ValueError as error:
+        raise ValueError(f"trusted_proxies: {error}; write addresses and networks, such as '10.0.0.0/8'") from None
+    if network.prefixlen == 0:
+        raise ValueError(f"trusted_proxies: {entry} trusts every client to name itself; name your own proxies")
+    return network
+
+
+def _address(text: str) -> Address | None:
+    """The address in `203.0.113.7`, `203.0.113.7:4711`, `2001:db8::1` or `[2001:db8::1]:4711`."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _client(address: Address, ipv6_prefix: int) -> str:
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Network((address, ipv6_prefix), strict=False))

@@ -1,0 +1,44 @@
+"""A web request as limits see it, whichever framework it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WebRequest:
+    """What keys, costs and exemptions are made of.
+
+    headers: by name in lower case; what came several times is joined by commas. peer: the address at the other end of
+    the connection, None for a Unix socket. raw: the framework's own request, the ASGI scope or the WSGI environ.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    peer: str | None
+    raw: Any
+
+
+def of_scope(scope: Mapping[str, Any], raw: Any = None) -> WebRequest:
+    """The request of an ASGI scope."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    client = scope.get("client")
+    peer = client[0] if client and client[0] else None
+    return WebRequest(scope.get("method", "GET"), scope["path"], headers, peer, scope if raw is None else raw)
+
+
+def of_environ(environ: Mapping[str, Any], raw: Any = None) -> WebRequest:
+    """The request of a WSGI environ."""
+    headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            headers[name.replace("_", "-").lower()] = environ[name]
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    peer = environ.get("REMOTE_ADDR") or None
+    return WebRequest(environ["REQUEST_METHOD"], path, headers, peer, environ if raw is None else raw)

@@ -1,0 +1,69 @@
+"""Limits in front of any WSGI program: Flask, Django, Pyramid, Bottle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from notifier.limiter.middleware.guard import Guard, Verdict, WebLimit
+from notifier.limiter.middleware.request import of_environ
+from notifier.limiter.sync import KeyLimiter
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class WSGILimits:
+    """`app = WSGILimits(app, limiter, WebLimit("api", "100/minute"))`; in Flask it goes around `app.wsgi_app`."""
+
+    def __init__(self, app: App, limiter: KeyLimiter, *limits: WebLimit) -> None:
+        if not isinstance(limiter, KeyLimiter):
+            raise TypeError(f"WSGI takes a Limiter or a MemoryLimiter, not {type(limiter).__name__}")
+        self.app = app
+        self.guard = Guard(limiter, limits)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Serve one request, or refuse it."""
+        verdict = self.guard.ask(of_environ(environ))
+        refusal = verdict.refusal
+        if refusal is not None:
+            headers = [*refusal.headers, ("Content-Length", str(len(refusal.body)))]
+            start_response(f"{refusal.status} {refusal.reason}", headers)
+            return [b"" if environ["REQUEST_METHOD"] == "HEAD" else refusal.body]
+        answer = _Answer(self.guard, verdict, start_response)
+        try:
+            body = self.app(environ, answer.start)
+        except Exception:
+            self.guard.close(verdict, 500)
+            raise
+        return body if answer.is_started else answer.iterate(body)
+
+
+class _Answer:
+    """The response to one request, on its way out."""
+
+    def __init__(self, guard: Guard, verdict: Verdict, start_response: StartResponse) -> None:
+        self._guard = guard
+        self._verdict = verdict
+        self._start_response = start_response
+        self.is_started = False
+
+    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        """The program's `start_response`."""
+        self.is_started = True
+        self._guard.close(self._verdict, int(status[:3]))
+        headers = [*headers, *self._verdict.headers]
+        return self._start_response(status, headers, exc_info) if exc_info else self._start_response(status, headers)
+
+    def iterate(self, body: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass on a body that starts its response late, as a generator does."""
+        try:
+            yield from body
+        except Exception:
+            if not self.is_started:
+                self._guard.close(self._verdict, 500)
+            raise
+        finally:
+            if hasattr(body, "close"):
+                body.close()

@@ -1,0 +1,262 @@
+"""Limits of web programs, in each framework, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+from web_rig import Site, answer, fastapi_app, serve_asgi, site
+
+from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
+from notifier.limiter.middleware import SERVER_ERRORS, ASGILimits, WebLimit, WebRequest, WSGILimits, client_address
+from notifier.limiter.middleware import fastapi as of_fastapi
+from notifier.testing.embedded import EmbeddedRedis
+
+START = "1700000040000000"
+ASYNC = ("asgi", "fastapi", "fastapi middleware", "django async")
+KINDS = (*ASYNC, "wsgi", "late wsgi", "flask", "flask wsgi", "django", "django middleware")
+NOWHERE = "redis://127.0.0.1:1"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def limiter_for(kind: str, url: str, **options: Any) -> Limiter | AsyncLimiter:
+    """The limiter that suits a program; its clock stands still, so that headers say the same each time."""
+    make: Any = AsyncLimiter if kind in ASYNC else Limiter
+    return make.from_url(url, **{"namespace": "web", "clock": START} | options)
+
+
+@pytest.mark.usefixtures("redis")
+def test_what_is_admitted_and_what_is_refused(kind: str, redis_server: EmbeddedRedis) -> None:
+    """Two go, with the headers of the draft; the third is a 429 that says when to come again, and why, in JSON."""
+    limit = WebLimit("api", "2/minute; 100/day")
+    with site(kind, limiter_for(kind, redis_server.url), limit) as served:
+        first, second, third = (served.get() for _ in range(3))
+    assert (first.status, second.status, third.status) == (200, 200, 429)
+    for reply in (first, second, third):
+        assert reply.headers["RateLimit-Policy"] == '"api-1m";q=2;w=60, "api-1d";q=100;w=86400'
+    assert first.headers["RateLimit"] == '"api-1m";r=1;t=60'
+    assert second.headers["RateLimit"] == third.headers["RateLimit"] == '"api-1m";r=0;t=60'
+    assert third.headers["Retry-After"] == "60"
+    assert third.problem == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "api-1m used up; try again in 60 s",
+        "violated-policies": ["api-1m"],
+    }
+    assert b"hello" in first.body
+
+
+@pytest.mark.usefixtures("redis")
+def test_what_the_server_failed_at_does_not_count(kind: str, redis_server: EmbeddedRedis) -> None:
+    """A permit of a 5xx is given back, whether the program answered so or raised; a refused one takes nothing."""
+    limit = WebLimit("api", "1/minute", not_counted=SERVER_ERRORS)
+    with site(kind, limiter_for(kind, redis_server.url), limit) as served:
+        statuses = [served.get(route).status for route in ("broken", "raises", "hello", "hello")]
+    assert statuses == [503, 500, 200, 429]
+
+
+@pytest.mark.usefixtures("redis")
+def test_an_error_counts_where_nothing_else_is_said(redis_server: EmbeddedRedis) -> None:
+    """Without `not_counted`, what fails counts as what succeeds."""
+    with site("wsgi", limiter_for("wsgi", redis_server.url), WebLimit("api", "1/minute")) as served:
+        assert [served.get(route).status for route in ("broken", "hello")] == [503, 429]
+
+
+@pytest.mark.parametrize(("on_error", "status"), [("raise", 503), ("hold", 503), ("permit", 200)])
+def test_without_redis(kind: str, on_error: str, status: int) -> None:
+    """`on_error` decides: the program answers 503 and when to come again, or goes on without headers."""
+    with site(kind, limiter_for(kind, NOWHERE, on_error=on_error), WebLimit("api", "2/minute")) as served:
+        reply = served.get()
+    assert reply.status == status
+    assert "RateLimit" not in reply.headers
+    assert "RateLimit-Policy" not in reply.headers
+    if status == 503:
+        assert reply.headers["Retry-After"] == "1"
+        assert reply.problem["type"].endswith("#temporary-reduced-capacity")
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_nobody_names_himself(kind: str) -> None:
+    """X-Forwarded-For changes nothing unless it is told which proxies may say so; then it is read from the right."""
+    mine: Any = MemoryLimiter()
+    with site(kind, mine, WebLimit("api", "1/minute")) as served:
+        assert [served.get(X_Forwarded_For=f"198.51.100.{n}").status for n in range(3)] == [200, 429, 429]
+    behind = WebLimit("behind", "1/minute", key=client_address(["127.0.0.1", "10.0.0.0/8"]))
+    with site(kind, mine, behind) as served:
+        get = lambda forwarded: served.get(X_Forwarded_For=forwarded).status  # noqa: E731
+        assert [get("198.51.100.1"), get("198.51.100.1"), get("198.51.100.2")] == [200, 429, 200]
+        # What a client writes stands to the left of what the proxies add.
+        assert get("203.0.113.9, 198.51.100.1, 10.1.2.3") == 429
+        assert [get("203.0.113.9, nonsense"), get("203.0.113.8, nonsense")] == [200, 429]
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_several_limits_admit_together(kind: str, redis_server: EmbeddedRedis) -> None:
+    """All limits admit a request, or none is used up by it; headers name each of them."""
+    limiter = limiter_for(kind, redis_server.url)
+    each = WebLimit("each", "10/minute")
+    whole = WebLimit(
+        "whole", "3/hour; gap 100ms", key=lambda _: "all", cost=lambda request: int(request.headers["x-n"])
+    )
+    with site(kind, limiter, each, whole) as served:
+        first, second = served.get(X_N="2"), served.get(X_N="2")
+        policies = '"each";q=10;w=60, "whole-1h";q=3;w=3600, "whole-gap";q=1'
+        assert first.headers["RateLimit-Policy"] == second.headers["RateLimit-Policy"] == policies
+        assert first.headers["RateLimit"] == '"each";r=9;t=60, "whole-1h";r=1;t=3600'
+        assert second.status == 429
+        assert second.problem["violated-policies"] == ["whole-1h"]
+        assert second.headers["Retry-After"] == "3600"
+        limiter._requests.clock = str(int(START) + 100_000)
+        third = served.get(X_N="1")
+    assert third.status == 200
+    assert third.headers["RateLimit"].startswith('"each";r=8;'), "the refused one took nothing of the other limit"
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi", "flask", "django"])
+def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
+    """A request is left out by `exempt` or a key of None; its rates may depend on it."""
+
+    def rates(request: WebRequest) -> str:
+        return "2/minute" if request.headers.get("x-plan") == "paid" else "1/minute"
+
+    mine: Any = MemoryLimiter()
+    limit = WebLimit(
+        "api",
+        rates,
+        key=lambda request: request.headers.get("x-user"),
+        exempt=lambda request: request.method == "HEAD" or request.path == "/health",
+    )
+    with site(kind, mine, limit) as served:
+        assert [served.get(X_User="ann").status for _ in range(2)] == [200, 429]
+        assert [served.get(X_User="bob", X_Plan="paid").status for _ in range(3)] == [200, 200, 429]
+        assert [served.get("health", X_User="ann").status, served.get(method="HEAD", X_User="ann").status] == [200, 200]
+        assert [served.get().status for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_a_refused_head_has_no_body(kind: str) -> None:
+    """HEAD is refused as GET is, without the body."""
+    mine: Any = MemoryLimiter()
+    with site(kind, mine, WebLimit("api", "1/minute")) as served:
+        served.get()
+        reply = served.get(method="HEAD")
+    assert (reply.status, reply.body) == (429, b"")
+    assert int(reply.headers["Content-Length"]) > 0
+
+
+def test_fastapi_without_the_handler() -> None:
+    """The dependency alone answers 429 with all headers and a short body."""
+    limited = of_fastapi.rate_limit(MemoryLimiter(), WebLimit("api", "1/minute"))
+    with serve_asgi(fastapi_app(limited)) as served:
+        served.get()
+        reply = served.get()
+    assert (reply.status, reply.headers["Retry-After"]) == (429, "60")
+    assert reply.problem == {"detail": "api used up; try again in 60 s"}
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_plain_limiter_serves_asgi_too(redis_server: EmbeddedRedis) -> None:
+    """It is asked in a thread."""
+    limiter = Limiter.from_url(redis_server.url, namespace="web")
+    with serve_asgi(ASGILimits(asgi_hello, limiter, WebLimit("api", "1/minute"))) as served:
+        assert [served.get().status for _ in range(2)] == [200, 429]
+
+
+async def asgi_hello(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": answer("hello")[1]})
+
+
+@pytest.mark.parametrize("extension", [True, False])
+def test_a_web_socket_counts_when_it_is_opened(*, extension: bool) -> None:
+    """A refused one is answered 429 where the server can, and closed before it was accepted where not."""
+    scope = {"type": "websocket", "path": "/", "headers": [], "client": ("203.0.113.7", 1)}
+    scope |= {"extensions": {"websocket.http.response": {}}} if extension else {}
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    async def open_twice() -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        limits = ASGILimits(app, MemoryLimiter(), WebLimit("ws", "1/minute"))
+        for _ in range(2):
+            await limits(dict(scope), receive, send)
+        return sent
+
+    accepted, *refused = asyncio.run(open_twice())
+    assert accepted["headers"][0] == (b"ratelimit-policy", b'"ws";q=1;w=60')
+    if extension:
+        assert [message["type"] for message in refused] == [
+            "websocket.http.response.start",
+            "websocket.http.response.body",
+        ]
+        assert refused[0]["status"] == 429
+    else:
+        assert [message["type"] for message in refused] == ["websocket.close"]
+
+
+def test_who_goes_away_gets_nothing_back() -> None:
+    """A client cannot free its budget by cutting its requests off."""
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.7", 1)}
+    limiter = MemoryLimiter()
+
+    async def cut_off(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def send(_message: Any) -> None:
+        raise AssertionError
+
+    limits = ASGILimits(cut_off, limiter, WebLimit("api", "1/minute", not_counted=SERVER_ERRORS))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(limits(scope, send, send))  # type: ignore[arg-type]
+    assert limiter.count("api:ip:203.0.113.7", last="1m") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "why"),
+    [
+        (lambda: WebLimit("a b", "5/minute"), ValueError, "the name of a limit is"),
+        (lambda: ASGILimits(asgi_hello, MemoryLimiter()), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
+        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), "5/minute"), TypeError, "limits are WebLimit"),
+        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
+        (lambda: ASGILimits(asgi_hello, "redis://localhost", WebLimit("a", "5/minute")), TypeError, "a limiter is"),
+        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),
+        (
+            lambda: WSGILimits(None, AsyncLimiter.from_url(NOWHERE, namespace="n"), WebLimit("a", "5/s")),
+            TypeError,
+            "WSGI takes a Limiter or a MemoryLimiter",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Exception], why: str) -> None:
+    """A wrong rate, limit or limiter is told when the program starts, not by its first visitor."""
+    with pytest.raises(error, match=why):
+        make()
+
+
+def test_uvicorn_believes_a_proxy_beside_it(redis: Redis) -> None:
+    """uvicorn itself takes the client's address from a proxy on 127.0.0.1, unless it is told not to: see the docs."""
+    assert redis.ping()
+    limits = ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("api", "1/minute"))
+    with serve_asgi(limits, proxy_headers=True) as served:
+        assert [forwarded(served, n) for n in (1, 1, 2)] == [200, 429, 200]
+
+
+def forwarded(served: Site, n: int) -> int:
+    return served.get(X_Forwarded_For=f"198.51.100.{n}").status

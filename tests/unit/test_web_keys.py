@@ -1,0 +1,125 @@
+"""Whom a web request counts for: nothing that a client writes is believed unless a proxy of ours wrote it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from notifier.limiter.middleware import WebLimit, WebRequest, api_key, client_address, user
+from notifier.limiter.middleware.headers import item_name, policy_items
+from notifier.limiter.rates import parse_rates
+
+
+def request(peer: str | None = "203.0.113.7", raw: Any = None, **headers: str) -> WebRequest:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return WebRequest("GET", "/", names, peer, {} if raw is None else raw)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "key"),
+    [
+        ("203.0.113.7", "198.51.100.1", "ip:203.0.113.7"),  # no proxy of ours
+        ("10.0.0.1", "", "ip:10.0.0.1"),
+        ("10.0.0.1", "198.51.100.1", "ip:198.51.100.1"),
+        ("10.0.0.1", "1.1.1.1, 198.51.100.1, 10.0.0.2", "ip:198.51.100.1"),
+        ("10.0.0.1", "10.9.9.9, 10.0.0.2", "ip:10.9.9.9"),  # all are ours: the outermost
+        ("10.0.0.1", "1.1.1.1, unknown", "ip:10.0.0.1"),
+        ("10.0.0.1", "1.1.1.1, , 10.0.0.2", "ip:10.0.0.2"),
+        ("10.0.0.1", "198.51.100.1:4711", "ip:198.51.100.1"),
+        ("10.0.0.1", "[2001:db8:1:2:3::4]:4711", "ip:2001:db8:1:2::/64"),
+        ("::ffff:10.0.0.1", "198.51.100.1", "ip:198.51.100.1"),
+        ("2001:db8:1:2:3::4", "", "ip:2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "", "ip:fe80::/64"),
+        (None, "198.51.100.1", "ip:198.51.100.1"),
+        ("testclient", "198.51.100.1", "ip:unknown"),
+    ],
+)
+def test_a_clients_address(peer: str | None, forwarded: str, key: str) -> None:
+    """X-Forwarded-For is read from the right, as long as the one that wrote it is a proxy of ours."""
+    found = client_address(["10.0.0.0/8", "unix"])(request(peer, x_forwarded_for=forwarded))
+    assert found == key
+
+
+def test_nobody_is_trusted_unless_named() -> None:
+    """Without proxies the header is nothing; over a Unix socket all then share one budget, which is the safe side."""
+    assert client_address()(request("10.0.0.1", x_forwarded_for="198.51.100.1")) == "ip:10.0.0.1"
+    assert client_address()(request(None, x_forwarded_for="198.51.100.1")) == "ip:unknown"
+
+
+@pytest.mark.parametrize(
+    ("proxies", "error", "why"),
+    [
+        ("10.0.0.0/8", TypeError, r"such as \['10.0.0.0/8'\]"),
+        (["*"], ValueError, "write addresses and networks"),
+        (["0.0.0.0/0"], ValueError, "trusts every client to name itself"),
+        (["10.0.0.1/8"], ValueError, "has host bits set"),
+    ],
+)
+def test_who_may_not_be_trusted(proxies: Any, error: type[Exception], why: str) -> None:
+    """To trust everybody is refused, as it is to trust nobody in particular."""
+    with pytest.raises(error, match=why):
+        client_address(proxies)
+
+
+def test_an_api_key_is_never_kept() -> None:
+    """The key in Redis tells keys apart and gives none away; without one it is the address."""
+    one, other = (api_key()(request(x_api_key=secret)) for secret in ("s3cret", "s3crets"))
+    assert one != other
+    assert "s3cret" not in str(one)
+    assert api_key()(request()) == "ip:203.0.113.7"
+
+
+class Nameless:
+    is_authenticated = True
+    username = "ann"
+
+    @property
+    def identity(self) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"user": SimpleNamespace(is_authenticated=True, identity="ann")}, "user:ann"),
+        ({"user": Nameless()}, "user:ann"),
+        ({"user": SimpleNamespace(is_authenticated=False, username="ann")}, "ip:203.0.113.7"),
+        ({"REMOTE_USER": "ann"}, "user:ann"),
+        (SimpleNamespace(user=SimpleNamespace(is_authenticated=True, pk=0)), "user:0"),
+        (SimpleNamespace(remote_user="ann"), "user:ann"),
+        ({}, "ip:203.0.113.7"),
+    ],
+)
+def test_a_user(raw: Any, key: str) -> None:
+    """Who signed in, as the frameworks say it; nobody is an address."""
+    assert user()(request(raw=raw)) == key
+
+
+def test_a_user_of_ones_own() -> None:
+    """`find` gives the user's id; None falls back."""
+    by_session = user(lambda raw: raw.get("session"), otherwise=lambda _: "nobody")
+    assert [by_session(request(raw=raw)) for raw in ({"session": 7}, {})] == ["user:7", "nobody"]
+
+
+def test_what_a_client_chose_may_be_long() -> None:
+    """A long key is hashed: it can be neither refused nor grow Redis."""
+    long = [WebLimit("api", "1/s", key=lambda _, end=end: "k" * 5000 + end).asked(request()) for end in "ab"]
+    assert long[0] is not None
+    assert long[0] != long[1]
+    assert len(long[0][0]) < 100
+
+
+def test_what_rules_are_called() -> None:
+    """One rule has the limit's name, several have names of their own; only whole seconds are told."""
+    assert list(policy_items("a", parse_rates("5/minute"))) == ['"a";q=5;w=60']
+    several = parse_rates("5/minute; 9/minute; 3/500ms; gap 200ms; burst 20 then 1/3m")
+    assert list(policy_items("a", several)) == [
+        '"a-5-per-1m";q=5;w=60',
+        '"a-9-per-1m";q=9;w=60',
+        '"a-500ms";q=3',
+        '"a-gap";q=1',
+        '"a-burst";q=20;w=3600',
+    ]
+    assert item_name("a", several, "5/1m") == "a-5-per-1m"

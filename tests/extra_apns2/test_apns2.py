@@ -70,7 +70,7 @@ def test_the_standard_library_is_as_before() -> None:
 import collections, collections.abc, http.client, json, logging, select, socket, ssl, sys, threading
 modules = (collections, collections.abc, http.client, json, logging, select, socket, ssl, threading)
 before = [dict(vars(module)) for module in modules]
-import notifier.providers.apns2.provider
+import notifier.providers.apns.pyapns2.provider
 assert "hyper" in sys.modules
 assert [dict(vars(module)) for module in modules] == before
 assert not {"Iterable", "Mapping", "MutableMapping", "MutableSet"} & vars(collections).keys()

@@ -1,0 +1,71 @@
+"""What the pages about the limiter show works as it stands there."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from web_rig import serve_asgi
+
+from notifier.limiter import Limiter
+from notifier.testing.embedded import EmbeddedRedis
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+THEIRS = "redis://localhost:6379/0"
+
+
+def blocks(page: str, url: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [block.replace(THEIRS, url) for block in BLOCK.findall(text)]
+
+
+def run_blocks(page: str, url: str) -> dict[str, Any]:
+    """Run what a page shows, one block after the other; a block may await."""
+    names: dict[str, Any] = {"__name__": "page"}
+    with asyncio.Runner() as runner:
+        for block in blocks(page, url):
+            code = compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(eval(code, names))
+            else:
+                exec(code, names)
+    return names
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize("page", ["docs/limiter.md", "docs/limiter-web.md", "docs/limiter-migrate.md"])
+def test_the_examples_run(page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each example of the page runs, in the order of the page."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("NOTIFIER_REDIS_URL", redis_server.url)
+    assert run_blocks(page, redis_server.url)
+
+
+def test_each_method_has_an_example() -> None:
+    """Whatever `Limiter` can do, the page shows."""
+    shown = "".join(blocks("docs/limiter.md", THEIRS))
+    methods = [name for name in dir(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))]
+    assert len(methods) > 12
+    assert [name for name in methods if not re.search(rf"\.{name}\(", shown)] == []
+
+
+def test_the_readme_limits_a_fastapi_program(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """The ten lines of the README, copied as they are: five may log in within a minute, the sixth may not."""
+    (program,) = (block for block in blocks("README.md", redis_server.url) if "FastAPI" in block)
+    assert len([line for line in program.splitlines() if line]) <= 10
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(program, "README.md", "exec"), names)
+    with serve_asgi(names["app"], names["limiter"]) as served:
+        replies = [served.get("login", method="POST") for _ in range(6)]
+    assert [reply.status for reply in replies] == [200] * 5 + [429]
+    assert replies[0].body == b'{"ok":true}'
+    assert replies[0].headers["RateLimit"] == '"login-1m";r=4;t=60'
+    assert 0 < int(replies[5].headers["Retry-After"]) <= 60
+    assert redis.keys("*") == [b"notifier:keys:web:{login:ip:127.0.0.1}"]

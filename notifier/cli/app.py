@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, config, health, look, preview, record, send, shards, worker
+from notifier.cli import audit, config, health, load, look, preview, record, send, shards, worker
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.command()(look.routes)
 app.command()(health.health)
 app.command()(audit.audit)
 app.command()(preview.preview)
+app.command()(load.load)
 app.add_typer(record.trace, name="trace")
 app.add_typer(config.commands, name="config")
 app.add_typer(shards.commands, name="shards")

@@ -1,0 +1,241 @@
+"""Drives a limiter from several processes at once, and judges what it admitted by what was recorded, not by itself."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from notifier.limiter import Hold, Limiter, Policy
+from notifier.limiter.rates import parse_rates
+
+# An admission, in µs: it took place no earlier than the first and no later than the second.
+Span: TypeAlias = tuple[int, int]
+Ask: TypeAlias = Callable[[str], "Span | None"]
+LIMITS: Final = {
+    "limits-moving-window": "MovingWindowRateLimiter",
+    "limits-sliding-window": "SlidingWindowCounterRateLimiter",
+    "limits-fixed-window": "FixedWindowRateLimiter",
+}
+STRATEGIES: Final = ("ours", *LIMITS)
+SECOND_US: Final = 1_000_000
+LOOK_S: Final = 0.2
+
+_done: Any = None  # in a child: how many calls each process has made
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to do. concurrency: callers at once, spread over `processes`. iterations: calls of all of them together."""
+
+    url: str
+    rates: str
+    concurrency: int
+    iterations: int
+    keys: int
+    processes: int
+    strategy: str = "ours"
+    namespace: str = field(default_factory=lambda: f"load-{secrets.token_hex(4)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it.
+
+    over_admitted: admissions beyond the limit of an interval, of any key and window. most: the most that one key was
+    admitted in the interval of a window.
+    """
+
+    calls: int
+    admitted: int
+    refused: int
+    over_admitted: int
+    most: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def calls_per_second(self) -> float:
+        """The rate of all callers together."""
+        return self.calls / self.seconds
+
+
+def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Report:
+    """Run the load. show: told now and then how many calls have been made."""
+    policy = check(load)
+    context = multiprocessing.get_context("spawn")
+    done = context.Array("Q", load.processes, lock=False)
+    with ProcessPoolExecutor(load.processes, context, _share, (done,)) as pool:
+        waiting = {pool.submit(_caller, load, process) for process in range(load.processes)}
+        finished = set()
+        while waiting:
+            ended, waiting = wait(waiting, LOOK_S, FIRST_COMPLETED)
+            finished |= ended
+            show(sum(done))
+    results = [future.result() for future in finished]
+    _asker(load).forget(f"key{n}" for n in range(load.keys))
+    admitted: dict[str, list[Span]] = {}
+    for result in results:
+        for key, span in result.admitted:
+            admitted.setdefault(key, []).append(span)
+    latencies = sorted(each for result in results for each in result.latencies)
+    counts = [over(spans, window.limit, window.interval_us) for spans in admitted.values() for window in policy.windows]
+    return Report(
+        calls=len(latencies),
+        admitted=(total := sum(map(len, admitted.values()))),
+        refused=len(latencies) - total,
+        over_admitted=sum(found for found, _ in counts),
+        most=max((most for _, most in counts), default=0),
+        seconds=max(result.ended for result in results) - min(result.begun for result in results),
+        p50_ms=latencies[len(latencies) // 2] * 1000,
+        p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
+    )
+
+
+def check(load: Load) -> Policy:
+    """The rules of a load. Raises ValueError for what cannot be run."""
+    policy = parse_rates(load.rates)
+    if not policy.windows:
+        raise ValueError("rate needs a window, such as 1000/minute: what was admitted is judged by it")
+    if load.strategy not in STRATEGIES:
+        raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {load.strategy!r}")
+    if min(load.concurrency, load.iterations, load.keys, load.processes) < 1:
+        raise ValueError("concurrency, iterations, keys and processes are 1 at least")
+    if load.strategy in LIMITS:
+        if len(policy.windows) > 1 or policy.gap_us or policy.burst or policy.windows[0].interval_us % SECOND_US:
+            raise ValueError(f"{load.strategy} takes one window of whole seconds")
+        if importlib.util.find_spec("limits") is None:
+            raise ValueError(f"{load.strategy} needs the package limits: pip install limits")
+    return policy
+
+
+def over(spans: Iterable[Span], limit: int, interval_us: int) -> tuple[int, int]:
+    """How many admissions were too many, and the most within one interval; only what the spans prove.
+
+    Those of an interval (t - interval, t] are too many from the (limit + 1)-th on.
+    """
+    ordered = sorted(spans)
+    too_many = most = first = 0
+    for n, (_, latest) in enumerate(ordered):
+        while latest - ordered[first][0] >= interval_us:
+            first += 1
+        within = n - first + 1
+        most = max(most, within)
+        too_many += within > limit
+    return too_many, most
+
+
+@dataclass(slots=True)
+class _Result:
+    """What one process has done."""
+
+    process: int
+    begun: float = 0.0
+    ended: float = 0.0
+    admitted: list[tuple[str, Span]] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    failed: Exception | None = None
+
+
+class _Ours:
+    """Our limiter; its permits say when they count, by Redis's clock."""
+
+    def __init__(self, load: Load) -> None:
+        self._limiter = Limiter.from_url(load.url, namespace=load.namespace)
+        self._rates = parse_rates(load.rates)
+
+    def ask(self, key: str) -> Span | None:
+        """Ask for a key."""
+        answer = self._limiter.acquire(key, self._rates)
+        return None if isinstance(answer, Hold) else (answer.at_us, answer.at_us)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Leave nothing behind."""
+        for key in keys:
+            self._limiter.reset(key)
+
+
+class _Limits:
+    """A strategy of the package limits; an admission took place between the call and its answer."""
+
+    def __init__(self, load: Load) -> None:
+        limits = importlib.import_module("limits")
+        storage = importlib.import_module("limits.storage").storage_from_string(load.url)
+        self._strategy = getattr(importlib.import_module("limits.strategies"), LIMITS[load.strategy])(storage)
+        (window,) = parse_rates(load.rates).windows
+        self._item = limits.RateLimitItemPerSecond(window.limit, window.interval_us // SECOND_US)
+        self._namespace = load.namespace
+
+    def ask(self, key: str) -> Span | None:
+        """Ask for a key."""
+        begun = time.time_ns() // 1000
+        admitted = self._strategy.hit(self._item, self._namespace, key)
+        return (begun, time.time_ns() // 1000) if admitted else None
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Leave nothing behind."""
+        for key in keys:
+            self._strategy.clear(self._item, self._namespace, key)
+
+
+def _asker(load: Load) -> _Ours | _Limits:
+    return _Ours(load) if load.strategy == "ours" else _Limits(load)
+
+
+def _share(done: Any) -> None:
+    global _done  # noqa: PLW0603 - shared memory is handed to a child once, when it starts
+    _done = done
+
+
+def _caller(load: Load, process: int) -> _Result:
+    """In a child: the calls of its share of the callers, each in a thread of its own."""
+    result = _Result(process)
+    ask = _asker(load).ask
+    mine = [n for n in range(load.concurrency) if n % load.processes == process]
+    threads = [threading.Thread(target=_calls, args=(load, n, ask, result)) for n in mine]
+    result.begun = time.time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result.ended = time.time()
+    if result.failed is not None:
+        raise result.failed
+    return result
+
+
+def _calls(load: Load, caller: int, ask: Ask, result: _Result) -> None:
+    """In a thread: the calls of one caller."""
+    try:
+        for n in range(caller, load.iterations, load.concurrency):
+            key = f"key{n % load.keys}"
+            begun = time.perf_counter()
+            span = ask(key)
+            result.latencies.append(time.perf_counter() - begun)
+            if span is not None:
+                result.admitted.append((key, span))
+            _done[result.process] += 1
+    except Exception as error:  # noqa: BLE001 - raised again where the threads are joined
+        result.failed = error
+
+
+def summary(load: Load, report: Report) -> Sequence[tuple[str, str]]:
+    """The report as lines for people."""
+    return [
+        ("strategy", load.strategy),
+        ("calls", f"{report.calls} by {load.concurrency} callers in {load.processes} processes, {load.keys} keys"),
+        ("admitted", str(report.admitted)),
+        ("refused", str(report.refused)),
+        ("over-admitted", str(report.over_admitted)),
+        ("most of one key in an interval", str(report.most)),
+        ("calls/s", f"{report.calls_per_second:.0f}"),
+        ("p50, p99", f"{report.p50_ms:.2f} ms, {report.p99_ms:.2f} ms"),
+    ]

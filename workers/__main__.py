@@ -18,13 +18,19 @@ from workers.push import PushWorker, wait_for_redis
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
     """Run a worker until it is told to stop; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog=prog, description="Run one worker by the configuration until it is told to stop."
+        prog=prog, description="Run one worker until it is told to stop (SIGTERM or Ctrl-C)."
     )
-    parser.add_argument("lanes", nargs="*", default=list(LANES), help="lanes, the most urgent first (default: all)")
-    parser.add_argument("--config", help="the YAML (default: $NOTIFIER_CONFIG, else config/notifier.yaml)")
+    parser.add_argument(
+        "lanes", nargs="*", default=list(LANES), help="lanes to serve, the most urgent first (default: all)"
+    )
+    parser.add_argument(
+        "--config", help="the configuration file (default: $NOTIFIER_CONFIG, else config/notifier.yaml)"
+    )
     parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
-    parser.add_argument("--shard", help="which of redis.shards to serve, its name or place (default: $NOTIFIER_SHARD)")
-    parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
+    parser.add_argument(
+        "--shard", help="which of redis.shards to serve: its name or position (default: $NOTIFIER_SHARD)"
+    )
+    parser.add_argument("--burst", action="store_true", help="end when nothing is due")
     arguments = parser.parse_args(argv)
     try:
         config = settings_path(arguments.config)

@@ -205,7 +205,7 @@ class Flights:
             self.foreign.append(Foreign(leased.job_id, leased.permit, leased.user, leased.category))
         else:
             self._log.error("sender_broke", job_id=leased.job_id, exc_info=error)
-            self._settlements.append(failed(leased, f"the worker's own fault: {type(error).__name__}"))
+            self._settlements.append(failed(leased, f"an error in the worker: {type(error).__name__}"))
         self._wake.set()
 
     def begin_to_settle(self) -> asyncio.Task[None] | None:

@@ -158,7 +158,7 @@ class PushWorker(Worker):
         self._loop = asyncio.get_running_loop()
         lanes = self.queue_names()
         for by in dry_runs(settings):
-            self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none of them")
+            self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
         watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
         stock = StockPath(self)
         circuits = Circuits(redis, self.name, circuit_names(settings, providers))

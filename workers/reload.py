@@ -117,8 +117,8 @@ class Reload:
         """Raise SettingsError for a file that has lost the limits of everybody, and does not say so."""
         if self._limited and "user" not in settings.model_fields_set:
             raise SettingsError(
-                f"{self._path}: the section user is gone, and the rules in force have one: is the file whole?"
-                " If everybody may receive any number, say so: user: {}"
+                f"{self._path}: the section user is missing, but the rules in force have one. Is the file complete?"
+                " If there is to be no limit, write user: {}"
             )
 
     async def _until(self, at_us: int) -> None:

@@ -200,7 +200,7 @@ class Sender:
                 reason=answer.reason,
                 user=dispatch.notification.user,
                 job_id=dispatch.job_id,
-                help=f"{answer.help}; said once, whatever follows",
+                help=f"{answer.help}; reported once",
             )
 
     async def _ask(self, by: str, dispatch: Dispatch) -> Answer:
@@ -311,7 +311,7 @@ def counted(notification: Notification, category: Category, count: int) -> Notif
 def check_crashes(crashes: int) -> None:
     """Raise InvalidNotificationError for a job on which so many workers died that another should not try it."""
     if crashes >= MOST_CRASHES:
-        raise InvalidNotificationError("job", f"is poison: {crashes} workers died on it")
+        raise InvalidNotificationError("job", f"set aside as poison: {crashes} workers died while sending it")
 
 
 def returned(leased: Leased) -> Settlement:

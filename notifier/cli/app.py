@@ -12,7 +12,7 @@ from notifier.cli import audit, config, health, load, look, preview, record, sen
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
-    help="Push notifications that never burst a user: send, look, explain, check, try.",
+    help="Send push notifications, and limit how many each user receives.",
     epilog=EXIT_STATUSES,
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -33,7 +33,9 @@ def _common(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help="the YAML  [default: $NOTIFIER_CONFIG, else config/notifier.yaml]", show_default=False),
+        typer.Option(
+            help="the configuration  [default: $NOTIFIER_CONFIG, else config/notifier.yaml]", show_default=False
+        ),
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)

@@ -18,14 +18,14 @@ def audit(
     context: typer.Context,
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="put right what can be, losing and doubling nothing")
+        bool, typer.Option("--repair", help="repair what is found; nothing is lost or sent twice")
     ] = False,
     shard: ShardOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Hold all that Redis keeps against itself, while the workers work; status 1 where something is not right.
+    """Check Redis for inconsistent or orphaned entries, while the workers work. Exit status 1 if there is one.
 
-    With --repair: where something was left. With --json: a line for each finding, and one with the counts.
+    With --repair: exit status 1 if one is left. With --json: a line for each problem, and one with the counts.
     """
     settings = load_settings(context.obj)
     left = 0
@@ -65,5 +65,5 @@ def _verdict(found: int, left: int, *, repair: bool) -> str:
     if not found:
         return "all right"
     if not repair:
-        return f"{found:,} not right; --repair puts right what can be"
-    return f"{found - left:,} put right" + (f", {left:,} left" if left else "")
+        return f"{counted(found, 'problem')}; --repair repairs them as far as possible"
+    return f"{found - left:,} repaired" + (f", {left:,} left" if left else "")

@@ -31,7 +31,7 @@ from notifier.units import UNITS
 
 MAX_SHOWN: Final = 40  # of the lines that change
 
-commands = typer.Typer(help="Check the configuration, publish its rates, describe it to editors.", no_args_is_help=True)
+commands = typer.Typer(help="Write and check the configuration, and publish its rates.", no_args_is_help=True)
 commands.command()(init)
 
 
@@ -39,18 +39,18 @@ commands.command()(init)
 def check(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(help="the YAML  [default: the configured one]", show_default=False)
+        Path | None, typer.Argument(help="the file  [default: the configured one]", show_default=False)
     ] = None,
     *,
     worker: Annotated[
-        bool, typer.Option("--worker", help="what a worker on this host would refuse at its start is an error too")
+        bool, typer.Option("--worker", help="treat what a worker on this host would refuse as an error")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say all that is wrong in a configuration, and warn of what cannot be meant. Status 1 where it is wrong.
+    """Print all errors of a configuration, and warn of what is probably a mistake. Exit status 1 if there is an error.
 
     It also warns of what a worker on this host would refuse at its start: keys, accounts and certificates that are
-    missing, unreadable, expired or another's. With --worker that is an error.
+    missing, unreadable, expired or do not fit. With --worker that is an error.
     """
     path = settings_path(file or context.obj)
     try:
@@ -97,30 +97,29 @@ def _started(settings: Settings) -> tuple[list[str], list[str]]:
 
 @commands.command()
 def schema(
-    *, markdown: Annotated[bool, typer.Option("--markdown", help="docs/reference/configuration.md instead")] = False
+    *,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print docs/reference/configuration.md instead")] = False,
 ) -> None:
-    """Print the JSON Schema by which an editor completes and checks the YAML; or every key as a page to read."""
+    """Print the JSON Schema of the configuration, for editors; or every key as a page to read."""
     sys.stdout.write(reference_text() if markdown else schema_text())
 
 
 @commands.command()
 def apply(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="the YAML whose rates are to hold everywhere")],
+    file: Annotated[Path, typer.Argument(help="the file whose rates are to apply on all hosts")],
     *,
-    after: Annotated[str, typer.Option("--in", help="when all workers change, at the same moment")] = "2s",
+    after: Annotated[str, typer.Option("--in", help="how long until all workers change, at one moment")] = "2s",
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="sections that are in force and not in the file fall away")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="remove rates whose section is not in the file")] = False,
     json: JsonOption = False,
 ) -> None:
     """Publish the rates of a file (user, tiers, users, categories) to the workers on all hosts, through Redis.
 
     First it shows what changes, and asks.
 
-    They stand in the place of those in each worker's own file, until others are applied or they are withdrawn. The
-    rest of the file, the providers above all, is each host's own. What waits is timed anew.
+    They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
+    such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
     settings, delay_us = load_settings(file), duration_us(after, "--in", most_us=UNITS["m"])
     rates = rates_in(read_source(file).data)
@@ -147,7 +146,7 @@ def apply(
 
 @commands.command("withdraw")
 def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Take applied rates back: each worker follows its own file again. Status 1 where none were applied."""
+    """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
     taken_back = False
     with connect_all(_without_rates(context)) as clients:
         for name, redis in clients.items():
@@ -163,7 +162,7 @@ def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
 
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show which rates each worker follows. Status 1 where they differ, one has refused its file, or no worker runs."""
+    """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs."""
     applied: dict[str, Published] = {}
     found: list[tuple[str, Follower]] = []
     with connect_all(_without_rates(context)) as clients:
@@ -221,8 +220,8 @@ def _compare(shard: str, before: Mapping[str, Any], after: Mapping[str, Any], *,
     """Show what would change; raise typer.Exit where sections would be lost."""
     lost = [name for name in SECTIONS if before.get(name) and name not in after]
     if lost and not replaces:
-        complain(f"the file has no {' and no '.join(lost)}, of which there are rates in force;")
-        complain("give the whole of the rates, or --replace to take these back")
+        complain(f"the file has no {' and no '.join(lost)}, but such rates are in force;")
+        complain("write all rates into the file, or give --replace to remove these")
         raise typer.Exit(Status.NOT_RIGHT)
     if shows:
         where = f" on {shard}" if shard else ""
@@ -237,7 +236,7 @@ def _compare(shard: str, before: Mapping[str, Any], after: Mapping[str, Any], *,
 def _confirm() -> None:
     """Ask; raise typer.Exit where the answer is no, or nobody answers."""
     if not sys.stdin.isatty():
-        complain("nobody is there to be asked; give --yes")
+        complain("there is no terminal to ask at; give --yes")
         raise typer.Exit(Status.USAGE)
     if not typer.confirm("apply?"):
         raise typer.Exit(Status.NOT_RIGHT)

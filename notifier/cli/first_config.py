@@ -37,12 +37,14 @@ def init(
     platform: Platform = None,
     key_file: KeyFile = None,
     full: Annotated[bool, typer.Option("--full", help="every key with its comment")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="ask nothing; what is not given is the console")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="ask nothing; without --platform, notifications are printed")
+    ] = False,
 ) -> None:
-    """Write a first configuration. It asks through whom to send and for the key's file; it never overwrites a file."""
+    """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
     path = file or context.obj or Path(DEFAULT_PATH)
     if path.exists():
-        complain(f"{path} is there already; name another file, or take it away first")
+        complain(f"{path} exists already; name another file, or remove it first")
         raise typer.Exit(Status.NOT_RIGHT)
     if full:
         text = template("full")

@@ -19,14 +19,14 @@ from notifier.store.connection import ask
 def health(
     context: typer.Context,
     *,
-    worker: Annotated[str | None, typer.Option(help="this worker alone, on whichever host it is")] = None,
+    worker: Annotated[str | None, typer.Option(help="only this worker, on any host")] = None,
     host: Annotated[bool, typer.Option("--host", help="any worker of this host (the default)")] = False,
-    within: Annotated[str, typer.Option(help="how long ago its last look for work may be")] = "30s",
+    within: Annotated[str, typer.Option(help="how long ago it must have looked for work at most")] = "30s",
     json: JsonOption = False,
 ) -> None:
-    """Say whether a worker of this host works: status 0 where one has looked for work in the last 30 seconds.
+    """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
 
-    Status 4 where Redis does not answer or is full: nobody can tell then, and to restart a worker would not help.
+    Exit status 4 if Redis does not answer or is full: then nobody can tell, and restarting a worker would not help.
     """
     if worker is not None and host:
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")

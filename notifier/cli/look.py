@@ -28,7 +28,7 @@ MOST_SHOWN = 50
 
 
 def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
-    """Say what became of a notification."""
+    """Show the state of a notification."""
     settings = settings_in_force(context.obj)
     with Notifier.of(settings) as notifier:
         found = notifier.status(job_id)
@@ -56,7 +56,7 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
 
 
 def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
-    """Cancel a notification that no worker has taken yet; status 1 where it is too late."""
+    """Cancel a notification that no worker has taken yet. Exit status 1 if it is too late."""
     with Notifier.from_config(context.obj) as notifier:
         answer = notifier.cancel(job_id)
     if json:
@@ -71,11 +71,11 @@ def line(
     context: typer.Context,
     user: str,
     *,
-    category: Annotated[str | None, typer.Option(help="this line alone")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = MOST_SHOWN,
+    category: Annotated[str | None, typer.Option(help="only this category")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MOST_SHOWN,
     json: JsonOption = False,
 ) -> None:
-    """Show who waits in a user's lines, in order, and when each should go."""
+    """List what waits for a user, in order, and when each should go."""
     settings = settings_in_force(context.obj)
     with connect_home(settings, user) as (shard, redis):
         standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
@@ -100,12 +100,12 @@ def line(
 def explain(
     context: typer.Context,
     *,
-    user: Annotated[str, typer.Option(help="whose rules")],
-    category: Annotated[str, typer.Option(help="of which category")] = "default",
-    zone: Annotated[str | None, typer.Option(help="by whose clock; else that of the first that waits")] = None,
+    user: Annotated[str, typer.Option(help="the user")],
+    category: Annotated[str, typer.Option(help="the category")] = "default",
+    zone: Annotated[str | None, typer.Option(help="the time zone; else that of the first that waits")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Explain which rules hold for a user and a category, what is used of them, and when the next may go."""
+    """Show which limits hold for a user and a category, how much is used, and when the next may go."""
     if zone is not None:
         try:
             check_zone(zone)
@@ -129,7 +129,7 @@ def explain(
         return
     if category not in settings.categories:
         known = ", ".join(settings.categories) or "there are none"
-        complain(f"{category!r} is not among the categories ({known}); what holds then:")
+        complain(f"{category!r} is not among the categories ({known}); this applies instead:")
     say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
     owner = {"user": "the user", "category": category}
     rows = [
@@ -138,9 +138,9 @@ def explain(
     ]
     print_rows("", ("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
     if found.bypass:
-        say(f"{category} bypasses: counted, never held")
+        say(f"{category} has bypass: it is counted, but never held back")
     if found.zone is not None:
-        say(f"by the clock of {found.zone}")
+        say(f"in the time zone {found.zone}")
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
     say(f"waiting: {waiting or 'nothing'}")
     if found.next_at is None:
@@ -152,7 +152,7 @@ def explain(
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show the routes to providers by which not all goes now, and why. Status 1 where nothing goes by one."""
+    """Show which providers and apps are held up now, and why. Exit status 1 if nothing goes through one."""
     with Notifier.from_config(context.obj) as notifier:
         held = notifier.routes()
     if json:
@@ -161,7 +161,7 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
         rows = [(h.route, h.state, _why(h), h.since, h.next_at, h.waiting, h.shard) for h in held]
         columns = ("route", "state", "why", "since", "next try", "waiting", "shard")
         shown = len(columns) - (not any(h.shard for h in held))
-        print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held")
+        print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held up")
     if any(each.state != "busy" for each in held):
         raise typer.Exit(Status.NOT_RIGHT)
 
@@ -187,7 +187,7 @@ def _expected(at: datetime | None, not_before: str, label: str = "") -> str:
 def _why(held: Held) -> str | None:
     if held.state != "busy":
         return held.reason or held.kind
-    return "at its provider's limit" if held.at_once is None else f"its provider bears {held.at_once} at once"
+    return "at its provider's limit" if held.at_once is None else f"its provider serves {held.at_once} at once"
 
 
 def _with_shard(found: Any) -> dict[str, Any]:

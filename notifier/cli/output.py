@@ -20,7 +20,7 @@ from rich.text import Text
 from notifier.units import parse_duration
 
 EXIT_STATUSES: Final = (
-    "Exit status: 0 done; 1 it ran, and something is not right; 2 wrong usage; "
+    "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
 )
 
@@ -39,7 +39,7 @@ class Status(IntEnum):
     INTERRUPTED = 130
 
 
-ShardOption = Annotated[str | None, typer.Option("--shard", help="of redis.shards this one alone")]
+ShardOption = Annotated[str | None, typer.Option("--shard", help="only this one of redis.shards")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 

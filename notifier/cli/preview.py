@@ -38,33 +38,33 @@ LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
 def preview(
     context: typer.Context,
     *,
-    config: Annotated[Path, typer.Option(help="the YAML whose rates are to be tried")],
+    config: Annotated[Path, typer.Option(help="the file with the new rates")],
     trace: Annotated[
-        Path | None, typer.Option(help="the traffic, JSON lines; notifier trace record makes one", show_default=False)
+        Path | None, typer.Option(help="the traffic: a file of `notifier trace record`", show_default=False)
     ] = None,
     live: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="in its place: record so long, such as 10m, or until Ctrl-C, and no file"),
+        typer.Option(metavar="TIME", help="instead of --trace: first record so long, such as 10m, or until Ctrl-C"),
     ] = None,
     old: Annotated[
-        Path | None, typer.Option(help="the YAML to compare with  [default: the configured one]", show_default=False)
+        Path | None, typer.Option(help="the file with the old rates  [default: the configured one]", show_default=False)
     ] = None,
-    user: Annotated[str | None, typer.Option(help="show this user's timeline in place of the report")] = None,
+    user: Annotated[str | None, typer.Option(help="show this user's timeline instead of the report")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the deliveries over time, as an .svg")] = None,
-    latency: Annotated[str, typer.Option(help="how long a send takes; rates count from its end")] = "0s",
+    latency: Annotated[str, typer.Option(help="how long a send takes; limits count from its end")] = "0s",
     begins: Annotated[
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help=f"when the trace began, such as {A_TIME}; else as it says, or now",
+            help=f"when the trace began, such as {A_TIME}; else the time in the trace, or now",
             show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Replay traffic under old and new rates, in simulated time: who would wait how much longer or shorter.
+    """Replay traffic under the old and the new rates, in simulated time, and compare how long notifications wait.
 
-    The old rates are those of the configured file; with --live those in force, also where they were applied.
+    The old rates are those of the configured file; with --live those in force, also if they were applied.
     """
     if (trace is None) == (live is None):
         raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")

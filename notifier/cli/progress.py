@@ -51,12 +51,12 @@ class Progress:
         except FileNotFoundError:
             return cls.begin(digest)
         except (OSError, ValueError, TypeError) as error:
-            complain(f"{path}: is not what send-file keeps there ({type(error).__name__}); delete it to begin anew")
+            complain(f"{path}: is not a progress file of send-file ({type(error).__name__}); delete it to begin again")
             raise typer.Exit(Status.NOT_RIGHT) from None
         if kept.digest != digest and not kept.accepted:
             return cls.begin(digest)
         if kept.digest != digest:
-            complain(f"{path}: the file has changed since row {kept.row}; --again sends all of it anew")
+            complain(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")
             raise typer.Exit(Status.NOT_RIGHT)
         return kept
 

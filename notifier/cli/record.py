@@ -21,7 +21,7 @@ from notifier.units import UNITS
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 LOOK_EVERY_S: Final = 0.25
 
-trace = typer.Typer(help="Record traffic, to try rules on it: notifier preview.", no_args_is_help=True)
+trace = typer.Typer(help="Record traffic, to try rates on it with `notifier preview`.", no_args_is_help=True)
 
 
 @trace.callback()
@@ -33,14 +33,14 @@ def _trace() -> None:
 def record(
     context: typer.Context,
     *,
-    out: Annotated[Path, typer.Option(help="the file to write, JSON lines; one that exists is refused")],
+    out: Annotated[Path, typer.Option(help="the file to write; an existing file is refused")],
     lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
-    hash_users: Annotated[bool, typer.Option("--hash-users", help="write a pseudonym for each user's name")] = False,
+    hash_users: Annotated[bool, typer.Option("--hash-users", help="write pseudonyms instead of users")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Record what is accepted from now on: when, whom for, category, priority, expiry; no tokens, no texts, no data.
+    """Record what is accepted from now on: time, user, category, priority, expiry; no tokens, texts or data.
 
-    Status 1 where somebody else is recording, or where the recording broke off; what is in the file then is right.
+    Exit status 1 if another recording runs, or if this one broke off; what is in the file then is still right.
     """
     lasting_us = duration_us(lasting, "--for", least_us=UNITS["ms"])
     settings, recorded = load_settings(context.obj), 0

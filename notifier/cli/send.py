@@ -28,20 +28,20 @@ Text = Annotated[str | None, typer.Option()]
 
 def send(
     context: typer.Context,
-    user: Annotated[str, typer.Argument(help="whom it is for; the limits are this user's")],
+    user: Annotated[str, typer.Argument(help="the user who receives it and whose limits apply")],
     *,
     device: Annotated[list[str], typer.Option(help="platform:token, such as fcm:dXp…; may be repeated")],
     title: Text = None,
     body: Text = None,
     category: Annotated[str, typer.Option()] = "default",
-    priority: Annotated[str | None, typer.Option(help="normal or high; else as the category says")] = None,
+    priority: Annotated[str | None, typer.Option(help="normal or high  [default: the category's]")] = None,
     data: Annotated[str | None, typer.Option(help="a JSON object")] = None,
-    expires_in: Annotated[str | None, typer.Option(help="how long it is worth sending, such as 90s or 2h")] = None,
-    send_at: Annotated[str | None, typer.Option(help="not before, such as " + A_TIME)] = None,
+    expires_in: Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")] = None,
+    send_at: Annotated[str | None, typer.Option(help="do not send it before this time, such as " + A_TIME)] = None,
     collapse_id: Text = None,
     dedupe_key: Text = None,
-    zone: Annotated[str | None, typer.Option(help="whose clock decides in quiet hours, such as Europe/Berlin")] = None,
-    app: Annotated[str | None, typer.Option(help="which of the providers' named apps")] = None,
+    zone: Annotated[str | None, typer.Option(help="the user's time zone, such as Europe/Berlin")] = None,
+    app: Annotated[str | None, typer.Option(help="the name of an app under providers")] = None,
     json: JsonOption = False,
 ) -> None:
     """Enqueue one notification and print its job id."""
@@ -67,16 +67,18 @@ def send(
 
 def send_file(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="JSON lines or CSV, a notification a line; - is standard input")],
+    file: Annotated[Path, typer.Argument(help="JSON lines or CSV, one notification a line; - is standard input")],
     *,
-    form: Annotated[Format | None, typer.Option("--format", help="else by the name: .csv, or JSON lines")] = None,
-    again: Annotated[bool, typer.Option("--again", help="send all of a file that was sent before")] = False,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="[default: by the file's name: .csv, or JSON lines]")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="send the whole file again")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Enqueue a file of notifications; refused lines are named, and do not stop the rest.
+    """Enqueue a file of notifications. A refused line is reported, and does not stop the rest.
 
-    What has been accepted is kept in FILE.progress: the same command after an interruption goes on from there, and
-    no line counts twice. Status 1 where a line was refused.
+    The progress is kept in FILE.progress: after an interruption, the same command goes on from there, and no line
+    counts twice. Exit status 1 if a line was refused.
     """
     if file != STANDARD_INPUT and not file.is_file():
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
@@ -86,7 +88,7 @@ def send_file(
         kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
         progress = _progress(file, kept_at, again=again)
         if progress.done:
-            complain(f"{file}: was sent before, {progress.accepted} accepted; --again sends it once more")
+            complain(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
             raise typer.Exit(Status.NOT_RIGHT)
         size = None if kept_at is None else file.stat().st_size
         with ProgressBar(file.name, size) as bar:
@@ -103,7 +105,7 @@ def send_file(
             except OverloadedError as error:
                 if kept_at is not None:
                     progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
-                complain(f"{file}: {error}; the same command goes on behind row {progress.row}")
+                complain(f"{file}: {error}; the same command goes on after row {progress.row}")
                 raise typer.Exit(Status.NOT_RIGHT) from None
     if json:
         print_json({"accepted": progress.accepted, "refused": progress.refused})
@@ -172,7 +174,7 @@ def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
     if kept_at is None:
         return Progress.begin()
     if not is_writable(kept_at):
-        complain(f"{kept_at}: cannot be written, and the progress is kept there; copy the file to where it can")
+        complain(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
         raise typer.Exit(Status.NOT_RIGHT)
     digest = digest_of(file)
     return Progress.begin(digest) if again else Progress.resume(kept_at, digest)

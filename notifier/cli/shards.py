@@ -26,24 +26,25 @@ from notifier.store.published import published_rates
 
 PATIENCE_S: Final = 10.0
 
-commands = typer.Typer(help="Several Redis: who lives where, who would move, and moving them.", no_args_is_help=True)
+commands = typer.Typer(help="Several Redis: plan and do the move of users between shards.", no_args_is_help=True)
 
 
 @commands.command()
 def plan(
     context: typer.Context,
     *,
-    add: Annotated[list[str] | None, typer.Option(help="a shard to be, its name or URL; may be repeated")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="a shard to go, by name; may be repeated")] = None,
+    add: Annotated[list[str] | None, typer.Option(help="a shard to add, its name or URL; may be repeated")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="a shard to remove, by name; may be repeated")] = None,
     users: Annotated[
-        Path | None, typer.Option(help="a user's id a line  [default: the users in Redis]", show_default=False)
+        Path | None,
+        typer.Option(help="a file with a user's id on each line  [default: the users in Redis]", show_default=False),
     ] = None,
-    who: Annotated[bool, typer.Option("--list", help="name the users that would move")] = False,
+    who: Annotated[bool, typer.Option("--list", help="list the users that would move")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say how many users would move, and from where to where, if shards were added or removed. Changes nothing.
+    """Show how many users would move, and from where to where, if shards were added or removed. Changes nothing.
 
-    With neither: how many are yet to move because shards are joining.
+    Without --add and --remove: how many still have to move because shards are joining.
     """
     settings = load_settings(context.obj)
     now = Map.of(settings.redis)
@@ -72,14 +73,14 @@ def plan(
 @commands.command()
 def drain(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="the shard that is to go, by name or place")],
+    name: Annotated[str, typer.Argument(help="the shard to empty, by name or position")],
     *,
     json: JsonOption = False,
 ) -> None:
-    """Move all users of a shard to the others, while everybody works; it can be begun again wherever it ended.
+    """Move all users of a shard to the others, while everything runs. If interrupted, run it again: it goes on.
 
     Producers are sent on to the new shards, whatever their configurations say. The shard's workers must run meanwhile.
-    Afterwards take it out of redis.shards everywhere, and then switch it off.
+    Afterwards remove the shard from redis.shards everywhere, and then switch it off.
     """
     settings = _settings(context)
     source = settings.redis.which(name)
@@ -90,14 +91,14 @@ def drain(
         print_json({"shard": source, "users": progress.users, "jobs": progress.jobs, "records": ended})
         return
     say(_moved(source, progress))
-    say(f"it is empty, but for {counted(ended, 'record')} of what has ended; take it out of redis.shards everywhere")
+    say(f"it is empty, except for {counted(ended, 'record')} of what has ended; remove it from redis.shards everywhere")
 
 
 @commands.command()
 def move(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Move users to the shards that are joining, while everybody works; it can be begun again wherever it ended.
+    """Move users to the shards that are joining, while everything runs. If interrupted, run it again: it goes on.
 
-    Every producer must know the joining shards first. Afterwards take `joining` away everywhere.
+    Every producer must know the joining shards first. Afterwards remove `joining` everywhere.
     """
     settings = _settings(context)
     joining = Map.of(settings.redis).joining
@@ -118,7 +119,7 @@ def move(context: typer.Context, *, json: JsonOption = False) -> None:
     if json:
         print_json(told)
     else:
-        say("now take joining away everywhere")
+        say("now remove joining everywhere")
 
 
 def _moved(shard: str, progress: Progress) -> str:
@@ -134,7 +135,7 @@ def _move(settings: Settings, clients: Mapping[str, Redis], source: str, *, ever
             doing = ask(partial(client.hget, MOVES, ""))
             gone |= {name} if isinstance(doing, bytes) and doing.endswith(b" all") else set()
     if gone.issuperset(of.names):
-        complain(f"nobody could go anywhere: {', '.join(sorted(gone))} are all there are")
+        complain(f"no shard is left for the users: there are only {', '.join(sorted(gone))}")
         raise typer.Exit(Status.NOT_RIGHT)
     mover = Mover(
         source=source,
@@ -166,7 +167,7 @@ class _Waiting:
             self._since = time.monotonic()
         elif time.monotonic() - self._since > PATIENCE_S:
             users = counted(progress.waiting, "user")
-            complain(f"{users} of {self._shard} must wait for what its workers hold, or have to take: is one running?")
+            complain(f"{users} of {self._shard} wait for what its workers hold or must take: is a worker running?")
             self._since = float("inf")
 
 

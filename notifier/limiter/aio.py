@@ -176,7 +176,7 @@ class AsyncLimiter:
         try:
             return await run_async(self.redis, call)
         except (RedisError, OSError) as error:
-            raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
+            raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
 
 
 async def _sleep(seconds: float) -> None:

@@ -89,5 +89,5 @@ def _named(name: str, named: Mapping[str, Policy]) -> Policy:
 def _checked(policy: Policy) -> Policy:
     """Raise for rules that only the workers keep."""
     if policy.goes_by_clock:
-        raise ValueError("quiet hours and calendar windows go by a person's zone, which the limiter does not know")
+        raise ValueError("quiet hours and calendar windows need a user's time zone, which the limiter does not have")
     return policy

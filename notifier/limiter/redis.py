@@ -78,7 +78,7 @@ class RedisLimiter:
         try:
             return run(self._redis, call if self._fence is None else fenced(call, self._fence))
         except RedisError as error:
-            raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
+            raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
 
 
 def _keys(user: str, category: str | None) -> list[str]:

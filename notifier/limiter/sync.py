@@ -252,7 +252,7 @@ class Limiter(KeyLimiter):
         try:
             return run(self.redis, call)
         except RedisError as error:
-            raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
+            raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
 
 
 def unanswered(requests: Sequence[Request], on_error: OnError, error: Exception) -> list[Permit | Hold]:

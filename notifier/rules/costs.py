@@ -28,7 +28,7 @@ def check_cost(user: Policy, category: Category | None, cost: int) -> None:
     """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
     if user.goes_by_clock or (category is not None and category.policy.goes_by_clock):
         raise ValueError(
-            "quiet hours and calendar windows go by a zone, which acquire does not know: pass policy.untimed"
+            "quiet hours and calendar windows need a time zone, which acquire does not have: pass policy.untimed"
         )
     if type(cost) is not int or not 1 <= cost <= MOST_COST:
         raise ValueError(f"cost must be a whole number from 1 to {MOST_COST}, is {cost!r}")

@@ -59,7 +59,7 @@ def parse_quiet_hours(text: str) -> QuietHours:
     hours, minutes, to_hours, to_minutes = map(int, match.groups())
     quiet = QuietHours(*(h * UNITS["h"] + m * UNITS["m"] for h, m in ((hours, minutes), (to_hours, to_minutes))))
     if quiet.from_us == quiet.to_us:
-        raise ValueError(f"{shown(text)}: begins when it ends, so nothing would ever be sent; leave some of the day")
+        raise ValueError(f"{shown(text)}: begins when it ends, so nothing would ever be sent; leave a part of the day")
     return quiet
 
 

@@ -128,7 +128,7 @@ def _windows(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError(f"must be a list such as [10/minute, 200/day], is {kind(value)}")  # noqa: TRY004
     if len(value) > MAX_WINDOWS:
-        raise ValueError(f"has {len(value)} windows; at most {MAX_WINDOWS} can be looked after for each send")
+        raise ValueError(f"has {len(value)} windows; at most {MAX_WINDOWS} are allowed")
     calendar = ["calendar" in str(window) for window in value]
     if calendar != sorted(calendar):
         raise ValueError("has a calendar window before another one; put those of the calendar last")
@@ -171,7 +171,9 @@ def _hosts(value: object) -> tuple[str, ...]:
 
 def _contact(value: str) -> str:
     if value and not _CONTACT.fullmatch(value):
-        raise ValueError("is not whom a push service can turn to; write mailto:you@example.com or https://example.com")
+        raise ValueError(
+            "is not a contact address for push services; write mailto:you@example.com or https://example.com"
+        )
     return value
 
 

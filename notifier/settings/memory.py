@@ -18,8 +18,8 @@ def check_memory(text: str) -> str:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text[:20]!r} is no amount of memory; write a share such as 80%, or KB, MB or GB, such as 2GB"
+            f"{text[:20]!r} is not an amount of memory; write a share such as 80%, or KB, MB or GB, such as 2GB"
         )
     if match[2] == "%" and int(match[1]) > 100:  # noqa: PLR2004 - per cent
-        raise ValueError(f"{text} is more than all; give at most 100%")
+        raise ValueError(f"{text} is more than 100%; give at most 100%")
     return text

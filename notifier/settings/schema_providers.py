@@ -268,7 +268,9 @@ class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
         keys = {"subject" if name is None else f"apps.{name}.subject": self.app(name) for name in self.app_names}
         missing = [key for key, mine in keys.items() if not mine.subject]
         if missing and self.client == "pywebpush":
-            raise wrong_at(missing, "is missing; say whom a push service may turn to, such as mailto:you@example.com")
+            raise wrong_at(
+                missing, "is missing; give a contact address for push services, such as mailto:you@example.com"
+            )
         return self
 
     def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:

@@ -49,12 +49,12 @@ class RedisSettings(Section):
         if not self.shards:
             return self
         if "url" in self.model_fields_set:
-            raise wrong_at("url", "stands beside shards; give one of the two")
+            raise wrong_at("url", "cannot be used together with shards; give one of the two")
         names = [shard.name for shard in self.shards]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise wrong_at("shards", f"{twice[0]!r} stands there twice; each shard needs a name of its own")
+            raise wrong_at("shards", f"{twice[0]!r} is there twice; each shard needs a name of its own")
         if all(shard.joining for shard in self.shards):
-            raise wrong_at("shards", "all are joining; there must be one that the users live on")
+            raise wrong_at("shards", "all are joining; at least one must already have the users")
         return self
 
     def which(self, given: str | None) -> str:

@@ -122,7 +122,7 @@ def _read(path: Path, most: int) -> bytes:
         raise SettingsError(f"users_from: cannot read {path}: {error.strerror}") from None
     if len(raw) > most:
         megabytes = MOST_BYTES // 1_000_000
-        raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; users this many are a mistake")
+        raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; so many users are a mistake")
     return raw
 
 
@@ -176,7 +176,7 @@ def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
     try:
         parsed = () if windows == NO_WINDOWS else tuple(window(part) for part in windows.split())
         if len(parsed) > MAX_WINDOWS:
-            return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} can be looked after for each send")
+            return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} are allowed")
         rules = parsed if windows else None, parse_duration(gap) if gap else None
         return Override(*rules, burst_cell(burst), _quiet_cell(quiet))
     except ValueError as error:

@@ -41,8 +41,8 @@ class Patience:
         """Wait a moment; raise RedisUnusableError where it has been too long."""
         if time.monotonic() > self._ends:
             raise RedisUnusableError(
-                "a user has been on the way to another shard for too long; "
-                "was `notifier shards` ended in the middle? The same command goes on where it was"
+                "the move of a user to another shard has not ended in time; "
+                "if `notifier shards` was interrupted, run the same command again: it goes on"
             )
         Event().wait(LOOK_EVERY_S)
 

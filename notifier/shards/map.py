@@ -84,7 +84,7 @@ class Route:
             return
         self._left.add(self.shard)
         if not at and self._left.issuperset(self._map.names):
-            raise ShardsUnusableError("all shards are drained; nobody lives on them", tuple(self._map.names))
+            raise ShardsUnusableError("all shards are drained, so no shard is left for users", tuple(self._map.names))
         self.shard, self.leaves = at or self._map.home(self._user, without=self._left), False
         if self.shard not in self._map.names:
             raise ShardsUnusableError(

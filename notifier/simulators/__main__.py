@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.folder is None and not options.faults:
-        parser.error("--folder is missing: where certificates, keys and the log are to be")
+        parser.error("--folder is missing: the folder for certificates, keys and the log")
     try:
         if options.faults:
             print(table())  # noqa: T201 - asked for
@@ -133,20 +133,20 @@ def _parser() -> argparse.ArgumentParser:
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{port} is no port: give 0 to {LAST_PORT}")
+        raise argparse.ArgumentTypeError(f"{port} is not a port: give 0 to {LAST_PORT}")
     return port
 
 
 def _app(text: str) -> str:
     if not NAME_FORM.fullmatch(text) or "_" in text:  # which no bundle id may have
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of an app: use a-z, 0-9 and '-'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an app's name: use a-z, 0-9 and '-'")
     return text
 
 
 def _latency(text: str) -> float:
     latency_ms = float(text)
     if not 0 <= latency_ms < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no latency: give milliseconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a latency: give milliseconds, 0 or more")
     return latency_ms
 
 

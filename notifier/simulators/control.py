@@ -111,7 +111,7 @@ class Control:
 
     def _instruct(self, simulator: Simulator, document: object) -> list[Step]:
         if not isinstance(document, dict):
-            raise UnusableError(f"{simulator.platform}: give an object of settings and acts")
+            raise UnusableError(f"{simulator.platform}: give an object of settings and actions")
         steps: list[Step] = []
         for name, value in document.items():
             where = f"{simulator.platform}.{name}"
@@ -121,8 +121,8 @@ class Control:
             elif name in (acts := self._acts(simulator)):
                 steps.append(acts[name](where, value))
             else:
-                raise UnusableError(f"{where}: there is no such thing; there are {', '.join(simulator.settings)},"
-                                    f" and to do: {', '.join(acts)}")  # fmt: skip
+                raise UnusableError(f"{where}: unknown; settings are {', '.join(simulator.settings)};"
+                                    f" actions are {', '.join(acts)}")  # fmt: skip
         return steps
 
     # What is done once.

@@ -206,7 +206,7 @@ def read_scripts(platforms: Iterable[str], document: object) -> dict[str, dict[s
             known = known or None not in replies
             of_platform[token] = [] if None in replies else [reply for reply in replies if reply is not None]
         if not known:
-            raise UnusableError(f"{token}: there is no platform on which all of this can be answered")
+            raise UnusableError(f"{token}: no platform can give all of these answers")
     return scripts
 
 
@@ -243,7 +243,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 def _check(key: str, value: object) -> None:
     if key not in _KINDS:
         names = ", ".join(["fault", *(each.name for each in fields(Reply))])
-        raise UnusableError(f"{key!r} is nothing that a reply has: {names}")
+        raise UnusableError(f"{key!r} is not a field of a reply: {names}")
     if type(value) not in _KINDS[key]:  # True is no 1
         raise UnusableError(f"{key}: {value!r} is not of the type {_KINDS[key][0].__name__}")
     if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):

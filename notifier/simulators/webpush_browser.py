@@ -56,7 +56,7 @@ class Browser:
             raise ValueError("it was encrypted for another browser, or changed on its way") from None
         plaintext = padded.rstrip(b"\0")
         if plaintext[-1:] != b"\x02":
-            raise ValueError("it does not end as the last record does")
+            raise ValueError("it does not end like a last record")
         return plaintext[:-1]
 
 

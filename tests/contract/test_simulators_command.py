@@ -72,7 +72,7 @@ def test_told_from_the_start_and_while_they_run(tmp_path: Path, capsys: pytest.C
         }.items()  # fmt: skip
         assert state["fcm"].items() >= {"listening": False, "fail": {}}.items()
         assert main(["--folder", str(tmp_path), "--tell", '{"apns": {"cat": true}}']) == 1
-        assert "apns.cat: there is no such thing" in capsys.readouterr().err
+        assert "apns.cat: unknown" in capsys.readouterr().err
 
 
 def test_the_faults_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_the_faults_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "said"),
     [
         (["--with", "{"], "--with is no JSON"),
-        (["--with", '{"apns": {"cat": true}}'], "--with: apns.cat: there is no such thing"),
+        (["--with", '{"apns": {"cat": true}}'], "--with: apns.cat: unknown"),
         (["--fail", "cat=0.1"], "--fail cat=0.1: give a fault that --faults lists"),
         (["--fail", "cut"], "--fail cut: give a fault"),
         (["--fail", "cut=2"], "--fail: apns.fail.cut: 2.0 is not a number from 0 to 1"),

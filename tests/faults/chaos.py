@@ -164,6 +164,6 @@ def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -
             for job_id in fleet.redis.zrange(f"rq:failed:{lane}", 0, -1):
                 status = notifier.status(job_id.decode())
                 outcome.failed.append(str(status and status.reason))
-    poison = [reason for reason in outcome.failed if "3 workers died on it" in reason]
+    poison = [reason for reason in outcome.failed if "3 workers died while sending it" in reason]
     outcome.poisoned = len(poison)
     outcome.failed = [reason for reason in outcome.failed if reason not in poison]

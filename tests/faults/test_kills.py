@@ -151,7 +151,7 @@ def test_a_notification_that_kills_its_workers_is_put_aside() -> None:
     assert deaths == 3
     assert tries == 3
     assert ended is not None
-    assert (ended.state, "3 workers died on it" in str(ended.reason)) == ("failed", True)
+    assert (ended.state, "3 workers died while sending it" in str(ended.reason)) == ("failed", True)
     assert {status.state for status in statuses if status} == {"delivered"}
 
 

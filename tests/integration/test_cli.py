@@ -130,7 +130,7 @@ def test_without_redis(run: Run, tmp_path: Path) -> None:
     for command in (["status", "x"], ["line", "42"], ["explain", "--user", "42"], ["cancel", "x"]):
         done = run("--config", str(config), *command)
         assert (done.status, done.out) == (4, "")
-        assert done.err.startswith("Redis does not answer") or "cannot be asked" in done.err
+        assert done.err.startswith("Redis does not answer") or "cannot be used" in done.err
 
 
 def test_a_password_that_nobody_asked_for(run: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_config_init_writes_a_first_file_that_is_right(
     assert apns.key_file == Path.cwd() / "AuthKey_ABCDE12345.p8"
     before = file.read_bytes()
     again = run("config", "init", str(file), "--yes")
-    assert (again.status, again.err) == (1, f"{file} is there already; name another file, or take it away first\n")
+    assert (again.status, again.err) == (1, f"{file} exists already; name another file, or remove it first\n")
     assert file.read_bytes() == before
     for name, options in {
         "plain": [],
@@ -353,7 +353,7 @@ def test_version_and_completion(run: Run) -> None:
 
 def test_routes(run: Run, redis: Redis) -> None:
     """Nothing held is a line and status 0; what is held is shown with its reason, and status 1."""
-    assert run("routes") == Ran(0, "nothing is held\n", "")
+    assert run("routes") == Ran(0, "nothing is held up\n", "")
     assert run("routes", "--json") == Ran(0, "[]\n", "")
     opened = {"state": "open", "kind": "fault", "reason": "400 BadTopic", "since": 1_700_000_000_000_000}
     redis.sadd("notifier:routes", "apns/driver")
@@ -437,7 +437,7 @@ def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None
     found = run("audit")
     assert (found.status, found.err) == (1, "")
     *lines_, verdict = found.out.splitlines()
-    assert verdict == "1 job, 0 users: 2 not right; --repair puts right what can be"
+    assert verdict == "1 job, 0 users: 2 problems; --repair repairs them as far as possible"
     assert any(line.startswith(f"job {job_id} of 42 is started and stands nowhere") for line in lines_)
     assert not any(DEVICE[4:] in line for line in lines_)
 
@@ -447,7 +447,7 @@ def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None
     assert run("audit").status == 0
     redis.hset(f"rq:job:{job_id}", "status", "nonsense")
     left = run("audit", "--repair")
-    assert (left.status, "0 put right, 1 left" in left.out) == (1, True)
+    assert (left.status, "0 repaired, 1 left" in left.out) == (1, True)
 
 
 def test_audit_without_redis(run: Run, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_nothing_is_left_and_nothing_recorded_afterwards(redis: Redis, producer:
 def test_one_at_a_time(redis: Redis, producer: Notifier) -> None:
     """A second recorder is refused, and does not disturb the first."""
     with Recorder(redis) as recorder:
-        with pytest.raises(RecordingError, match="somebody records already"):
+        with pytest.raises(RecordingError, match="another recording is running"):
             Recorder(redis)
         producer.send(note("ann"))
         assert len(read(recorder)) == 1

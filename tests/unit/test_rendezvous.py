@@ -84,9 +84,12 @@ def test_shards_are_named_or_named_by_their_urls() -> None:
         ("{shards: [http://one]}", "redis.shards[0].url: is not the URL of a Redis"),
         ("{shards: [{name: a b, url: redis://one}]}", "redis.shards[0].name: is not a shard's name"),
         ("{shards: [{name: a, url: redis://one, joins: true}]}", "joins: unknown key; did you mean joining?"),
-        ("{shards: [redis://one, redis://one]}", "redis.shards: 'one' stands there twice"),
-        ("{url: redis://one, shards: [redis://two]}", "redis.url: stands beside shards; give one of the two"),
-        ("{shards: [{name: a, url: redis://one, joining: true}]}", "redis.shards: all are joining; there must be one"),
+        ("{shards: [redis://one, redis://one]}", "redis.shards: 'one' is there twice"),
+        (
+            "{url: redis://one, shards: [redis://two]}",
+            "redis.url: cannot be used together with shards; give one of the two",
+        ),
+        ("{shards: [{name: a, url: redis://one, joining: true}]}", "redis.shards: all are joining; at least one must"),
         ("{shards: ['redis://:hunter2@one']}", "redis.shards[0]: holds a password"),
     ],
 )

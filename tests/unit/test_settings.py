@@ -222,7 +222,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {quiet_hours: [1]}", ('1:21: user.quiet_hours: must be text such as "21:00-08:00", is a list, '
          "or none")),
         ('tiers: {a: {quiet_hours: "08:00-08:00"}}', ("1:26: tiers.a.quiet_hours: '08:00-08:00': begins when it ends, "
-         "so nothing would ever be sent; leave some of the day, or none")),
+         "so nothing would ever be sent; leave a part of the day, or none")),
         ("worker: {lease: 2m}\nuser: {quiet_hours: 09:01-09:00}", ("2:21: user.quiet_hours: 09:01-09:00 leaves no time "
          "to send; leave more than worker.lease")),
         ("user: {quiet_hours: 21:00-08:00}\ncategories: {c: {lane: bulk, quiet_hours: 08:00-21:00}}",
@@ -262,9 +262,9 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("categories: {c: {lane: bulk, when_blocked: digest, digest: {after: 2, within: 1h}}}",
          ("1:52: categories.c.digest.body: is missing, and title too; "
           'give one, such as "{count} new comments"')),
-        ("redis: {max_memory: 120%}", "1:21: redis.max_memory: 120% is more than all; give at most 100%"),
-        ("redis: {max_memory: much}", ("1:21: redis.max_memory: 'much' is no amount of memory; write a share such as "
-         "80%, or KB, MB or GB, such as 2GB")),
+        ("redis: {max_memory: 120%}", "1:21: redis.max_memory: 120% is more than 100%; give at most 100%"),
+        ("redis: {max_memory: much}", ("1:21: redis.max_memory: 'much' is not an amount of memory; write a share "
+         "such as 80%, or KB, MB or GB, such as 2GB")),
         ("max_waiting: 0", "1:14: max_waiting: must be at least 1, is 0"),
         ("categories: {'a b': {lane: bulk}}", ("1:14: categories['a b']: is not a name; use up to 64 of a-z, 0-9, "
          "'_' and '-', beginning with a letter or digit")),

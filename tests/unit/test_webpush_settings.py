@@ -30,10 +30,10 @@ def problem(text: str) -> str:
 @pytest.mark.parametrize(
     ("webpush", "expected"),
     [
-        ("{}", "1:13: providers.webpush.subject: is missing; say whom a push service may turn to"),
-        ("{subject: push@example.com}", "1:32: providers.webpush.subject: is not whom a push service can turn to"),
-        ("{subject: mailto:push@localhost}", "1:32: providers.webpush.subject: is not whom a push service can turn to"),
-        ("{subject: http://example.com}", "1:32: providers.webpush.subject: is not whom a push service can turn to"),
+        ("{}", "1:13: providers.webpush.subject: is missing; give a contact address"),
+        ("{subject: push@example.com}", "1:32: providers.webpush.subject: is not a contact address"),
+        ("{subject: mailto:push@localhost}", "1:32: providers.webpush.subject: is not a contact address"),
+        ("{subject: http://example.com}", "1:32: providers.webpush.subject: is not a contact address"),
         ("{client: console, hosts: []}", "1:47: providers.webpush.hosts: must be a list such as"),
         ("{client: console, hosts: push.example.com}", "1:47: providers.webpush.hosts: must be a list such as"),
         ("{client: console, hosts: ['*']}", "1:47: providers.webpush.hosts: '*' is not a host"),

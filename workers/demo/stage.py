@@ -57,7 +57,7 @@ def stage(folder: Path, rates: Path, scripts: Mapping[str, Any], workers: int) -
         with contextlib.closing(connect(settings)) as client:
             check(client)
             if client.dbsize():
-                raise RedisUnusableError(f"the database at {url} is not empty; the demo wants one of its own")
+                raise RedisUnusableError(f"the database at {url} is not empty; the demo needs an empty one")
             started = [_worker(stack, folder, environ, number + 1) for number in range(workers)]
             _await_workers(client, started)
         yield Stage(settings, config, Path(simulators["wire_log"]), version)

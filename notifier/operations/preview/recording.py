@@ -55,7 +55,7 @@ class Recorder:
             if "BUSYGROUP" not in str(error):
                 raise RedisUnusableError(f"Redis answers with an error: {error}") from error
             raise RecordingError(
-                f"somebody records already, or did {LAPSE_MS // 1000} s ago; there can be one at a time"
+                f"another recording is running, or was {LAPSE_MS // 1000} s ago; there can be one at a time"
             ) from None
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
@@ -89,7 +89,9 @@ class Recorder:
 
         entries, alive = ask(once)
         if not alive:
-            raise RecordingError("the recording broke off: its stream in Redis has gone; what came since is not in it")
+            raise RecordingError(
+                "the recording broke off, because its stream in Redis is gone; what came since is missing"
+            )
         return list(entries)
 
     def _line(self, entry: dict[str, str]) -> str:

@@ -40,7 +40,7 @@ LEAST_H2: Final = 4
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
 OTHER_ENVIRONMENT: Final = (
     "the token may be of the other environment: Xcode's builds have tokens for `endpoint: sandbox`, those of"
-    " TestFlight and the App Store for production; said once, whatever follows"
+    " TestFlight and the App Store for production; reported once"
 )
 ONE_ATTEMPT: Final = repeated(b"apns-expiration", b"0")  # no storage for a device that is off
 APNS_IDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "apns-id.push-throttle").bytes

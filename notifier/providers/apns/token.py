@@ -131,7 +131,7 @@ class ProviderToken:
         kept = await self._replace(kept)
         if authorization := self._open(kept):
             return kept, authorization
-        raise TokenStoreError("what another puts into the store cannot be read")
+        raise TokenStoreError("the provider token in Redis cannot be read")
 
     def _is_old(self, kept: Kept, *, refused: bool) -> bool:
         age_us = kept.now_us - kept.made_us
@@ -154,7 +154,9 @@ class ProviderToken:
         try:
             return self._seal.decrypt(kept.sealed[:NONCE_BYTES], kept.sealed[NONCE_BYTES:], self._name.encode())
         except (InvalidTag, ValueError):
-            self._log.warning("provider_token_unreadable", why="what stands in the store was not sealed by this key")
+            self._log.warning(
+                "provider_token_unreadable", why="the provider token in Redis was not encrypted with this key"
+            )
             return b""
 
     def _take(self, kept: Kept, authorization: bytes) -> None:

@@ -32,14 +32,15 @@ def check_options(options: Mapping[str, Any]) -> None:
         for platform in ("android", "webpush"):
             if "notification" in options.get(platform, {}):
                 raise InvalidNotificationError(
-                    f"fcm.{platform}.notification", "would be shown by the system, which data_only leaves to the app"
+                    f"fcm.{platform}.notification",
+                    "is shown by the system, but with data_only the app shows everything: leave one of them out",
                 )
 
 
 def check_data_key(path: str, key: str) -> None:
     """Raise InvalidNotificationError for a key of data that FCM keeps for itself."""
     if key in RESERVED_KEYS or key.startswith(RESERVED_PREFIXES):
-        raise InvalidNotificationError(f"{path}.{key}", "is a key that FCM keeps for itself: rename it")
+        raise InvalidNotificationError(f"{path}.{key}", "is a key that FCM reserves: rename it")
 
 
 def check_unicode(path: str, text: str | None) -> None:

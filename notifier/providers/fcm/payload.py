@@ -155,7 +155,9 @@ def _with_text(data: Mapping[str, Any], texts: Mapping[str, str | None]) -> dict
     """Return the data with the texts that there are."""
     for name, text in texts.items():
         if text and name in data:
-            raise InvalidNotificationError(f"data.{name}", f"is where fcm.data_only puts the {name}: rename it")
+            raise InvalidNotificationError(
+                f"data.{name}", f"is the key under which fcm.data_only sends the {name}: rename it"
+            )
     return {**data, **{name: text for name, text in texts.items() if text}}
 
 

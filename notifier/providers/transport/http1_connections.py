@@ -105,7 +105,9 @@ class Connector(aiohttp.TCPConnector):
                 return connection
             connection.close()
             if not handler.used:
-                raise aiohttp.ClientConnectorError(req.connection_key, OSError("it spoke before it was asked"))
+                raise aiohttp.ClientConnectorError(
+                    req.connection_key, OSError("the server sent bytes before a request")
+                )
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         assert isinstance(protocol, Handler)

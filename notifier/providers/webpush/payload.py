@@ -79,7 +79,7 @@ def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
             raise InvalidNotificationError(f"webpush.{name}", why)
     # These two make showNotification fail in the browser, where nobody sees it.
     if options.get("renotify") and not (tagged or "tag" in options):
-        raise InvalidNotificationError("webpush.renotify", "needs a tag or a collapse_id: what would it replace?")
+        raise InvalidNotificationError("webpush.renotify", "needs a tag or a collapse_id, which says what it replaces")
     if options.get("silent") and "vibrate" in options:
         raise InvalidNotificationError("webpush.silent", "does not go with vibrate")
 

@@ -99,7 +99,7 @@ class Mover:
         """Go on alone, or not at all."""
         redis = self.clients[self.source]
         if redis.get(LOCK) != self._token.encode():
-            raise MoveError(f"somebody else has begun to move the users of {self.source}")
+            raise MoveError(f"another command has begun to move the users of {self.source}")
         redis.pexpire(LOCK, LOCK_MS)
 
     def _begin(self, redis: Any) -> None:

@@ -14,7 +14,8 @@ from notifier.errors import (
 from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
 from notifier.notification import Device, Notification
 from notifier.notification.job import deliver
-from notifier.producer.backend import Status
+from notifier.producer.aio import AsyncNotifier
+from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.notifier import Notifier
 from notifier.rules.policies import Policies, Rules
@@ -23,6 +24,7 @@ from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 from notifier.settings import Settings, load_settings
 
 __all__ = [
+    "AsyncNotifier",
     "Burst",
     "CalendarWindow",
     "Category",

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, cast
 from redis import Redis
 
 from notifier.scripts.loader import Call, script
+from notifier.store.exchange import Commands, Exchange, exchange
 
 Seen = Literal["down", "up", "next", "retry"]
 Kind = Literal["unreachable", "fault", "failing", "full"]
@@ -73,15 +74,20 @@ class Held:
 
 
 def read_routes(redis: Redis) -> list[Held]:
-    """All that is held now, in the order of the routes; empty when all is well."""
-    found = _read_holds(redis)
+    """All that is held now, in the order of the routes; empty when all is well. Raises RedisUnusableError."""
+    return exchange(redis, find_routes())
+
+
+def find_routes() -> Exchange[list[Held]]:
+    """See `read_routes`."""
+    found = yield from _find_holds()
     lanes = [held for held in found if held.state == "busy"]
     if not lanes:
         return found
-    seconds, us = redis.time()
+    ((seconds, us),) = yield Commands(lambda pipe: pipe.time())
     before = _moment(str(seconds * 1_000_000 + us - BUSY_SHOWN_US))
     lanes = [held for held in lanes if held.next_at <= before]
-    limits = _read_limits(redis)
+    limits = yield from _find_limits()
     by_route: dict[str, Held] = {}
     for held in lanes:
         other = by_route.get(held.route, replace(held, waiting=0))
@@ -93,25 +99,26 @@ def read_routes(redis: Redis) -> list[Held]:
     return sorted([*rest, *by_route.values()], key=lambda held: held.route)
 
 
-def _read_limits(redis: Redis) -> dict[str, int]:
+def _find_limits() -> Exchange[dict[str, int]]:
     """How many sends all workers together may have under way, by route."""
-    with redis.pipeline(transaction=False) as pipe:
-        for key in cast("Any", redis.smembers("rq:workers")):
-            pipe.hget(str(key, "utf-8"), LIMITS)
-        limits: Counter[str] = Counter()
-        for told in pipe.execute():
-            limits.update(json.loads(told) if told else {})
+    (workers,) = yield Commands(lambda pipe: pipe.smembers("rq:workers"))
+    told = yield Commands(lambda pipe: [pipe.hget(str(key, "utf-8"), LIMITS) for key in workers])
+    limits: Counter[str] = Counter()
+    for each in told:
+        limits.update(json.loads(each) if each else {})
     return limits
 
 
-def _read_holds(redis: Redis) -> list[Held]:
-    names: Any = redis.smembers("notifier:routes")
+def _find_holds() -> Exchange[list[Held]]:
+    (names,) = yield Commands(lambda pipe: pipe.smembers("notifier:routes"))
     ordered = sorted(str(name, "utf-8") for name in names)
-    with redis.pipeline(transaction=False) as pipe:
+
+    def ask(pipe: Any) -> None:
         for name in ordered:
             pipe.hgetall(f"notifier:route:{name}")
             pipe.zcard(f"notifier:parked:{name}")
-        found = pipe.execute()
+
+    found = yield Commands(ask)
     return [_held(name, *found[2 * n : 2 * n + 2]) for n, name in enumerate(ordered) if found[2 * n]]
 
 

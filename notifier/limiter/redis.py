@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -35,50 +35,64 @@ class RedisLimiter:
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """See `UserLimiter.acquire`."""
-        return self._ask(user, rules, cost, take=True)
+        return self._run(acquire_call(user, rules, cost, self.clock, take=True))
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """See `UserLimiter.peek`."""
-        return self._ask(user, rules, cost, take=False)
+        return self._run(acquire_call(user, rules, cost, self.clock, take=False))
 
     def refund(self, permit: Permit) -> bool:
         """See `UserLimiter.refund`. What waits in the user's lines is looked at again at once."""
-        keys = _keys(permit.user, permit.category)
-        return bool(self._run(Call(script("refund"), keys, [self.clock, permit.id, permit.cost, permit.user], int)))
+        return self._run(refund_call(permit, self.clock))
 
     def reset(self, user: str, *categories: str) -> int:
         """See `UserLimiter.reset`. What waits in the user's lines is looked at again at once."""
-        return self._run(Call(script("reset"), [], [self.clock, user, *categories], int))
-
-    def _ask(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> Permit | Hold:
-        policy, category = split(rules)
-        check_cost(policy, category, cost)
-        # Random, not counted: a user's keys then stand alone in their hash slot.
-        permit = secrets.token_urlsafe(8)
-        of_category = category.policy if category else _NO_POLICY
-        args: list[str | bytes | int] = [
-            self.clock,
-            permit,
-            cost,
-            int(take),
-            policy_array(policy),
-            policy_array(of_category),
-            int(category is not None and category.bypass),
-        ]
-
-        def decode(reply: list[Any]) -> Permit | Hold:
-            now, left, scope, rule = reply
-            if not left:
-                return Permit(permit, user, category.name if category else None, cost, now)
-            return Hold(left, _name(scope, rule, policy, category))
-
-        return self._run(Call(script("acquire"), _keys(user, category.name if category else None), args, decode))
+        return self._run(reset_call(user, categories, self.clock))
 
     def _run(self, call: Call[T]) -> T:
         try:
             return run(self._redis, call if self._fence is None else fenced(call, self._fence))
         except RedisError as error:
             raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
+
+
+def acquire_call(
+    user: str, rules: Policy | Rules, cost: int = 1, clock: str = "", *, take: bool
+) -> Call[Permit | Hold]:
+    """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`."""
+    policy, category = split(rules)
+    check_cost(policy, category, cost)
+    # Random, not counted: a user's keys then stand alone in their hash slot.
+    permit = secrets.token_urlsafe(8)
+    of_category = category.policy if category else _NO_POLICY
+    args: list[str | bytes | int] = [
+        clock,
+        permit,
+        cost,
+        int(take),
+        policy_array(policy),
+        policy_array(of_category),
+        int(category is not None and category.bypass),
+    ]
+
+    def decode(reply: list[Any]) -> Permit | Hold:
+        now, left, scope, rule = reply
+        if not left:
+            return Permit(permit, user, category.name if category else None, cost, now)
+        return Hold(left, _name(scope, rule, policy, category))
+
+    return Call(script("acquire"), _keys(user, category.name if category else None), args, decode)
+
+
+def refund_call(permit: Permit, clock: str = "") -> Call[bool]:
+    """See `UserLimiter.refund`."""
+    keys = _keys(permit.user, permit.category)
+    return Call(script("refund"), keys, [clock, permit.id, permit.cost, permit.user], bool)
+
+
+def reset_call(user: str, categories: Sequence[str], clock: str = "") -> Call[int]:
+    """See `UserLimiter.reset`."""
+    return Call(script("reset"), [], [clock, user, *categories], int)
 
 
 def _keys(user: str, category: str | None) -> list[str]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import pickletools
 import zlib
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -159,6 +159,11 @@ def targets_in(data: bytes) -> str:
 def encode_reason(reason: str) -> str:
     """A reason as RQ stores the text of a failure in a job's results."""
     return b64encode(zlib.compress(readable(reason).encode())).decode()
+
+
+def decode_reason(text: bytes) -> str:
+    """What `encode_reason`, or RQ, stored as the text of a failure."""
+    return zlib.decompress(b64decode(text)).decode()
 
 
 # Each of these shows something, so that a push with one of them is an alert.

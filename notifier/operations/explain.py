@@ -13,12 +13,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.limiter import Hold, RedisLimiter
-from notifier.operations.forecast import Expected, Forecast
+from notifier.operations.forecast import Expected, Forecast, find_forecast
 from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.zones import Zone, zone_or
 from notifier.store.connection import unusable
+from notifier.store.exchange import exchange
 
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
@@ -94,7 +95,7 @@ class Inspection:
     def line(self, user: str, category: str | None = None) -> Iterator[Standing]:
         """A user's lines, or the one of a category, in the order of each line; a hundred are read at a time."""
         try:
-            forecast = Forecast(self._redis, self._policies, user)
+            forecast = exchange(self._redis, find_forecast(self._policies, user))
             for name in self._categories(user) if category is None else [category]:
                 yield from self._line(user, name, forecast)
         except RedisError as error:
@@ -115,7 +116,7 @@ class Inspection:
             uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
             uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
             uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
-            newcomer = Forecast(self._redis, self._policies, user, newcomer=category).newcomer or UNKNOWN
+            newcomer = exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
             waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
         except RedisError as error:
             raise unusable(error) from error

@@ -7,18 +7,19 @@ every rule. Where something else decides (a closed route, a limit of a device), 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from notifier.dispatch.circuits import read_routes
+from notifier.dispatch.circuits import Held, find_routes
 from notifier.limiter.memory_sends import Sends
 from notifier.notification.notification import at_service, route
 from notifier.operations.preview.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
+from notifier.store.exchange import Commands, Exchange
 
 MOST: Final = 1_000  # of each line: what stands behind them has no expected time
 NEVER_US: Final = 2**62
@@ -51,6 +52,49 @@ class _Job:
     otherwise: str
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What Redis has of a user: the fields of `notifier:lines`, the heads of each line, the sends by category."""
+
+    now_us: int
+    routes: Sequence[Held]
+    fields: Mapping[str, bytes]
+    lines: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
+    sends: Mapping[str | None, tuple[Any, Any, Any]]
+
+
+def find_forecast(
+    policies: Policies, user: str, *, newcomer: str | None = None, latency_us: int = 0, clock: str = ""
+) -> Exchange[Forecast]:
+    """See `Forecast`. clock: µs in place of Redis's own."""
+    (seconds, us), lines = yield Commands(lambda pipe: (pipe.time(), pipe.hgetall(f"notifier:lines:{{{user}}}")))
+    now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
+    routes = yield from find_routes()
+    fields = {name.decode(): value for name, value in lines.items()}
+    names = sorted(name for name in fields if name[:1] != "#")
+    heads = yield Commands(
+        lambda pipe: [pipe.zrange(f"notifier:line:{{{user}}}:{name}", 0, MOST - 1, withscores=True) for name in names]
+    )
+    ids = [job_id for line in heads for job_id, _ in line]
+    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(b"rq:job:" + job_id, *FIELDS) for job_id in ids])))
+    found = {
+        name: [(job_id, order, next(jobs)) for job_id, order in line] for name, line in zip(names, heads, strict=True)
+    }
+    categories = [None, *dict.fromkeys([*names, *([newcomer] if newcomer else [])])]
+
+    def ask_sends(pipe: Any) -> None:
+        for category in categories:
+            key = f"{{{user}}}" + (f":{category}" if category else "")
+            pipe.zrange(f"notifier:sent:{key}", 0, -1, withscores=True)
+            pipe.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
+            pipe.hmget(f"notifier:burst:{key}", "full", "at", "every")
+
+    sends = yield Commands(ask_sends)
+    by_category = {category: tuple(sends[3 * n : 3 * n + 3]) for n, category in enumerate(categories)}
+    record = Record(now_us, routes, fields, found, by_category)
+    return Forecast(policies, user, record, newcomer=newcomer, latency_us=latency_us)
+
+
 class Forecast:
     """The expected times of what waits for one user, as of now, by job id.
 
@@ -58,27 +102,23 @@ class Forecast:
     """
 
     def __init__(
-        self,
-        redis: Any,
-        policies: Policies,
-        user: str,
-        *,
-        newcomer: str | None = None,
-        latency_us: int = 0,
-        clock: str = "",
+        self, policies: Policies, user: str, record: Record, *, newcomer: str | None = None, latency_us: int = 0
     ) -> None:
-        """latency_us: from a permit to its settlement. clock: µs in place of Redis's own. Raises RedisError."""
-        self._redis, self._policies, self._user = redis, policies, user
-        seconds, us = redis.time()
-        self._now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
+        """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
+        self._policies, self._user = policies, user
+        self._now_us = record.now_us
         self._latency_us = latency_us
-        closed = {held.route: held for held in read_routes(redis)}
+        closed = {held.route: held for held in record.routes}
         self._closed = {name: (round(held.next_at.timestamp() * 1e6), held.state) for name, held in closed.items()}
-        fields = {name.decode(): value for name, value in redis.hgetall(f"notifier:lines:{{{user}}}").items()}
-        self._turn = int(fields.get("#turn", 0))
-        self._lanes = {name: lane.decode() for name, lane in fields.items() if lane.decode() in LANES}
-        self._orphans = any(name.startswith("#o:") for name in fields)
-        jobs = [job for name in sorted(fields) if name[:1] != "#" for job in self._line(name)]
+        self._turn = int(record.fields.get("#turn", 0))
+        self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
+        self._orphans = any(name.startswith("#o:") for name in record.fields)
+        self._record = record
+        jobs = [
+            self._job(job_id.decode(), category, order, fields)
+            for category, line in record.lines.items()
+            for job_id, order, fields in line
+        ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}
         self.newcomer: Expected | None = None
@@ -124,12 +164,7 @@ class Forecast:
         return Expected(datetime.fromtimestamp(at / 1e6, tz=UTC), otherwise)
 
     def _sends(self, category: str | None) -> Sends:
-        key = f"{{{self._user}}}" + (f":{category}" if category else "")
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(f"notifier:sent:{key}", 0, -1, withscores=True)
-            pipe.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
-            pipe.hmget(f"notifier:burst:{key}", "full", "at", "every")
-            sent, counts, burst = pipe.execute()
+        sent, counts, burst = self._record.sends[category]
         # What is in flight stands at its lease's end; it is settled once it is answered.
         latest = self._now_us + self._latency_us
         times = sorted(min(int(at), latest) for _, at in sent)
@@ -138,17 +173,6 @@ class Forecast:
             [(int(at), int(total)) for at, total in counts],
             [int(float(part)) for part in burst] if all(part is not None for part in burst) else [],
         )
-
-    def _line(self, category: str) -> list[_Job]:
-        ids = self._redis.zrange(f"notifier:line:{{{self._user}}}:{category}", 0, MOST - 1, withscores=True)
-        with self._redis.pipeline(transaction=False) as pipe:
-            for job_id, _ in ids:
-                pipe.hmget(b"rq:job:" + job_id, *FIELDS)
-            found = pipe.execute()
-        return [
-            self._job(job_id.decode(), category, order, fields)
-            for (job_id, order), fields in zip(ids, found, strict=True)
-        ]
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
         deadline, since, zone, targets, gather = ((value or b"").decode() for value in fields[:-1])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
 from notifier.errors import OverloadedError, Refused
 from notifier.settings.memory import _FORM, UNITS
+from notifier.store.exchange import Commands, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,16 +34,17 @@ class Ceiling:
         self._looked_at = -LOOK_EVERY_S
         self._used = self._most = 0
 
-    def check(self, redis: Any, jobs: Sequence[Job]) -> None:
-        """Raise OverloadedError for all of these where it is reached, and count them; RedisError as Redis does."""
+    def check(self, jobs: Sequence[Job]) -> Exchange[None]:
+        """Raise OverloadedError for all of these where it is reached, and count them."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
-            self._look(redis.info("memory"))
+            (memory,) = yield Commands(lambda pipe: pipe.info("memory"))
+            self._look(memory)
             self._looked_at = now
         if self._used < self._most:
             return
         with suppress(RedisError):  # a Redis that is full takes no count either
-            redis.hincrby("notifier:stats", "refused", len(jobs))
+            yield Commands(lambda pipe: pipe.hincrby("notifier:stats", "refused", len(jobs)), repeatable=False)
         users = [json.loads(job.meta)["user"] for job in jobs]
         refused = [Refused(user, "memory", self._used, self._most, place) for place, user in enumerate(users)]
         raise OverloadedError(refused, len(jobs))

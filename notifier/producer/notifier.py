@@ -3,47 +3,41 @@
 from __future__ import annotations
 
 import os
-import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
-from notifier.errors import InvalidNotificationError, OverloadedError, Refused
+from notifier.errors import OverloadedError
 from notifier.notification import Notification
-from notifier.notification.job import encode_data, encode_meta, encode_targets
-from notifier.producer.backend import Backend, SingleRedis, Status
+from notifier.producer.backend import Backend, SingleRedis
+from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.providers import check_payload
-from notifier.providers.apns.options import check_by_certificate
-from notifier.rules.costs import check_fits
-from notifier.rules.policy import Category
+from notifier.producer.jobs import Bulk, JobBuilder
 from notifier.settings import Settings, load_settings
 from notifier.shards.backend import Shards
 from notifier.store.connection import connect
-
-JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Notifier:
     """Accepts notifications. Threads may share one; it opens no connection before the first call.
 
+    Every call but `check` waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis
+    hangs, a call ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more;
+    `send_many` for each hundred. `feedback(follow=True)` waits for ever. In an asyncio program use AsyncNotifier.
     policies: the rules of the configuration, by user and category.
     """
 
     def __init__(self, redis: Redis | Backend, settings: Settings) -> None:
         """`from_config` builds one from the YAML. redis: a client; or where else notifications are kept."""
         self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
-        self.policies = settings.policies()
-        self._most = settings.most_waiting()
-        self._platforms = settings.providers.platforms()
+        self._builder = JobBuilder(settings)
+        self.policies = self._builder.policies
         self.limiter = self._backend.limiter
 
     @classmethod
@@ -71,7 +65,7 @@ class Notifier:
 
     def check(self, notification: Notification) -> None:
         """Raise InvalidNotificationError, as `send` would, without sending."""
-        self._job(notification, "")
+        self._builder.build(notification)
 
     def send(self, notification: Notification, *, job_id: str | None = None) -> str:
         """Accept one notification; returns its job id (with a `dedupe_key` seen before, the earlier one's).
@@ -82,7 +76,7 @@ class Notifier:
         OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
-        return self._backend.enqueue([self._job(notification, _checked(job_id))])[0]
+        return self._backend.enqueue([self._builder.build(notification, job_id)])[0]
 
     def send_many(
         self,
@@ -100,42 +94,26 @@ class Notifier:
         the end names what was not accepted; `on_accepted` is not called from the first of these on.
         So it is with OverloadedError.
         """
-        tried = 0
-        chunk: list[calls.Job] = []
-        over: list[Refused] = []
-
-        def flush() -> None:
-            nonlocal tried
-            # Taken out first: where Redis fails, the same jobs are not tried once more on the way out.
-            jobs, chunk[:] = chunk.copy(), []
-            if not jobs:
-                return
-            tried += len(jobs)
-            try:
-                job_ids = enqueue(jobs)
-            except OverloadedError as error:
-                over.extend(replace(each, place=tried - len(jobs) + each.place) for each in error.refused)
-                return
-            if job_ids and not over and on_accepted is not None:
-                on_accepted(job_ids)
-
+        bulk = Bulk(self._builder, self._backend.chunk, on_accepted)
         with self._backend.sending() as enqueue:
+
+            def flush() -> bool:
+                if jobs := bulk.take():
+                    try:
+                        bulk.accepted(enqueue(jobs))
+                    except OverloadedError as error:
+                        return bulk.refused(error)
+                return True
+
             try:
                 ids = repeat(None) if job_ids is None else job_ids
-                for index, (notification, job_id) in enumerate(zip(notifications, ids, strict=job_ids is not None)):
-                    try:
-                        chunk.append(self._job(notification, _checked(job_id)))
-                    except InvalidNotificationError as error:
-                        raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-                    if len(chunk) == self._backend.chunk:
-                        flush()
-                    if over and over[-1].limit != "user":
+                for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
+                    if bulk.add(notification, job_id) and not flush():
                         break
             finally:
                 flush()
-                if over:
-                    raise OverloadedError(over, tried)
-        return tried
+                bulk.check()
+        return bulk.tried
 
     def cancel(self, job_id: str) -> calls.Cancelled:
         """Cancel a notification that no worker has taken yet.
@@ -175,63 +153,3 @@ class Notifier:
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
         return self._backend.status(job_id)
-
-    def _job(self, notification: Notification, job_id: str) -> calls.Job:
-        if not isinstance(notification, Notification):
-            raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
-        notification.validate()
-        if not self.policies.knows(notification.category):
-            known = ", ".join(sorted(self.policies.categories))
-            raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
-        category = self.policies.category(notification.category)
-        self._check_routes(notification, category)
-        check_fits(self.policies.for_user(notification.user), category)
-        if notification.priority is None and category.priority == "high":
-            notification = replace(notification, priority="high")
-        check_payload(notification)
-        own = notification.expires_in_us
-        expires_in_us = category.expires_us if own is None else own
-        dedupe, most = notification.dedupe_key, self._most.of(notification.user)
-        return calls.Job(
-            id=job_id,
-            lane=category.lane,
-            data=encode_data(notification),
-            meta=encode_meta(notification, expires_in_us),
-            expires_in_us=expires_in_us,
-            send_at_us=_send_at_us(notification),
-            targets=encode_targets(notification),
-            # With its length, so that no user's name and key together read like another's.
-            dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
-            overflow=None if most is None and self._most.in_all is None else category.overflow,
-            max_waiting=most,
-            category=category.name,
-        )
-
-    def _check_routes(self, notification: Notification, category: Category) -> None:
-        app = notification.app or category.app
-        for index, device in enumerate(notification.devices):
-            platform = self._platforms.get(device.platform)
-            if platform is None:
-                raise InvalidNotificationError(
-                    f"devices[{index}].platform", f"no provider is configured: add providers.{device.platform}"
-                )
-            if why_not := platform.why_not(app):
-                whose = "" if notification.app or app is None else f"category {category.name}, "
-                raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
-            if why_not := platform.why_not_to(device.token, app):
-                raise InvalidNotificationError(f"devices[{index}].token", why_not)
-            if notification.apns and platform.by_certificate(app):
-                check_by_certificate(notification)
-
-
-def _checked(job_id: str | None) -> str:
-    if job_id is None:
-        return secrets.token_hex(10)
-    if not isinstance(job_id, str) or not JOB_ID.fullmatch(job_id):
-        raise InvalidNotificationError("job_id", "must be 1 to 64 letters, digits, '_' and '-'")
-    return job_id
-
-
-def _send_at_us(notification: Notification) -> int | None:
-    at = notification.send_at
-    return None if at is None else int(at.timestamp() * 1_000_000)

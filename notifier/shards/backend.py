@@ -15,7 +15,8 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
-from notifier.producer.backend import CHUNK, SingleRedis, Status
+from notifier.producer.backend import CHUNK, SingleRedis
+from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Policy

@@ -43,21 +43,11 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
     password file cannot be read, or if there are several shards and these are the settings of all.
     """
-    config = (settings.redis if isinstance(settings, Settings) else settings).shard("")
-    timeout = config.socket_timeout_us / 1_000_000
-    options: dict[str, Any] = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
-        # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
-        "retry": Retry(NoBackoff(), 0),
-        # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
-        "protocol": 2,
-    }
-    if not config.url.startswith("unix:"):
-        options["socket_keepalive"] = True
-    if (password := config.read_password()) is not None:
-        options["password"] = password  # one that stands in the URL goes before it
+    config = one_server(settings)
+    options = connection_options(config)
+    # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
+    # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
+    options["retry"] = Retry(NoBackoff(), 0)
     try:
         if sentinel_url.is_sentinel(config.url):
             return sentinel.primary(sentinel_url.parse(config.url), options, config.read_sentinel_password())
@@ -70,6 +60,27 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
         which = f" {name[1]!r}" if name else ""
         raise RedisUnusableError(f"the URL of Redis has an option{which} that is not understood") from None
     return client
+
+
+def one_server(settings: Settings | RedisSettings) -> RedisSettings:
+    """The settings of the one Redis; raise SettingsError where there are several shards."""
+    return (settings.redis if isinstance(settings, Settings) else settings).shard("")
+
+
+def connection_options(config: RedisSettings) -> dict[str, Any]:
+    """What every connection is opened with, whichever client opens it. Raise SettingsError, see `connect`."""
+    timeout = config.socket_timeout_us / 1_000_000
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
+        "protocol": 2,
+    }
+    if not config.url.startswith("unix:"):
+        options["socket_keepalive"] = True
+    if (password := config.read_password()) is not None:
+        options["password"] = password  # one that stands in the URL goes before it
+    return options
 
 
 def address(client: redis.Redis) -> str:

@@ -275,7 +275,7 @@ def test_dedupe_keys_of_two_users_never_meet(redis: Redis, producer: Notifier) -
 
 def test_the_same_call_again_is_the_same_job(redis: Redis, config: Path, producer: Notifier) -> None:
     """A call whose answer was lost can be made again: one job, waiting or delivered."""
-    job = producer._job(note("anna"), "the-job")
+    job = producer._builder.build(note("anna"), "the-job")
 
     def call() -> list[str]:
         return run(redis, calls.enqueue([job, job], dedupe_for_us=1_000_000, timeout_s=1, stamp="2026-01-01T00:00:00Z"))

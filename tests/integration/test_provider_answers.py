@@ -27,7 +27,7 @@ from support import (
 
 from notifier import Notifier
 from notifier.notification import Device
-from notifier.producer.backend import Status
+from notifier.producer.exchanges import Status
 from notifier.simulators.wire import Arrival, Reply
 from notifier.testing.embedded import EmbeddedRedis
 

@@ -13,13 +13,14 @@ from redis import Redis
 from test_preview import S, Scripts, U, rule_sets, traces
 
 from notifier.dispatch import calls
-from notifier.operations.forecast import Expected, Forecast
+from notifier.operations.forecast import Expected, find_forecast
 from notifier.operations.preview.replay import DROPPED, EXPIRED
 from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.exchange import exchange
 
 TOLERATED_US, SHARE = 100_000, 0.02
 
@@ -44,7 +45,9 @@ class Asked(Scripts):
                 run(self.redis, calls.retime(lane, "0", most=1000, clock=str(self.now)))
             super().look()
         self.asked_us = self.now
-        self.found = Forecast(self.redis, self.rules, "ann", latency_us=self.latency_us, clock=str(self.now)).by_job
+        self.found = exchange(
+            self.redis, find_forecast(self.rules, "ann", latency_us=self.latency_us, clock=str(self.now))
+        ).by_job
 
 
 def hold_true(asked: Asked, sent: list[int]) -> int:

@@ -1,0 +1,180 @@
+"""AsyncNotifier: `Notifier` for asyncio. The same checks, jobs and exchanges; only the waiting differs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+import redis.asyncio
+
+from notifier.dispatch import calls
+from notifier.dispatch.circuits import Held
+from notifier.errors import OverloadedError, RedisUnusableError, SettingsError
+from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
+from notifier.notification import Notification
+from notifier.producer.admission import all_accepted
+from notifier.producer.backend import CHUNK
+from notifier.producer.exchanges import Exchanges, Status
+from notifier.producer.feedback import Gone
+from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.settings import Settings, load_settings
+from notifier.store.aio import Calls, connect_async
+from notifier.store.exchange import Exchange, exchange_async, search_async
+
+T = TypeVar("T")
+MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
+MISSING: Final = object()
+
+
+class AsyncNotifier:
+    """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
+
+    It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
+    `timeout=`, in seconds or as a timedelta, else `redis.socket_timeout` of the configuration. Then it raises
+    RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
+    One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most
+    50 calls under way at once; the others wait, within their deadline.
+    policies: the rules of the configuration, by user and category.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
+        """`from_config` builds one from the YAML. client: it must answer in bytes."""
+        if settings.redis.shards:
+            raise SettingsError(
+                "AsyncNotifier serves one Redis, and redis.shards lists several: use Notifier, by asyncio.to_thread"
+            )
+        self._redis = client
+        self._builder = JobBuilder(settings)
+        self._exchanges = Exchanges(settings)
+        self._timeout = settings.redis.socket_timeout_us / 1e6
+        self.policies = self._builder.policies
+        self._calls = Calls(MAX_CALLS)
+        self.limiter = AsyncUserLimiter(client, timeout=self._timeout, calls=self._calls)
+
+    @classmethod
+    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Self:
+        """An AsyncNotifier by the YAML, found as `Notifier.from_config` does.
+
+        Raises SettingsError where the configuration cannot be used, or has several shards.
+        """
+        return cls.of(load_settings(path, environ))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """An AsyncNotifier by these settings."""
+        if settings.redis.shards:
+            return cls(redis.asyncio.Redis(), settings)  # refused there
+        return cls(connect_async(settings), settings)
+
+    async def aclose(self) -> None:
+        """Close the connections to Redis."""
+        await self._redis.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def check(self, notification: Notification) -> None:
+        """See `Notifier.check`; it asks nobody, and is not awaited."""
+        self._builder.build(notification)
+
+    async def send(self, notification: Notification, *, job_id: str | None = None, timeout: Timeout = None) -> str:
+        """See `Notifier.send`."""
+        return (await self._enqueue([self._builder.build(notification, job_id)], timeout))[0]
+
+    async def send_many(
+        self,
+        notifications: Iterable[Notification] | AsyncIterable[Notification],
+        *,
+        job_ids: Iterable[str] | None = None,
+        on_accepted: Callable[[Sequence[str]], object] | None = None,
+        timeout: Timeout = None,
+    ) -> int:
+        """See `Notifier.send_many`. timeout: of each hundred."""
+        bulk = Bulk(self._builder, CHUNK, on_accepted)
+        ids = None if job_ids is None else iter(job_ids)
+
+        async def flush() -> bool:
+            if jobs := bulk.take():
+                try:
+                    bulk.accepted(await self._enqueue(jobs, timeout))
+                except OverloadedError as error:
+                    return bulk.refused(error)
+            return True
+
+        try:
+            async for notification in _each(notifications):
+                if bulk.add(notification, _next_id(ids)) and not await flush():
+                    break
+            else:
+                if ids is not None and next(ids, MISSING) is not MISSING:
+                    raise ValueError("job_ids has more entries than there are notifications")
+        finally:
+            await flush()
+            bulk.check()
+        return bulk.tried
+
+    async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled:
+        """See `Notifier.cancel`."""
+        return await self._run(self._exchanges.cancel(job_id), timeout)
+
+    def feedback(
+        self,
+        group: str = "default",
+        consumer: str | None = None,
+        *,
+        follow: bool = False,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> AsyncIterator[Gone]:
+        """See `Notifier.feedback`: ``async for gone in notifier.feedback(): …``. Each look has its own deadline."""
+        kwargs = self._redis.connection_pool.connection_kwargs
+        found = self._exchanges.feedback(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
+        return search_async(self._redis, found)
+
+    async def routes(self, *, timeout: Timeout = None) -> list[Held]:
+        """See `Notifier.routes`."""
+        return await self._run(self._exchanges.routes(), timeout)
+
+    async def status(self, job_id: str, *, timeout: Timeout = None) -> Status | None:
+        """See `Notifier.status`."""
+        return await self._run(self._exchanges.status(job_id), timeout)
+
+    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout) -> list[str]:
+        steps = self._exchanges.enqueue(jobs)
+        return all_accepted(await self._run(steps, timeout, on_one_connection=self._exchanges.waits_for_replicas))
+
+    async def _run(self, steps: Exchange[T], timeout: Timeout, *, on_one_connection: bool = False) -> T:
+        within = seconds(timeout, self._timeout)
+        try:
+            run = self._on_one_connection(steps) if on_one_connection else exchange_async(self._redis, steps)
+            return await self._calls.run(run, within)
+        except TimeoutError:
+            raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
+
+    async def _on_one_connection(self, steps: Exchange[T]) -> T:
+        pool = self._redis.connection_pool
+        async with redis.asyncio.Redis(connection_pool=pool, single_connection_client=True) as client:
+            return await exchange_async(client, steps)
+
+
+async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:
+    if isinstance(notifications, AsyncIterable):
+        async for notification in notifications:
+            yield notification
+    else:
+        for notification in notifications:
+            yield notification
+
+
+def _next_id(ids: Iterator[str] | None) -> str | None:
+    if ids is None:
+        return None
+    try:
+        return next(ids)
+    except StopIteration:
+        raise ValueError("job_ids has fewer entries than there are notifications") from None

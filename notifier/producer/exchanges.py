@@ -1,0 +1,171 @@
+"""What a producer asks of one Redis, step by step: for `Notifier` and `AsyncNotifier` alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+from redis.exceptions import RedisError
+
+from notifier.dispatch import calls
+from notifier.dispatch.circuits import Held, find_routes
+from notifier.errors import NotReplicatedError, Refused
+from notifier.notification.job import decode_reason
+from notifier.operations.forecast import MOST, Expected, find_forecast
+from notifier.producer.admission import accepted
+from notifier.producer.feedback import Gone, find_gone
+from notifier.producer.memory_limit import Ceiling
+from notifier.scripts.ownership import fenced
+from notifier.settings import Settings
+from notifier.store.exchange import Commands, Exchange, Search
+
+# RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
+JOB_TIMEOUT_S: Final = 180
+
+State = Literal[
+    "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
+]
+OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
+UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
+FIELDS: Final = ("status", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit", "meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of a notification.
+
+    expected_at: when it should go, for one that waits. reason: why it was not delivered.
+    settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
+    superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
+    goes, so that it goes at `expected_at` at the soonest; None where nothing does.
+    """
+
+    job_id: str
+    state: State
+    expected_at: datetime | None = None
+    settled_at: datetime | None = None
+    reason: str | None = None
+    attempts: int = 0
+    shard: str | None = None
+    superseded_by: str | None = None
+    not_before: str | None = None
+
+
+class Exchanges:
+    """The exchanges with one Redis, by the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
+        self._max_waiting_in_all = settings.most_waiting().in_all
+        self._policies = settings.policies()
+        self.waits_for_replicas = settings.redis.wait_replicas > 0
+
+    def cancel(self, job_id: str) -> Exchange[calls.Cancelled]:
+        """See `Notifier.cancel`."""
+        kept = self._settings
+        found: calls.Cancelled = yield calls.cancel(
+            job_id, keep_failed_us=kept.keep_failed_us, keep_delivered_us=kept.keep_delivered_us
+        )
+        return found
+
+    def routes(self) -> Exchange[list[Held]]:
+        """See `Notifier.routes`."""
+        return find_routes()
+
+    def feedback(
+        self, group: str, consumer: str | None, *, follow: bool, lease: timedelta, kwargs: Mapping[str, Any]
+    ) -> Search[Gone]:
+        """See `Notifier.feedback`. kwargs: of the client's connections."""
+        return find_gone(group, consumer, lease, follow=follow, timeout_s=kwargs.get("socket_timeout"))
+
+    def enqueue(
+        self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None
+    ) -> Exchange[list[str | Refused]]:
+        """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
+
+        Raises OverloadedError, NotReplicatedError, and MovedError by the fence.
+        """
+        if self._ceiling is not None:
+            yield from self._ceiling.check(jobs)
+        call = calls.enqueue(
+            jobs,
+            dedupe_for_us=self._settings.dedupe_for_us,
+            timeout_s=JOB_TIMEOUT_S,
+            stamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            max_waiting=self._max_waiting_in_all,
+            keep_failed_us=self._settings.keep_failed_us,
+        )
+        answers: list[str | Refused] = yield call if fence is None else fenced(call, fence)
+        if self.waits_for_replicas:
+            yield from self._wait_for_replicas(accepted(answers))
+        return answers
+
+    def _wait_for_replicas(self, job_ids: list[str]) -> Exchange[None]:
+        settings = self._settings.redis
+        # Half of what the connection bears, so that the answer comes before its timeout.
+        timeout_ms = settings.socket_timeout_us // 2000
+        try:
+            # On another connection it would count the replicas of nothing, so it is not repeated.
+            (have,) = yield Commands(lambda pipe: pipe.wait(settings.wait_replicas, timeout_ms), repeatable=False)
+        except RedisError as error:
+            raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}") from error
+        if have < settings.wait_replicas:
+            raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far")
+
+    def status(self, job_id: str) -> Exchange[Status | None]:
+        """See `Notifier.status`."""
+
+        def ask(pipe: Any) -> None:
+            pipe.hmget(f"rq:job:{job_id}", FIELDS)
+            pipe.zscore("notifier:delivered", job_id)
+
+        (status, outcome, attempts, by, why, permit, meta), delivered_us = yield Commands(ask)
+        if status is None:
+            return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
+        spent = int(attempts or 0)
+        word = status.decode()
+        if word == "scheduled":
+            expected = yield from self._expected(job_id, meta)
+            why_later = expected.not_before or None
+            return Status(job_id, "waiting", expected_at=expected.at, attempts=spent, not_before=why_later)
+        if word == "failed":
+            (results,) = yield Commands(lambda pipe: pipe.xrevrange(f"rq:results:{job_id}", count=1))
+            text = results[0][1].get(b"exc_string") if results else None
+            state = UNDELIVERED.get(outcome, "failed")
+            return Status(job_id, state, reason=decode_reason(text) if text else None, attempts=spent)
+        return _ended(job_id, word, outcome, spent, by=by, why=why, permit=permit)
+
+    def _expected(self, job_id: str, meta: bytes | None) -> Exchange[Expected]:
+        (later,) = yield Commands(lambda pipe: pipe.zscore("notifier:later", job_id))
+        if later is not None:
+            fields = ["push_attempts", "push_refusals"]
+            (attempts,) = yield Commands(lambda pipe: pipe.hmget(f"rq:job:{job_id}", fields))
+            return Expected(_moment(later / 1e6), "it is tried again" if any(attempts) else "its own time, send_at")
+        try:
+            user = json.loads(meta or b"{}")["user"]
+        except (ValueError, KeyError, TypeError):  # of a plain producer
+            return Expected(None)
+        forecast = yield from find_forecast(self._policies, user)
+        return forecast.of(job_id) or Expected(None, f"more than {MOST:,} wait before it")
+
+
+def _ended(
+    job_id: str, word: str, outcome: bytes, spent: int, *, by: bytes | None, why: bytes | None, permit: bytes | None
+) -> Status | None:
+    if by is not None and outcome == b"superseded":
+        return Status(job_id, "superseded", superseded_by=by.decode(), attempts=spent)
+    if why is not None and outcome == b"dropped":
+        return Status(job_id, "dropped", reason=why.decode(), attempts=spent)
+    # None: RQ has more states, but only for jobs of other functions.
+    state = OF_RQ.get(word)
+    if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
+        state = "sending"
+    return None if state is None else Status(job_id, state, attempts=spent)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=UTC)

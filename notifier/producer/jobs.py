@@ -1,0 +1,144 @@
+"""From a notification to the job that carries it: what is checked before anything is written."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from notifier.dispatch import calls
+from notifier.errors import InvalidNotificationError, OverloadedError, Refused
+from notifier.notification import Notification
+from notifier.notification.job import encode_data, encode_meta, encode_targets
+from notifier.providers import check_payload
+from notifier.providers.apns.options import check_by_certificate
+from notifier.rules.costs import check_fits
+from notifier.rules.policy import Category
+from notifier.settings import Settings
+
+JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class JobBuilder:
+    """Checks notifications and builds their jobs, by the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.policies = settings.policies()
+        self._most = settings.most_waiting()
+        self._platforms = settings.providers.platforms()
+
+    def build(self, notification: Notification, job_id: str | None = None) -> calls.Job:
+        """The job of a notification. Raises InvalidNotificationError. job_id: None is a random one."""
+        return self._job(notification, _checked(job_id))
+
+    def _job(self, notification: Notification, job_id: str) -> calls.Job:
+        if not isinstance(notification, Notification):
+            raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
+        notification.validate()
+        if not self.policies.knows(notification.category):
+            known = ", ".join(sorted(self.policies.categories))
+            raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
+        category = self.policies.category(notification.category)
+        self._check_routes(notification, category)
+        check_fits(self.policies.for_user(notification.user), category)
+        if notification.priority is None and category.priority == "high":
+            notification = replace(notification, priority="high")
+        check_payload(notification)
+        own = notification.expires_in_us
+        expires_in_us = category.expires_us if own is None else own
+        dedupe, most = notification.dedupe_key, self._most.of(notification.user)
+        return calls.Job(
+            id=job_id,
+            lane=category.lane,
+            data=encode_data(notification),
+            meta=encode_meta(notification, expires_in_us),
+            expires_in_us=expires_in_us,
+            send_at_us=_send_at_us(notification),
+            targets=encode_targets(notification),
+            # With its length, so that no user's name and key together read like another's.
+            dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
+            overflow=None if most is None and self._most.in_all is None else category.overflow,
+            max_waiting=most,
+            category=category.name,
+        )
+
+    def _check_routes(self, notification: Notification, category: Category) -> None:
+        app = notification.app or category.app
+        for index, device in enumerate(notification.devices):
+            platform = self._platforms.get(device.platform)
+            if platform is None:
+                raise InvalidNotificationError(
+                    f"devices[{index}].platform", f"no provider is configured: add providers.{device.platform}"
+                )
+            if why_not := platform.why_not(app):
+                whose = "" if notification.app or app is None else f"category {category.name}, "
+                raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
+            if why_not := platform.why_not_to(device.token, app):
+                raise InvalidNotificationError(f"devices[{index}].token", why_not)
+            if notification.apns and platform.by_certificate(app):
+                check_by_certificate(notification)
+
+
+class Bulk:
+    """One call of `send_many`: gathers jobs into chunks, and keeps what was refused.
+
+    tried: how many were handed over.
+    """
+
+    def __init__(
+        self, builder: JobBuilder, size: int, on_accepted: Callable[[Sequence[str]], object] | None = None
+    ) -> None:
+        self._builder = builder
+        self._size = size
+        self._on_accepted = on_accepted
+        self._chunk: list[calls.Job] = []
+        self._over: list[Refused] = []
+        self._seen = 0
+        self.tried = 0
+
+    def add(self, notification: Notification, job_id: str | None) -> bool:
+        """Take one more; True where the chunk is full. Raises InvalidNotificationError with its place."""
+        index = self._seen
+        self._seen += 1
+        try:
+            self._chunk.append(self._builder.build(notification, job_id))
+        except InvalidNotificationError as error:
+            raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
+        return len(self._chunk) == self._size
+
+    def take(self) -> list[calls.Job]:
+        """The chunk, to be handed over. Where Redis fails, the same jobs are not tried once more on the way out."""
+        jobs, self._chunk = self._chunk, []
+        self.tried += len(jobs)
+        return jobs
+
+    def accepted(self, job_ids: Sequence[str]) -> None:
+        """These are the ids of the chunk that was taken last."""
+        if job_ids and not self._over and self._on_accepted is not None:
+            self._on_accepted(job_ids)
+
+    def refused(self, error: OverloadedError) -> bool:
+        """Some of the chunk that was taken last were refused; False where no more is to be tried."""
+        first = self.tried - error.tried
+        self._over += [replace(each, place=first + each.place) for each in error.refused]
+        return self._over[-1].limit == "user"
+
+    def check(self) -> None:
+        """Raise OverloadedError where some were refused."""
+        if self._over:
+            raise OverloadedError(self._over, self.tried)
+
+
+def _checked(job_id: str | None) -> str:
+    if job_id is None:
+        return secrets.token_hex(10)
+    if not isinstance(job_id, str) or not JOB_ID.fullmatch(job_id):
+        raise InvalidNotificationError("job_id", "must be 1 to 64 letters, digits, '_' and '-'")
+    return job_id
+
+
+def _send_at_us(notification: Notification) -> int | None:
+    at = notification.send_at
+    return None if at is None else int(at.timestamp() * 1_000_000)

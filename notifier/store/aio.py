@@ -1,0 +1,74 @@
+"""The connection to Redis for asyncio: the same options as `notifier.store.connection.connect` gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.sentinel import SentinelConnectionPool
+
+from notifier.settings import RedisSettings, Settings
+from notifier.store.connection import connect, connection_options, one_server
+from notifier.store.sentinel import AsyncPrimary
+
+# Of a synchronous client's options, those that are no options of an asyncio connection to a primary.
+T = TypeVar("T")
+
+# A pool that is full refuses; `Calls` holds the number down.
+MAX_CONNECTIONS: Final = 10_000
+NOT_SHARED: Final = ("connection_pool", "retry", "retry_on_error")
+
+
+def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
+    """Return an asyncio client, not yet connected. Raise as `connect`."""
+    config = one_server(settings)
+    plain = connect(config)  # opens nothing; checks the URL
+    retry: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    if isinstance(plain.connection_pool, SentinelConnectionPool):
+        kwargs = plain.connection_pool.connection_kwargs
+        return AsyncPrimary(plain.connection_pool, retry | {k: v for k, v in kwargs.items() if k not in NOT_SHARED})
+    return redis.asyncio.Redis.from_url(
+        config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
+    )
+
+
+class Calls:
+    """Calls of one client, each with its deadline, and so many under way at once; the others wait."""
+
+    def __init__(self, max_calls: int) -> None:
+        self._slots = asyncio.Semaphore(max_calls)
+
+    async def run(self, call: Coroutine[Any, Any, T], within: float) -> T:
+        """The result of a call. Raises TimeoutError at the deadline, in seconds.
+
+        The call runs in a task of its own: redis-py may lose a cancellation that comes while it connects (seen with
+        8.1), and then goes on until its own time-outs. The deadline holds all the same.
+        """
+        ends = asyncio.get_running_loop().time() + within
+        task: asyncio.Task[T] | None = None
+        try:
+            async with asyncio.timeout_at(ends):
+                await self._slots.acquire()
+        except BaseException:
+            call.close()
+            raise
+        try:
+            task = asyncio.create_task(call)
+            await asyncio.wait((task,), timeout=max(0.0, ends - asyncio.get_running_loop().time()))
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
+            self._slots.release()
+            if task is not None and not task.done():
+                task.cancel()
+                task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # nobody asks for it any more

@@ -1,0 +1,153 @@
+"""What is asked of Redis, written once for both kinds of client: a generator that yields steps and is given replies.
+
+The generator decides. What runs it does the input and output: `exchange` and `search` on a `redis.Redis`,
+`exchange_async` and `search_async` on a `redis.asyncio.Redis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from notifier.scripts.loader import Call, run, run_async
+from notifier.store.connection import unusable
+
+T = TypeVar("T")
+
+LOST: Final = (RedisConnectionError, RedisTimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Some commands in one round trip; the reply is the list of their replies. queue: puts them into a pipeline.
+
+    repeatable: they may be sent once more where no answer came, because a kept connection may turn out to be closed.
+    """
+
+    queue: Callable[[Any], object]
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """Not a step, but something found, for the loop that iterates over a search."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    value: Any
+
+
+Step = Call[Any] | Commands
+Exchange = Generator[Step, Any, T]
+Search = Generator[Step | Item[T], Any, None]
+
+
+def exchange(redis: Any, steps: Exchange[T]) -> T:
+    """Run an exchange on a client, or on one connection of it. Raises RedisUnusableError where Redis fails."""
+    with closing(steps):
+        result: T = _go_on(redis, steps).value
+    return result
+
+
+def search(redis: Any, steps: Search[T]) -> Iterator[T]:
+    """Iterate over what a search finds; as `exchange`."""
+    with closing(steps):
+        while isinstance(found := _go_on(redis, steps), Item):
+            yield found.value
+
+
+async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
+    """See `exchange`."""
+    with closing(steps):
+        result: T = (await _go_on_async(redis, steps)).value
+    return result
+
+
+async def search_async(redis: Any, steps: Search[T]) -> AsyncIterator[T]:
+    """See `search`."""
+    with closing(steps):
+        while isinstance(found := await _go_on_async(redis, steps), Item):
+            yield found.value
+
+
+def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
+    """Do steps until something is found, or all are done."""
+    resume: Callable[[], Any] = partial(next, steps)
+    while not isinstance(step := _resumed(resume), Item | _End):
+        try:
+            reply = _answer(redis, step)
+        except RedisError as error:
+            resume = partial(steps.throw, error)
+        else:
+            resume = partial(steps.send, reply)
+    return step
+
+
+async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
+    resume: Callable[[], Any] = partial(next, steps)
+    while not isinstance(step := _resumed(resume), Item | _End):
+        try:
+            reply = await _answer_async(redis, step)
+        except RedisError as error:
+            resume = partial(steps.throw, error)
+        else:
+            resume = partial(steps.send, reply)
+    return step
+
+
+def _resumed(resume: Callable[[], Any]) -> Any:
+    try:
+        return resume()
+    except StopIteration as end:
+        return _End(end.value)
+    except RedisError as error:
+        raise unusable(error) from error
+
+
+def _may_repeat(step: Step) -> bool:
+    # A call names its jobs, and its script does for them once what it is asked twice.
+    return isinstance(step, Call) or step.repeatable
+
+
+def _answer(redis: Any, step: Step) -> Any:
+    try:
+        return _once(redis, step)
+    except LOST:
+        if not _may_repeat(step):
+            raise
+        return _once(redis, step)
+
+
+async def _answer_async(redis: Any, step: Step) -> Any:
+    try:
+        return await _once_async(redis, step)
+    except LOST:
+        if not _may_repeat(step):
+            raise
+        return await _once_async(redis, step)
+
+
+def _once(redis: Any, step: Step) -> Any:
+    if isinstance(step, Call):
+        return run(redis, step)
+    with redis.pipeline(transaction=False) as pipe:
+        step.queue(pipe)
+        return pipe.execute()
+
+
+async def _once_async(redis: Any, step: Step) -> Any:
+    if isinstance(step, Call):
+        return await run_async(redis, step)
+    async with redis.pipeline(transaction=False) as pipe:
+        step.queue(pipe)
+        return await pipe.execute()

@@ -16,7 +16,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,13 @@ bench-sizes: setup  ## what a message costs beside a million that wait; minutes,
 soak: setup  ## a worker's memory over half an hour of steady traffic
 	@$(BIN)/python -m benchmarks.soak
 
+bench-limiter: setup benchmarks/.peers/.installed-by-make  ## the limiter beside the package limits, as a ratio to PING; some minutes
+	@$(BIN)/python -m benchmarks.limiter
+
+benchmarks/.peers/.installed-by-make:
+	@$(BIN)/python $(INSTALL) --target benchmarks/.peers limits
+	@touch $@
+
 bench-providers: setup  ## the providers' clients, each beside its ceiling and its peers; about 3 minutes
 	@$(BIN)/python -m benchmarks.providers
 
@@ -127,4 +134,4 @@ lock: setup  ## renew both locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv $(APNS2) $(PEERS) benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv $(APNS2) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -60,7 +60,7 @@ class StockPath:
             function, kwargs = decode_data(data or b"")
             if function == FUNCTION:
                 told = meta_of(Notification.from_kwargs(kwargs), meta)
-                run(self._redis, calls.steer([(foreign.job_id.encode(), told)]))
+                run(self._redis, calls.steer([(foreign.job_id.encode(), told)], foreign.permit))
                 return foreign.settlement("line")
             job = Job.fetch(foreign.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:

@@ -301,9 +301,12 @@ def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, 
     return Call(script("sweep"), [], [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, *lanes], int)
 
 
-def steer(metas: Sequence[tuple[bytes, str]]) -> Call[bool]:
-    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification."""
-    return Call(script("steer"), [], [part for job in metas for part in job], bool)
+def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
+    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification.
+
+    permit: under which the caller holds them; '' where they were left in their queue.
+    """
+    return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
 
 
 def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:

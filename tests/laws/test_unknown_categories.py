@@ -10,6 +10,8 @@ import pytest
 from redis import Redis
 from support import Simulators, apns, client_of, eventually, queue, worker, write_config
 
+from notifier.dispatch import calls
+from notifier.scripts.loader import run
 from notifier.testing.embedded import EmbeddedRedis
 
 COUNT = 60
@@ -47,3 +49,22 @@ def test_invented_categories_share_the_line_and_the_rules_of_default(
         waits.refresh()
         assert waits.meta == {"user": "ann", "category": "default", "x": [1]}
         assert known.id
+
+
+OLDER, NEWER = '{"": true}', '{"": true, "sale": false}'  # what workers of older and of newer rules know
+
+
+def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis: Redis) -> None:
+    """Law 1: a worker of older rules, stopped while it read a job, does not take it out of its category's rules."""
+
+    def pull(known: str) -> calls.Pulled:
+        return run(redis, calls.pull(most=9, lease_us=10_000_000, on_watch=False, lanes=["default"], on_join=known))
+
+    job = queue(redis).enqueue("notifier.deliver", kwargs={"user": "ann"}, meta={"user": "ann", "category": "sale"})
+    (unread,) = pull(OLDER).unread
+    late = calls.steer([(unread.job_id, '{"user": "ann", "category": "default"}')])
+    assert pull(NEWER).users
+    run(redis, late)
+    job.refresh()
+    assert job.meta == {"user": "ann", "category": "sale"}
+    assert redis.zrange("notifier:line:{ann}:sale", 0, -1) == [job.id.encode()]

@@ -50,7 +50,7 @@ def health(
         for each in mine:
             say(f"{each.name} on {each.host}: {_told(each, within_us)}")
         if not mine:
-            complain(f"no worker named {worker} is known" if worker else f"no worker of this host, {here}, is known")
+            complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
     if not healthy:
         raise typer.Exit(Status.NOT_RIGHT)
 

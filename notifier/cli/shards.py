@@ -201,7 +201,7 @@ def _after(now: Map, settings: Settings, add: list[str], remove: list[str]) -> l
     after = [*dict.fromkeys([*now.names, *added])]
     after = [name for name in after if name not in removed]
     if not after:
-        raise typer.BadParameter("leaves no shard" if now.names else "is needed: there are no redis.shards yet")
+        raise typer.BadParameter("no shard would be left" if now.names else "give --add: there are no redis.shards yet")
     return after
 
 

@@ -254,11 +254,12 @@ class Engine:
                 until_us=until_us,
             )
         )
+        due_at = {user: (since_us - self._redis_ahead_us) / 1e6 for user, _, since_us in users}
         for leased in admitted.leased:
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, send_by))
             else:
-                self._flights.begin(leased, send_by)
+                self._flights.begin(leased, send_by, due_at.get(leased.user))
         for held in admitted.waiting:
             self._log.debug(
                 "deferred",

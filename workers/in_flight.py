@@ -112,10 +112,12 @@ class Flights:
         """How many sends are under way."""
         return len(self._sending)
 
-    def begin(self, leased: Leased, send_by: float) -> None:
-        """Begin to send; see `Dispatch` for `send_by`."""
+    def begin(self, leased: Leased, send_by: float, due_at: float | None = None) -> None:
+        """Begin to send; see `Dispatch` for `send_by`. due_at: since when it was due, if that is known."""
         category = self._policies.category(leased.category)
         loop = asyncio.get_running_loop()
+        if due_at is not None and not leased.dropped and (leased.left_us is None or leased.left_us > 0):
+            self._sender.numbers.late(category.name, loop.time() - due_at)
         task = loop.create_task(self._sender.send(leased, category, send_by))
         self._sending[task] = leased, send_by
         task.add_done_callback(self._ended)
@@ -221,6 +223,7 @@ class Flights:
 
     async def settle(self, batch: Sequence[Settlement]) -> list[bool]:
         """Settle these; returns for each whether its lease was still this worker's."""
+        numbers = self._sender.numbers.take()
         call = calls.settle(
             batch,
             self._rules,
@@ -228,8 +231,14 @@ class Flights:
             keep_failed_us=self._tuning.keep_failed_us,
             keep_delivered_us=self._tuning.keep_delivered_us,
             keep_feedback_us=self._tuning.keep_feedback_us,
+            labels=[f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
+            numbers=numbers,
         )
-        mine = await run_async(self._redis, call)
+        try:
+            mine = await run_async(self._redis, call)
+        except BaseException:
+            self._sender.numbers.give_back(numbers)
+            raise
         for settlement, settled in zip(batch, mine, strict=True):
             if not settled:
                 self._log.warning("lease_lost", user=settlement.user, job_id=settlement.job_id)

@@ -24,6 +24,7 @@ from notifier.rules.policy import Category
 from notifier.units import mask
 from workers.capacity import Capacity
 from workers.deadlines import Deadlines
+from workers.numbers import Numbers
 from workers.proofs import Silence, Unproven
 
 CLOSING_S: Final = 3.0
@@ -88,7 +89,9 @@ class Sender:
         *,
         answer_s: float = 10.0,
         capacity: Capacity | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
+        self.numbers = numbers or Numbers()
         self._providers = providers
         self._answer_s = answer_s
         self._deadlines = Deadlines()
@@ -109,20 +112,22 @@ class Sender:
             self._observer.not_sent()
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
+        app = notification.app or category.app
+        by = "+".join(dict.fromkeys(self._known(device.platform, app) for device in notification.devices))
         if leased.dropped:
             log().info("dropped")
-            return _settled(leased, "dropped", "dropped", "when_blocked", reached=False)
+            return replace(_settled(leased, "dropped", "dropped", "when_blocked", reached=False), route=by)
         answered = _read_answers(leased.answered)
         if leased.left_us is not None and leased.left_us <= 0:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
-                return _delivered(leased, reached=False)
+                return replace(_delivered(leased, reached=False), route=by)
             log().info("expired")
-            return _failed(leased, "expired", "expired before its user's limits admitted it", reached=False)
+            why = "expired before its user's limits admitted it"
+            return replace(_failed(leased, "expired", why, reached=False), route=by)
         waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
         ]
-        app = notification.app or category.app
         if len(dispatches) == 1:  # nearly always; a gather would cost a task more
             found = [await self._one(dispatches[0], app, leased)]
         else:
@@ -137,8 +142,7 @@ class Sender:
             for index, answer in by_device.items()
             if answer.outcome is Outcome.DEAD_TOKEN
         )
-        if gone:
-            settlement = replace(settlement, gone=gone)
+        settlement = replace(settlement, gone=gone, route=by)
         silences = tuple(
             Silence(provider, notification.devices[index], answer.passed)
             for index, answer in by_device.items()
@@ -147,6 +151,11 @@ class Sender:
             and (provider := self._providers.get(route(notification.devices[index].platform, app)))
         )
         return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
+
+    def _known(self, platform: str, app: str | None) -> str:
+        """The route, for the numbers: anybody may invent an app."""
+        by = route(platform, app)
+        return by if by in self._providers else f"{platform}/unknown"
 
     def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
         """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""
@@ -210,6 +219,8 @@ class Sender:
             if dispatch.notification.app:  # anybody may invent one
                 return Answer(Outcome.REFUSED, reason=reason, retry_after_us=MINUTE_US, help=NOT_CONFIGURED)
             return Answer(Outcome.FAULT, reason=reason)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             answer = self._deadlines.wait(provider.send(dispatch), dispatch.send_by + self._answer_s)
             return await self._capacity.measure(at_service(by, dispatch.device.host), answer)
@@ -217,6 +228,8 @@ class Sender:
             # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
             self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
             return Answer(Outcome.UNKNOWN, reason="the provider's client broke")
+        finally:
+            self.numbers.answered(by, clock() - began)
 
     def _settlement(  # noqa: PLR0917 - all of one send
         self,

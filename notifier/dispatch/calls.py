@@ -245,7 +245,10 @@ class DeadToken:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of a leased job; see *settle* for the states. gone: what is told in the feedback."""
+    """What became of a leased job; see *settle* for the states. gone: what is told in the feedback.
+
+    route: by which it went, or was to go, for the numbers; those of several devices with + between.
+    """
 
     job_id: str
     permit: str
@@ -257,6 +260,7 @@ class Settlement:
     detail: str | int = ""
     answered: str = ""
     gone: tuple[DeadToken, ...] = ()
+    route: str = ""
 
 
 def settle(
@@ -267,9 +271,14 @@ def settle(
     keep_failed_us: int,
     keep_delivered_us: int,
     keep_feedback_us: int,
+    labels: Sequence[str] = (),
+    numbers: Mapping[str, int] | None = None,
     clock: str = "",
 ) -> Call[list[bool]]:
-    """Close permits. The reply holds for each whether it was still this worker's to settle."""
+    """Close permits. The reply holds for each whether it was still this worker's to settle.
+
+    labels, numbers: under which each is counted in this minute, and what to add to its numbers; see `minute.lua`.
+    """
     table, indexes = rules.encode(s.user for s in settlements)
     jobs = [
         (
@@ -286,6 +295,7 @@ def settle(
         table,
         to_bytes(json.dumps(jobs, ensure_ascii=False)),
         -(-keep_feedback_us // 1000),
+        json.dumps({"r": list(labels), "h": dict(numbers or {})}) if labels or numbers else "",
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 

@@ -23,6 +23,7 @@
 --   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users
+--   notifier:minute:<minute>        hash                      the numbers of a minute, kept for 3 days, see minute.lua
 --   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: idle leaders, see
 --   alarm.lua
 --   notifier:moves, notifier:away:{user}, notifier:arrived:<shard>: users on their way between shards, see fence.lua

@@ -7,10 +7,10 @@
 --          category, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys alarm newcomer end collapse leaving lineup behind
+--! include clock keys alarm newcomer end collapse leaving lineup behind minute
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), tonumber(ARGV[6])
-local reply, seen, MOST_OVER = {}, {}, 2
+local reply, seen, numbers, MOST_OVER = {}, {}, {}, 2
 local recording = redis.call('EXISTS', 'notifier:trace') == 1
 
 --! include overflow
@@ -130,9 +130,12 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     redis.call('SADD', 'rq:queues', 'rq:queue:' .. lane)
   end
   redis.call('HINCRBY', 'notifier:stats', 'accepted', 1)
+  local field = 'a|' .. (category == '' and 'default' or category)
+  numbers[field] = (numbers[field] or 0) + 1
   if recording then redis.call('XADD', 'notifier:trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
   return id
 end
 
 for i = 7, #ARGV, 10 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 9)) end
+add_to_minute(now, numbers)
 return reply

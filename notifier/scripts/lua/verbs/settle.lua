@@ -5,6 +5,8 @@
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone], …
 --     7 keep_feedback ms
+--     8 numbers, JSON {r: for each job '<category>|<route>' to count it under, h: what to add to those of the minute,
+--     {field: how many}} (see minute.lua); or ''
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later'
 --   (detail: µs to wait; an attempt
@@ -17,7 +19,7 @@
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules alarm newcomer end cancel leaving
---! include lineup gates many flight gather targets limits zones orphans
+--! include lineup gates many flight gather targets limits zones orphans minute
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -25,8 +27,14 @@ local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local finished = {} -- the jobs to be deleted
 
+local numbers = ARGV[8] and ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {r = {}, h = {}}
+
 local function count(user, word)
   totals[word] = (totals[word] or 0) + 1
+  if numbers.label then
+    local field = 'o|' .. word .. '|' .. numbers.label
+    numbers.h[field] = (numbers.h[field] or 0) + 1
+  end
   if user == '' then return end
   local usage = 'notifier:usage:{' .. user .. '}'
   if redis.call('HINCRBY', usage, word, 1) % RENEW_EVERY == 1 then
@@ -183,7 +191,10 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   return 1
 end
 
-for _, job in ipairs(cjson.decode(ARGV[6])) do reply[#reply + 1] = settle(unpack(job)) end
+for i, job in ipairs(cjson.decode(ARGV[6])) do
+  numbers.label = numbers.r[i]
+  reply[#reply + 1] = settle(unpack(job))
+end
 write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
@@ -219,6 +230,7 @@ for _, user in ipairs(order) do
   set_gates(user, lines, now, turn)
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', 'notifier:stats', word, n) end
+add_to_minute(now, numbers.h)
 alarm(earliest)
 wake_for_gates()
 

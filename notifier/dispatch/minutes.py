@@ -1,0 +1,111 @@
+"""The numbers of each minute, as *settle* and *enqueue* sum them; see `minute.lua` for the fields."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+KEPT_MINUTES: Final = 3 * 24 * 60
+BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
+MINUTE_US: Final = 60_000_000
+# Words under which *settle* counts what has not ended.
+UNENDED: Final = frozenset({"retried", "returned"})
+
+
+def bucket(us: int) -> int:
+    """The bucket of a histogram for what took so long: the n-th holds up to 2**n ms."""
+    return min(BUCKETS - 1, (max(0, us - 1) // 1000).bit_length())
+
+
+def bound_s(n: int) -> float:
+    """The longest that the n-th bucket holds."""
+    return float("inf") if n >= BUCKETS - 1 else 2.0**n / 1000
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How many took how long. counts: by bucket."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+    sum_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """How many in all."""
+        return self.counts.total()
+
+    def quantile_s(self, share: float) -> float | None:
+        """So much of them took no longer than this, to the bucket's bound; None where there are none."""
+        wanted, seen = share * self.total, 0
+        for n in sorted(self.counts):
+            seen += self.counts[n]
+            if seen >= wanted:
+                return bound_s(min(n, BUCKETS - 2))
+        return None
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The numbers of one minute, or of several together.
+
+    ended: how many by (outcome, category, route), the retried and returned among them. late: by category, from when a
+    user was due until the notification was handed over; answers: by route, how long the providers took.
+    """
+
+    accepted: Counter[str] = field(default_factory=Counter)
+    ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    late: dict[str, Histogram] = field(default_factory=dict)
+    answers: dict[str, Histogram] = field(default_factory=dict)
+
+    def add(self, fields: Mapping[str, int]) -> None:
+        """Add the fields of a minute's hash."""
+        for name, n in fields.items():
+            kind, *labels = name.split("|")
+            match kind, labels:
+                case "a", [category]:
+                    self.accepted[category] += n
+                case "o", [outcome, category, route]:
+                    self.ended[outcome, category, route] += n
+                case (("late" | "answer"), [label, which]):
+                    of = (self.late if kind == "late" else self.answers).setdefault(label, Histogram())
+                    if which == "s":
+                        of.sum_s += n / 1e6
+                    else:
+                        of.counts[int(which)] += n
+
+    def outcomes(self) -> Counter[str]:
+        """How many by outcome."""
+        found: Counter[str] = Counter()
+        for (outcome, _, _), n in self.ended.items():
+            found[outcome] += n
+        return found
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """All of them in one."""
+    made = Histogram()
+    for each in histograms:
+        made.counts.update(each.counts)
+        made.sum_s += each.sum_s
+    return made
+
+
+def minute_now(redis: Any) -> int:
+    """The minute that Redis counts in now, since 1970."""
+    return int(redis.time()[0]) // 60
+
+
+def read_fields(redis: Any, minutes: Iterable[int]) -> dict[int, dict[str, int]]:
+    """The fields of each of these minutes that has some."""
+    asked = list(minutes)
+    with redis.pipeline(transaction=False) as pipe:
+        for minute in asked:
+            pipe.hgetall(f"notifier:minute:{minute}")
+        found = pipe.execute()
+    return {
+        minute: {name.decode(): int(n) for name, n in fields.items()}
+        for minute, fields in zip(asked, found, strict=True)
+        if fields
+    }

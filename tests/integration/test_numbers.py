@@ -1,0 +1,140 @@
+"""The numbers of the minutes against what the simulators saw, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
+
+from notifier.cli.__main__ import main
+from notifier.dispatch import calls
+from notifier.dispatch.minutes import Histogram, Numbers, bound_s, bucket
+from notifier.operations.stats import Stats, read_stats
+from notifier.rules.policies import Policies
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
+    return write_config(tmp_path, redis_server.url, simulators.providers())
+
+
+def test_they_are_what_the_simulators_saw(
+    redis: Redis,
+    config: Path,
+    simulators: Simulators,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Accepted, by outcome, category and route, retried, lateness and latency: each equals what went over the wire."""
+    gone = simulators.answer(apns("gone"), Reply(410, "Unregistered"))
+    tried = simulators.answer(apns("tried"), Reply(400, "IdleTimeout", headers={"Retry-After": "0"}), Reply(200))
+    slow = simulators.delay(apns("slow"), 300)
+    ids = []
+    with notifier(config) as producer, worker(config):
+        ids += [producer.send(note(f"u{n}", f"numbers-{n}", category="chat")) for n in range(20)]
+        ids += [producer.send(note(f"f{n}", f"numbers-f{n}", fcm(f"f{n}"))) for n in range(7)]
+        ids += [
+            producer.send(note(name, f"numbers-{name}", device)) for name, device in (("tried", tried), ("slow", slow))
+        ]
+        refused = producer.send(note("gone", "numbers-gone", gone))
+        for job_id in ids:
+            ends(producer, job_id, "delivered")
+        ends(producer, refused, "rejected")
+        numbers = read_stats({"": redis}, 5).together
+    assert numbers.accepted == {"chat": 20, "default": 10}
+    assert numbers.ended == {
+        ("delivered", "chat", "apns"): 20,
+        ("delivered", "default", "fcm"): 7,
+        ("delivered", "default", "apns"): 2,
+        ("retried", "default", "apns"): 1,
+        ("rejected", "default", "apns"): 1,
+    }
+    seen = Counter(a.platform for a in simulators.all() if (a.title or "").startswith("numbers-"))
+    assert {by: each.total for by, each in numbers.answers.items()} == seen == {"apns": 24, "fcm": 7}
+    assert sum(each.total for each in numbers.late.values()) == 31  # the retry among them
+    assert numbers.answers["apns"].quantile_s(1) >= 0.3
+    assert numbers.answers["apns"].sum_s >= 0.3
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "stats", "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    told = json.loads(capfd.readouterr().out)
+    assert sum(each["accepted"] for each in told["minutes"]) == 30
+    assert sum(each["ended"].get("delivered", 0) for each in told["minutes"]) == 29
+    assert told["now"]["redis"]["totals"]["delivered"] == 29
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "stats"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capfd.readouterr().out
+    assert "routes: all open" in said
+    assert "apns" in said
+
+
+def commands(redis: Redis, verb: calls.Call) -> int:
+    """How many commands a call makes inside its script."""
+
+    def total() -> int:
+        return sum(of["calls"] for name, of in redis.info("commandstats").items() if name != "cmdstat_info")
+
+    before = total()
+    run(redis, verb)
+    return total() - before
+
+
+def settle(job_ids: list[str], leased: list[calls.Leased], **numbers: object) -> calls.Call:
+    of = {each.job_id: each for each in leased}
+    done = [
+        calls.Settlement(job, of[job].permit, of[job].user, of[job].category, True, "delivered", "delivered")
+        for job in job_ids
+    ]
+    kept = {"keep_failed_us": 10**9, "keep_delivered_us": 10**9, "keep_feedback_us": 10**9}
+    return calls.settle(done, RuleTable(Policies()), worker="w", **kept, **numbers)
+
+
+@pytest.fixture
+def leased(redis: Redis) -> list[calls.Leased]:
+    lanes, table = ("urgent", "default", "bulk"), RuleTable(Policies())
+    jobs = [calls.Job(f"j{n}", "default", b"", json.dumps({"user": f"u{n}"}).encode(), None) for n in range(60)]
+    run(redis, calls.enqueue(jobs, dedupe_for_us=10**6, timeout_s=60, stamp="2026-01-01T00:00:00.000000Z"))
+    pulled = run(redis, calls.pull(most=100, lease_us=10**8, on_watch=False, lanes=lanes))
+    return run(redis, calls.admit(pulled.users, table, most=100, lease_us=10**8, worker="w", lanes=lanes)).leased
+
+
+def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased]) -> None:
+    """A settle call makes two commands more, whatever it counts; one more where it is the first of a minute."""
+    job_ids = [each.job_id for each in leased]
+    plain = commands(redis, settle(job_ids[:20], leased))
+    labels = [f"chat|route{n % 5}" for n in range(20)]
+    numbers = {f"late|chat|{n}": 1 for n in range(10)}
+    assert commands(redis, settle(job_ids[20:40], leased, labels=labels, numbers=numbers)) - plain in {2, 3}
+    assert commands(redis, settle(job_ids[40:60], leased, labels=labels, numbers=numbers)) - plain in {2, 3}
+    assert run(redis, settle(job_ids[:20], leased, labels=labels)) == [False] * 20  # settled before: counted once
+    together = read_stats({"": redis}, 3).together
+    assert together.outcomes() == {"delivered": 40}
+    for key in redis.keys("notifier:minute:*"):
+        assert 3 * 86_400 - 60 < redis.ttl(key) <= 3 * 86_400
+
+
+def test_a_histogram_bounds_what_it_holds() -> None:
+    """Each bucket holds up to its bound, the last all the rest; a quantile is the bound of its bucket."""
+    assert [bucket(us) for us in (0, 1, 1000, 1001, 2000, 2001, 4000, 10**12)] == [0, 0, 0, 1, 1, 2, 2, 21]
+    assert all(us / 1e6 <= bound_s(bucket(us)) for us in range(1, 10**6, 997))
+    histogram = Histogram(Counter({0: 50, 3: 49, 9: 1}))
+    assert (histogram.quantile_s(0.5), histogram.quantile_s(0.99), histogram.quantile_s(1)) == (0.001, 0.008, 0.512)
+    assert Histogram().quantile_s(0.5) is None
+
+
+def test_fields_of_others_are_passed_over() -> None:
+    """What an older or newer version wrote there does no harm."""
+    numbers = Numbers()
+    numbers.add({"x|y": 3, "late|chat|2": 2, "late|chat|s": 5000, "o|delivered|chat|": 1, "lonely": 1})
+    assert numbers.ended == {("delivered", "chat", ""): 1}
+    assert Stats({}, {0: numbers}, numbers).as_json()["lateness"]["chat"]["p99"] == 0.004

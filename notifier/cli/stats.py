@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
+from threading import Event
 from typing import Annotated, Any, Final
 
 import typer
@@ -36,7 +36,7 @@ def stats(
                 _show(found.as_json())
             if not watch:
                 return
-            time.sleep(EVERY_S)
+            Event().wait(EVERY_S)  # nobody sets it; Ctrl-C ends it
 
 
 def _show(told: dict[str, Any]) -> None:

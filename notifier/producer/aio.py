@@ -13,6 +13,7 @@ import redis.asyncio
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.errors import OverloadedError, RedisUnusableError, SettingsError
+from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
 from notifier.producer.admission import all_accepted
@@ -20,6 +21,7 @@ from notifier.producer.backend import CHUNK
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.settings import Settings, load_settings
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
@@ -118,6 +120,11 @@ class AsyncNotifier:
             await flush()
             bulk.check()
         return bulk.tried
+
+    async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
+        """See `Notifier.acquire`."""
+        rules = self._builder.rules(user, category)
+        return await self.limiter.acquire(user, rules, cost=rules.category.cost, timeout=timeout)
 
     async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled:
         """See `Notifier.cancel`."""

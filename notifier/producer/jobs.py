@@ -15,6 +15,7 @@ from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.costs import check_fits
+from notifier.rules.policies import Rules
 from notifier.rules.policy import Category
 from notifier.settings import Settings
 
@@ -33,14 +34,22 @@ class JobBuilder:
         """The job of a notification. Raises InvalidNotificationError. job_id: None is a random one."""
         return self._job(notification, _checked(job_id))
 
+    def category(self, name: str) -> Category:
+        """The configured category of that name. Raises InvalidNotificationError where there is none."""
+        if not self.policies.knows(name):
+            known = ", ".join(sorted(self.policies.categories))
+            raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
+        return self.policies.category(name)
+
+    def rules(self, user: str, category: str) -> Rules:
+        """What the limiter itself can ask of a user: all rules but those that go by the user's zone."""
+        return Rules(self.policies.for_user(user), self.category(category)).untimed
+
     def _job(self, notification: Notification, job_id: str) -> calls.Job:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
-        if not self.policies.knows(notification.category):
-            known = ", ".join(sorted(self.policies.categories))
-            raise InvalidNotificationError("category", f"{notification.category!r} is unknown; known are {known}")
-        category = self.policies.category(notification.category)
+        category = self.category(notification.category)
         self._check_routes(notification, category)
         check_fits(self.policies.for_user(notification.user), category)
         if notification.priority is None and category.priority == "high":

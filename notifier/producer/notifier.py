@@ -14,11 +14,13 @@ from redis import Redis
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.errors import OverloadedError
+from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.producer.backend import Backend, SingleRedis
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.settings import Settings, load_settings
 from notifier.shards.backend import Shards
 from notifier.store.connection import connect
@@ -114,6 +116,15 @@ class Notifier:
                 flush()
                 bulk.check()
         return bulk.tried
+
+    def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> Permit | Hold:
+        """Take the right to send this user something of a category now, by the rules in force, outside of the workers.
+
+        It counts as what the workers send. Quiet hours and calendar windows are left out: they go by a notification's
+        zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
+        """
+        rules = self._builder.rules(user, category)
+        return self.limiter.acquire(user, rules, cost=rules.category.cost)
 
     def cancel(self, job_id: str) -> calls.Cancelled:
         """Cancel a notification that no worker has taken yet.

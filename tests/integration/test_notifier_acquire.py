@@ -1,0 +1,64 @@
+"""`Notifier.acquire` answers by the rules in force for a user, and counts as what the workers send."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import CONSOLE, write_config
+
+from notifier import AsyncNotifier, Hold, InvalidNotificationError, Notifier, Permit
+from notifier.testing.embedded import EmbeddedRedis
+
+RATES: dict[str, Any] = {
+    "user": {"windows": ["3/1h", "9/calendar-day"]},
+    "users": {"quiet": {"windows": ["2/1h"]}},
+    "categories": {
+        "chat": {"lane": "urgent", "windows": ["2/1h"]},
+        "big": {"lane": "bulk", "cost": 2},
+        "alarm": {"lane": "urgent", "bypass": True},
+    },
+}
+
+
+class Awaited:
+    """An AsyncNotifier as a synchronous one."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+
+    def acquire(self, *words: str) -> Permit | Hold:
+        async def ask() -> Permit | Hold:
+            async with AsyncNotifier.from_config(self._config) as made:
+                return await made.acquire(*words)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(params=["plain", "async"])
+def notifier(request: pytest.FixtureRequest, tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> Any:
+    assert redis.ping()
+    config = write_config(tmp_path, redis_server.url, CONSOLE, **RATES)
+    return Notifier.from_config(config) if request.param == "plain" else Awaited(config)
+
+
+def test_the_rules_of_the_configuration_hold(notifier: Any) -> None:
+    """The user's own rules, those of everyone, and the category's on top; a category's cost and bypass too."""
+    answers = [notifier.acquire("quiet") for _ in range(3)]
+    assert [type(answer) for answer in answers] == [Permit, Permit, Hold]
+    assert answers[2].rule == "user 2/1h"
+    held = [notifier.acquire("ann", "chat") for _ in range(3)][2]
+    assert held.rule == "chat 2/1h"
+    assert isinstance(notifier.acquire("ann", "default"), Permit)
+    assert notifier.acquire("ann", "default").rule == "user 3/1h"
+    assert isinstance(notifier.acquire("ann", "alarm"), Permit)
+    assert [type(notifier.acquire("bob", "big")) for _ in range(2)] == [Permit, Hold]
+
+
+def test_an_unknown_category_is_refused(notifier: Any) -> None:
+    """As `send` refuses it."""
+    with pytest.raises(InvalidNotificationError, match="'chatt' is unknown; known are alarm, big, chat, default"):
+        notifier.acquire("ann", "chatt")

@@ -116,6 +116,7 @@ lint: setup  ## style, types, layers and Lua
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy examples/test_push.py
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/python tests/lint_lua.py
 

@@ -1,0 +1,196 @@
+"""A backend without Redis: what was accepted, and what becomes of it by the real rules in simulated time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from notifier.dispatch import calls
+from notifier.dispatch.circuits import Held
+from notifier.errors import OverloadedError, Refused
+from notifier.limiter import UserLimiter
+from notifier.limiter.memory_sends import MemorySends
+from notifier.notification import Notification
+from notifier.notification.job import decode_data
+from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
+from notifier.operations.preview.trace import Event
+from notifier.producer.backend import CHUNK
+from notifier.producer.exchanges import State, Status
+from notifier.producer.feedback import Gone
+from notifier.settings import Settings
+
+Failure = Literal["rejected", "failed"]
+
+
+@dataclass
+class Accepted:
+    """One notification that was accepted, and what became of it so far.
+
+    arrives_us: when it enters its line, µs since the beginning. failure: what its provider is to answer.
+    sent: when it goes, in µs, or what the replay says in place of a time.
+    """
+
+    job_id: str
+    notification: Notification
+    arrives_us: int
+    expires_in_us: int | None
+    accepted_us: int
+    failure: Failure | None = None
+    reason: str = ""
+    cancelled: bool = False
+    sent: int = 0
+    ends_us: int = 0
+
+
+class MemoryBackend:
+    """A `Backend` in memory. `now_us` is the time since it began, which `advance` alone moves."""
+
+    def __init__(self, settings: Settings, begins: datetime) -> None:
+        self._settings = settings
+        self._policies = settings.policies()
+        self._begins = begins
+        self._begins_us = int(begins.timestamp() * 1_000_000)
+        self._by_key: dict[str, tuple[int, str]] = {}
+        self._gone_read: dict[str, int] = {}
+        self.failures: list[tuple[Failure, str] | Exception] = []
+        self.accepted: dict[str, Accepted] = {}
+        self.now_us = 0
+        self.limiter: UserLimiter = MemorySends(lambda: self._begins_us + self.now_us)
+        self.chunk = CHUNK
+
+    def at(self, us: int) -> datetime:
+        """A moment of simulated time."""
+        return self._begins + timedelta(microseconds=us)
+
+    def sending(self) -> AbstractContextManager[Callable[[Sequence[calls.Job]], list[str]]]:
+        """See `Backend.sending`."""
+        return nullcontext(self.enqueue)
+
+    def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+        """See `Backend.enqueue`."""
+        if self.failures and isinstance(self.failures[0], Exception):
+            raise self.failures.pop(0)  # type: ignore[misc]  # it is one
+        answers = [self._accept(job) for job in jobs]
+        over = [Refused(a.user, a.limit, a.waiting, a.most, n) for n, a in enumerate(answers) if isinstance(a, Refused)]
+        if over:
+            raise OverloadedError(over, len(jobs))
+        return [answer for answer in answers if isinstance(answer, str)]
+
+    def _accept(self, job: calls.Job) -> str | Refused:
+        kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
+        if earlier and self.now_us < kept_us:
+            return earlier
+        if job.id in self.accepted:
+            return job.id
+        user: str = json.loads(job.meta)["user"]
+        if job.max_waiting is not None and job.overflow == "reject":
+            waiting = sum(entry.ends_us > self.now_us for entry in self._of(user))
+            if waiting >= job.max_waiting:
+                return Refused(user, "user", waiting, job.max_waiting)
+        if job.dedupe:
+            self._by_key[job.dedupe] = (self.now_us + self._settings.dedupe_for_us, job.id)
+        arrives = self.now_us if job.send_at_us is None else max(self.now_us, job.send_at_us - self._begins_us)
+        notification = Notification.from_kwargs(decode_data(job.data)[1])
+        entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
+        if self.failures and not isinstance(self.failures[0], Exception):
+            entry.failure, entry.reason = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
+        self.accepted[job.id] = entry
+        self._replay(user)
+        return job.id
+
+    def _of(self, user: str) -> list[Accepted]:
+        found = [e for e in self.accepted.values() if e.notification.user == user and not e.cancelled]
+        return sorted(found, key=lambda entry: entry.arrives_us)
+
+    def _replay(self, user: str) -> None:
+        """Reckon anew when each of a user's goes. What failed takes no one's place, as its permit is given back."""
+        entries = self._of(user)
+        self._reckon(user, [entry for entry in entries if not entry.failure])
+        for n, entry in enumerate(entries):
+            if entry.failure:
+                before = [each for each in entries[:n] if not each.failure]
+                kept = [(e.sent, e.ends_us) for e in before]
+                self._reckon(user, [*before, entry])
+                for each, (sent, ends_us) in zip(before, kept, strict=True):
+                    each.sent, each.ends_us = sent, ends_us
+
+    def _reckon(self, user: str, entries: list[Accepted]) -> None:
+        events = [_event(entry) for entry in entries]
+        replay = Replay(self._policies, user, events, begins_us=self._begins_us)
+        replay.run()
+        for n, (entry, sent) in enumerate(zip(entries, replay.sent, strict=True)):
+            expires_in_us = entry.expires_in_us or 0
+            entry.sent = sent
+            entry.ends_us = {
+                EXPIRED: entry.arrives_us + expires_in_us,
+                SUPERSEDED: replay.superseded_us.get(n, 0),
+                DROPPED: entry.arrives_us,
+            }.get(sent, sent)
+
+    def cancel(self, job_id: str) -> calls.Cancelled:
+        """See `Backend.cancel`."""
+        entry = self.accepted.get(job_id)
+        if entry is None:
+            return "unknown"
+        if not entry.cancelled:
+            if entry.ends_us <= self.now_us:
+                return "ended"
+            entry.cancelled = True
+            self._replay(entry.notification.user)
+        return "cancelled"
+
+    def state(self, entry: Accepted) -> State:
+        """What has become of one by now."""
+        if entry.cancelled:
+            return "cancelled"
+        if entry.ends_us > self.now_us:
+            return "waiting"
+        words: dict[int, State] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
+        return words.get(entry.sent) or entry.failure or "delivered"
+
+    def status(self, job_id: str) -> Status | None:
+        """See `Backend.status`."""
+        if (entry := self.accepted.get(job_id)) is None:
+            return None
+        state = self.state(entry)
+        ends = self.at(entry.ends_us)
+        match state:
+            case "waiting":
+                return Status(job_id, state, expected_at=ends if entry.sent >= 0 else None)
+            case "delivered":
+                return Status(job_id, state, settled_at=ends)
+        return Status(job_id, state, reason=entry.reason or None, attempts=int(state in {"rejected", "failed"}))
+
+    def routes(self) -> list[Held]:
+        """See `Backend.routes`. No provider is ever away."""
+        return []
+
+    def feedback(
+        self,
+        group: str,
+        consumer: str | None,  # noqa: ARG002 - of the protocol, as the next
+        *,
+        follow: bool,  # noqa: ARG002
+        lease: timedelta,  # noqa: ARG002
+    ) -> Iterator[Gone]:
+        """See `Backend.feedback`: the devices of what was rejected, once for each group. It never waits."""
+        ended = [e for e in self.accepted.values() if self.state(e) == "rejected"]
+        for entry in sorted(ended, key=lambda entry: entry.ends_us)[self._gone_read.get(group, 0) :]:
+            self._gone_read[group] = self._gone_read.get(group, 0) + 1
+            sent = entry.notification
+            for device in sent.devices:
+                gone_at = self.at(entry.ends_us).astimezone(UTC)
+                yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, gone_at, entry.job_id)
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+
+
+def _event(entry: Accepted) -> Event:
+    sent = entry.notification
+    high = sent.priority == "high"
+    return Event(entry.arrives_us, sent.category, high, entry.expires_in_us, sent.collapse_id, sent.zone)

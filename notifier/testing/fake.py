@@ -1,0 +1,99 @@
+"""FakeNotifier: a Notifier without Redis and without workers, for tests of the code that sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from notifier.errors import SettingsError
+from notifier.notification import Notification
+from notifier.producer.notifier import Notifier
+from notifier.settings import Settings, load_settings, parse_settings, settings_path
+from notifier.settings.comments import template
+from notifier.testing.backend import Failure, MemoryBackend
+from notifier.units import duration_us
+
+BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no quiet hours by accident
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A notification that was delivered, and when, in simulated time."""
+
+    job_id: str
+    notification: Notification
+    at: datetime
+
+
+class FakeNotifier(Notifier):
+    """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
+
+    Everything that `Notifier` has works. What providers hold back, retries, `max_waiting` in all and an `overflow` that
+    makes room are left out, and `limiter` counts apart from what is sent.
+    Without an argument it has the configuration that `Notifier` would find, or else the one that `notifier config init`
+    writes; its Redis is not asked.
+    """
+
+    def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
+        """config: settings, or the path of a YAML. now: when simulated time begins."""
+        settings = config if isinstance(config, Settings) else _settings(config)
+        self._memory = MemoryBackend(settings, now)
+        super().__init__(self._memory, settings)
+
+    @property
+    def now(self) -> datetime:
+        """The simulated time."""
+        return self._memory.at(self._memory.now_us)
+
+    def advance(self, by: str | timedelta) -> datetime:
+        """Let time pass: ``fake.advance("1m")``. Returns the time that it is now."""
+        self._memory.now_us += duration_us(by)
+        return self.now
+
+    @property
+    def accepted(self) -> Sequence[Notification]:
+        """All that was accepted, in that order, whatever became of it."""
+        return [entry.notification for entry in self._memory.accepted.values()]
+
+    @property
+    def outbox(self) -> Sequence[Sent]:
+        """What has been delivered by now, in the order of its times."""
+        found = [
+            Sent(entry.job_id, entry.notification, self._memory.at(entry.ends_us))
+            for entry in self._memory.accepted.values()
+            if self._memory.state(entry) == "delivered"
+        ]
+        return sorted(found, key=lambda sent: sent.at)
+
+    def delivered(self, user: str) -> Sequence[Notification]:
+        """What one user has received by now."""
+        return [sent.notification for sent in self.outbox if sent.notification.user == user]
+
+    def waiting(self, user: str) -> Sequence[Notification]:
+        """What still waits for one user."""
+        return [
+            entry.notification
+            for entry in self._memory.accepted.values()
+            if entry.notification.user == user and self._memory.state(entry) == "waiting"
+        ]
+
+    def fail_next(self, how: Exception | Failure = "rejected", reason: str = "Unregistered") -> None:
+        """Let the next notification fail.
+
+        how: an exception is raised by the next `send`, which accepts nothing: RedisUnusableError("…"). With 'rejected'
+        the provider calls the devices of the next notification dead, so `feedback` names them; with 'failed' its last
+        attempt fails.
+        """
+        self._memory.failures.append(how if isinstance(how, Exception) else (how, reason))
+
+
+def _settings(path: str | Path | None) -> Settings:
+    if path is None:
+        try:
+            path = settings_path()
+        except SettingsError:
+            return parse_settings(template("first"))
+    return load_settings(path, {})

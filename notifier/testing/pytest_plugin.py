@@ -1,0 +1,43 @@
+"""The fixtures that pytest finds where this package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from notifier.testing.embedded import EmbeddedRedis
+    from notifier.testing.fake import FakeNotifier
+
+
+@pytest.fixture
+def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> FakeNotifier:
+    """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs."""
+    from notifier import Notifier  # noqa: PLC0415 - loaded by the tests that use it
+    from notifier.testing.fake import FakeNotifier  # noqa: PLC0415
+
+    fake = FakeNotifier()
+    monkeypatch.setattr(Notifier, "from_config", lambda *_args, **_kwargs: fake)
+    return fake
+
+
+@pytest.fixture(scope="session")
+def _notifier_redis_server() -> Iterator[EmbeddedRedis]:
+    from notifier.testing.embedded import EmbeddedRedis  # noqa: PLC0415 - as above
+
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def notifier_redis(_notifier_redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of an empty Redis of the tests' own, to which NOTIFIER_REDIS_URL leads while the test runs."""
+    from redis import Redis  # noqa: PLC0415 - as above
+
+    monkeypatch.setenv("NOTIFIER_REDIS_URL", _notifier_redis_server.url)
+    client = Redis.from_url(_notifier_redis_server.url)
+    client.flushdb()
+    yield client
+    client.close()

@@ -1,0 +1,119 @@
+"""FakeNotifier: real validation and real rules in simulated time, and a pytest plugin that brings it."""
+
+from __future__ import annotations
+
+import runpy
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support import fcm, note
+
+from notifier import InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
+from notifier.settings import parse_settings
+from notifier.testing import FakeNotifier
+
+ROOT = Path(__file__).parents[2]
+
+
+PROVIDERS = "providers: {apns: {client: console}, fcm: {client: console}}\n"
+
+
+def fake(rules: str, **options: Any) -> FakeNotifier:
+    return FakeNotifier(parse_settings(PROVIDERS + rules), **options)
+
+
+def test_the_rules_hold_in_simulated_time() -> None:
+    """Gaps and windows space what is sent, in order; time passes by `advance` alone."""
+    made = fake("user: {windows: [3/1m], gap: 1s}")
+    for n in range(5):
+        made.send(note("anna", f"{n}"))
+    made.send(note("bert"))
+    assert [len(made.delivered(user)) for user in ("anna", "bert")] == [1, 1]
+    made.advance("2s")
+    assert [each.title for each in made.delivered("anna")] == ["0", "1", "2"]
+    made.advance("57999ms")
+    assert [each.title for each in made.waiting("anna")] == ["3", "4"]
+    made.advance(timedelta(milliseconds=1))
+    assert [each.title for each in made.delivered("anna")] == ["0", "1", "2", "3"]
+    since = [(sent.at - made.outbox[0].at).total_seconds() for sent in made.outbox if sent.notification.user == "anna"]
+    assert since == [0, 1, 2, 60]
+
+
+def test_quiet_hours_are_the_users() -> None:
+    """What comes by night waits for the morning of its zone."""
+    made = fake('user: {quiet_hours: "21:00-08:00"}', now=datetime(2030, 1, 7, 22, tzinfo=UTC))
+    job_id = made.send(note("anna", zone="Etc/UTC"))
+    status = made.status(job_id)
+    assert status is not None
+    assert (status.state, status.expected_at) == ("waiting", datetime(2030, 1, 8, 8, tzinfo=UTC))
+    made.advance("10h")
+    assert len(made.outbox) == 1
+
+
+def test_what_is_wrong_or_too_much_is_refused() -> None:
+    """The same errors as of `Notifier`, by the same checks."""
+    made = fake("user: {windows: [1/1h], max_waiting: 1}")
+    with pytest.raises(InvalidNotificationError, match="category"):
+        made.send(note("anna", category="nope"))
+    made.send(note("anna"))
+    made.send(note("anna"))
+    with pytest.raises(OverloadedError, match="1 wait of user 'anna'"):
+        made.send(note("anna"))
+    assert made.send_many([note("bert"), note("carl")]) == 2
+
+
+def test_each_end_is_told() -> None:
+    """Cancelled, expired, superseded and dropped; a job id or a dedupe key that was seen is accepted once."""
+    made = fake(
+        "user: {gap: 10s}\ncategories: {default: {lane: default}, brief: {lane: bulk, when_blocked: drop},"
+        " score: {lane: bulk, when_blocked: collapse}}"
+    )
+    first = made.send(note("anna", dedupe_key="k"))
+    assert made.send(note("anna", dedupe_key="k")) == first
+    assert made.send(note("anna"), job_id=first) == first
+    waits = made.send(note("anna"))
+    late = made.send(note("anna", expires_in=5))
+    dropped = made.send(note("anna", category="brief"))
+    old, new = (made.send(note("anna", category="score", collapse_id="c")) for _ in range(2))
+    assert made.cancel(waits) == made.cancel(waits) == "cancelled"
+    assert (made.cancel(first), made.cancel("unknown")) == ("ended", "unknown")
+    made.advance("1h")
+    states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
+    assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
+
+
+def test_what_fails_is_told_and_takes_no_place() -> None:
+    """An exception is raised once; what is rejected comes back as feedback, and spends nothing of the rules."""
+    made = fake("user: {gap: 10s}")
+    made.fail_next(RedisUnusableError("away"))
+    with pytest.raises(RedisUnusableError, match="away"):
+        made.send(note("anna"))
+    made.fail_next("rejected", "BadToken")
+    dead = made.send(note("anna", "T", fcm("anna")))
+    made.send(note("anna"))
+    status = made.status(dead)
+    assert status is not None
+    assert (status.state, status.reason, len(made.outbox)) == ("rejected", "BadToken", 1)
+    assert [(gone.user, gone.reason, gone.job_id) for gone in made.feedback()] == [("anna", "BadToken", dead)]
+    assert list(made.feedback()) == []
+
+
+def test_the_fixtures(notifier_outbox: FakeNotifier, notifier_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Notifier.from_config` gives the fake; the Redis is empty."""
+    assert Notifier.from_config() is notifier_outbox
+    assert notifier_redis.dbsize() == 0
+    monkeypatch.undo()
+    assert Notifier.from_config is not None
+
+
+def test_the_example_of_the_page_runs(notifier_outbox: FakeNotifier) -> None:
+    """docs/testing.md shows examples/test_push.py as it is, and its tests pass. `make lint` checks its types."""
+    example = ROOT / "examples" / "test_push.py"
+    assert f"```python\n{example.read_text(encoding='utf-8')}```" in (ROOT / "docs" / "testing.md").read_text("utf-8")
+    tests = {name: test for name, test in runpy.run_path(str(example)).items() if name.startswith("test_")}
+    assert len(tests) == 5
+    for test in tests.values():
+        test(*([notifier_outbox] if test.__annotations__.get("notifier_outbox") else []))

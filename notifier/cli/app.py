@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, config, health, load, look, preview, record, send, shards, stats, worker
+from notifier.cli import audit, config, health, load, look, preview, record, send, serve, shards, stats, worker
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ app.command()(look.explain)
 app.command()(look.routes)
 app.command()(health.health)
 app.command()(stats.stats)
+app.command()(serve.serve)
 app.command()(audit.audit)
 app.command()(preview.preview)
 app.command()(load.load)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +12,13 @@ import typer
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.dispatch.circuits import Held
 from notifier.operations.explain import Explanation, Inspection, Scope, Use
+from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.rules.zones import check_zone
-from notifier.settings import Settings, load_settings, read_source, settings_path
+from notifier.settings import load_settings, read_source, settings_path
 from notifier.settings.provenance import Places, Provenance
 from notifier.settings.yaml_source import Source
-from notifier.shards.map import connect_all, connect_home, on_shard
+from notifier.shards.map import connect_home
 from notifier.store.connection import ask
 from notifier.store.published import published_rates
 
@@ -164,18 +163,6 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
         print_rows("", columns[:shown], [row[:shown] for row in rows], empty="nothing is held up")
     if any(each.state != "busy" for each in held):
         raise typer.Exit(Status.NOT_RIGHT)
-
-
-def settings_in_force(path: Path | None) -> Settings:
-    """The settings, with the rates that were applied in the place of the file's, where some were."""
-    settings = load_settings(path)
-    with connect_all(settings) as clients:
-        for name, redis in clients.items():
-            with on_shard(name):
-                rates = ask(partial(published_rates, redis))[1]
-            if rates is not None:
-                return load_settings(path, rates=rates)
-    return settings
 
 
 def _expected(at: datetime | None, not_before: str, label: str = "") -> str:

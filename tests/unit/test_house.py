@@ -31,6 +31,8 @@ DRIVERS = {
     "fastapi": "notifier/limiter/middleware/fastapi",
     "flask": "notifier/limiter/middleware/flask",
     "django": "notifier/limiter/middleware/django",
+    "prometheus_client": "notifier/server/metrics",
+    "uvicorn": "notifier/server/",
 }
 
 
@@ -101,6 +103,8 @@ def test_producers_load_no_driver() -> None:
         "starlette",
         "flask",
         "django",
+        "uvicorn",
+        "prometheus_client",
     } & set(done.stdout.split())
 
 
@@ -117,6 +121,7 @@ def watch(event, arguments):
     ):
         acts.append((event, arguments[0]))
 import aiohttp, redis, rq, rq.worker, pyfcm, pywebpush, google.auth, structlog, pydantic, rich.live
+import prometheus_client, starlette.applications, uvicorn
 sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 for module in {sorted(name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in MODULES)!r}:

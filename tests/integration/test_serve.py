@@ -1,0 +1,200 @@
+"""`notifier serve` over real HTTP: metrics, health, the API and the page; and what strangers may try."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from redis import Redis
+from support import eventually, fcm, note, notifier, worker, write_config
+
+from notifier.cli.__main__ import main
+from notifier.dispatch.health import LOOKED
+from notifier.server import app as served
+from notifier.testing.embedded import EmbeddedRedis
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a-token-of-the-test"
+EVIL = "<script>alert(1)</script>\"'&"
+NAME = re.compile(r"^# TYPE (notifier_\w+) (\w+)$", re.MULTILINE)
+
+
+class Client:
+    """Asks a server that listens on this host."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def __call__(self, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), {k.lower(): v for k, v in answer.getheaders()}
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(config: Path, token: str = "", *, is_open: bool = False) -> Iterator[Client]:
+    """The application under uvicorn, in a thread, on a port of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        options = uvicorn.Config(served.build(config, token, is_open=is_open), log_level="error", lifespan="off")
+        server = uvicorn.Server(options)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            eventually(lambda: server.started, "the server")
+            yield Client(listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"]})
+
+
+def test_it_tells_what_happened(config: Path) -> None:
+    """Counters, gauges, JSON and the page show what workers did since the server began."""
+    with serving(config) as ask, notifier(config) as producer:
+        before = ask("/metrics")[1]
+        assert "notifier_notifications_total{" not in before
+        ids = [producer.send(note(f"u{n}", "hi", fcm(f"u{n}"), category="chat")) for n in range(3)]
+        last = producer.send(note("u0", "again", fcm("u0"), category="chat"))
+        with worker(config, name="one"):
+            eventually(lambda: producer.status(ids[2]).state == "delivered", "the deliveries")
+            eventually(lambda: producer.status(last).state == "waiting", "one that waits")
+            eventually(lambda: 'outcome="delivered",route="fcm"} 3.0' in ask("/metrics")[1], "the counter")
+            text = ask("/metrics")[1]
+            assert 'notifier_accepted_total{category="chat"} 4.0' in text
+            assert 'notifier_events_total{event="accepted",shard=""} 4.0' in text
+            assert 'notifier_waiting{lane="urgent",shard=""} 1.0' in text
+            assert 'notifier_provider_latency_seconds_count{route="fcm"} 3.0' in text
+            assert 'notifier_lateness_seconds_bucket{category="chat",le="+Inf"} 3.0' in text
+            assert 'notifier_redis_up{shard=""} 1.0' in text
+            eventually(lambda: 'notifier_workers_healthy{shard=""} 1.0' in ask("/metrics")[1], "a healthy worker")
+            assert json.loads(ask("/api/v1/stats")[1])["now"]["redis"]["totals"]["delivered"] == 3
+            told = json.loads(ask("/api/v1/users/u0?category=chat")[1])
+            assert [each["job_id"] for each in told["line"]] == [last]
+            assert told["uses"][0]["used"] == 1
+            found = json.loads(ask(f"/api/v1/jobs/{last}")[1])
+            assert (found["state"], found["expected_at"][:13]) == ("waiting", told["line"][0]["expected_at"][:13])
+            assert json.loads(ask("/api/v1/routes")[1]) == []
+            status, page, headers = ask("/")
+            assert (status, "chat" in page, "one" in page) == (200, True, True)
+            assert "script-src" not in headers["content-security-policy"]
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert ask("/readyz")[0] == ask("/healthz")[0] == ask("/style.css")[0] == 200
+        assert ask("/api/v1/jobs/unknown")[0] == ask("/api/v1/jobs/%0a")[0] == ask("/nothing")[0] == 404
+
+
+def test_the_metrics_are_those_of_the_table(config: Path) -> None:
+    """docs/operate.md names each metric with its type, and no other; no label is a user's."""
+    with serving(config) as ask:
+        text = ask("/metrics")[1]
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", page, re.MULTILINE))
+    assert named == dict(NAME.findall(text))
+    assert "user=" not in text
+
+
+def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
+    """What a producer or worker may call itself comes out as text: on the page, in the JSON, in the metrics."""
+    minute = int(redis.time()[0]) // 60
+    redis.hset(f"notifier:minute:{minute}", f"o|delivered|{EVIL}|{EVIL}", 1)
+    redis.hset(f"notifier:minute:{minute}", f"late|{EVIL}|3", 1)
+    redis.sadd("rq:workers", "rq:worker:" + EVIL)
+    redis.hset("rq:worker:" + EVIL, mapping={"hostname": EVIL, LOOKED: 1, "rates_version": EVIL})
+    redis.sadd("notifier:routes", EVIL)
+    redis.hset("notifier:route:" + EVIL, mapping={"state": "open", "until": 1, "kind": "fault", "reason": EVIL})
+    with serving(config) as ask, notifier(config) as producer:
+        producer.send(note(EVIL, EVIL, fcm("evil")))
+        status, page, headers = ask("/?minutes=%3Cscript%3E")
+        assert status == 200
+        assert "<script" not in page
+        assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
+        assert headers["x-content-type-options"] == "nosniff"
+        status, text, headers = ask(f"/api/v1/users/{'%3Cscript%3E'}")
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(text)["user"] == "<script>"
+        assert ask("/metrics")[0] == 200
+
+
+def test_without_the_token_nothing_is_told(config: Path) -> None:
+    """All but the health of the process needs the token, as a bearer token or a password; a wrong one is refused."""
+
+    def basic(password: str) -> str:
+        return "Basic " + base64.b64encode(f"any:{password}".encode()).decode()
+
+    with serving(config, TOKEN) as ask:
+        for path in ("/", "/metrics", "/style.css", "/api/v1/stats", "/api/v1/routes", "/api/v1/users/1", "/nothing"):
+            status, text, headers = ask(path)
+            assert (status, "token" in text, headers["www-authenticate"][:5]) == (401, True, "Basic"), path
+            for wrong in (f"Bearer {TOKEN}x", "Bearer", "Bearer \xe9", basic("x"), "Basic %%%", TOKEN, ""):
+                assert ask(path, Authorization=wrong)[0] == 401, wrong
+        assert ask("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert ask("/", Authorization=basic(TOKEN))[0] == 200
+        assert ask("/healthz")[0] == ask("/readyz")[0] == 200
+
+
+def test_another_name_does_not_lead_here(config: Path) -> None:
+    """A page of somebody else that makes its own name lead to this host learns nothing; --no-auth takes all names."""
+    with serving(config) as ask:
+        assert ask("/api/v1/stats", Host="evil.example:8787")[0] == 421
+        assert ask("/api/v1/stats", Host="localhost:8787")[0] == ask("/api/v1/stats", Host="[::1]:8787")[0] == 200
+    with serving(config, is_open=True) as ask:
+        assert ask("/api/v1/stats", Host="notifier.internal")[0] == 200
+
+
+def test_a_redis_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Redis takes connections and never answers, it is alive, says 503 in time, and turns away a crowd."""
+    monkeypatch.setattr(served, "ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        config = write_config(tmp_path, url)
+        document = config.read_text(encoding="utf-8").replace(f"url: {url}", f"url: {url}\n  socket_timeout: 1s")
+        config.write_text(document, encoding="utf-8")
+        with serving(config) as ask:
+            for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs/one"):
+                status, text, _ = ask(path)
+                assert (status, "Redis does not answer" in text) == (503, True), path
+            crowd = [threading.Thread(target=ask, args=("/api/v1/stats",)) for _ in range(50)]
+            for each in crowd:
+                each.start()
+            assert ask("/healthz")[0] == 200
+            for each in crowd:
+                each.join(30)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "notifier.example"])
+def test_it_listens_to_others_with_a_token_alone(
+    host: str, config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another address than this host's own is refused, unless there is a token, or --no-auth is said."""
+    ran: list[str] = []
+    monkeypatch.setattr("notifier.server.run.run", lambda *_, **__: ran.append(host))
+
+    def serve(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve", "--host", host, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    assert serve() == 2
+    assert "NOTIFIER_SERVER_TOKEN" in capfd.readouterr().err
+    assert (serve("--no-auth"), ran) == (0, [host])
+    monkeypatch.setenv("NOTIFIER_SERVER_TOKEN", TOKEN)
+    assert (serve(), ran) == (0, [host, host])

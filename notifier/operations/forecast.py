@@ -108,6 +108,8 @@ class Forecast:
         self._policies, self._user = policies, user
         self._now_us = record.now_us
         self._latency_us = latency_us
+        # Where the user's own rules are narrower, FCM's for a device hold nothing back.
+        self._device_limits = not policies.limits.of_fcm_device(policies.for_user(user))[0].is_empty
         closed = {held.route: held for held in record.routes}
         self._closed = {name: (round(held.next_at.timestamp() * 1e6), held.state) for name, held in closed.items()}
         self._turn = int(record.fields.get("#turn", 0))
@@ -202,6 +204,6 @@ class Forecast:
                 found = max(found, (until_us, f"the route {by} is {state}"))
             elif kind == "b" and not limits.apns_background.is_empty:
                 found = max(found, (0, "Apple's limit of background pushes"))
-            elif platform == "fcm" and (limits.fcm_project or not limits.fcm_device.is_empty or kind == "c"):
+            elif platform == "fcm" and (self._device_limits or (kind == "c" and limits.fcm_collapsible)):
                 found = max(found, (0, "FCM's limits"))
         return found

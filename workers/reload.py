@@ -50,7 +50,7 @@ class Reload:
         """These settings, read from the file, or where rates are published those."""
         self.version, self._users_from = settings.rates_version, settings.users_from
         self._limited = _limits_everybody(settings)
-        self._seen = _fingerprint(self._path, self._users_from)
+        self._seen = ()  # the file may have changed since it was read: it is read once more
         self._published = await self._ask()
         loaded = await self._load(None) if self._published.version else None
         await run_async(self._redis, leaders.follow(self.version))
@@ -70,8 +70,9 @@ class Reload:
         if published == self._published and seen in {self._seen, None}:
             return None
         self._seen, self._published = seen, published
+        followed = self.version, self.problem
         loaded = await self._load(seen)
-        if loaded is None:
+        if loaded is None or followed == (self.version, ""):
             return None
         await run_async(self._redis, leaders.follow(self.version))
         key = f"notifier:reload:{self.version}:taken"

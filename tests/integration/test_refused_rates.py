@@ -143,3 +143,24 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         await client.aclose()
 
     asyncio.run(flickers())
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """A worker takes seconds to start: what was written after it had read the file holds there too."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+
+    async def starts() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        reload = Reload(path, client, LANES)
+        read = load_settings(path, environ={})
+        path.write_text("user: {gap: 9s}", encoding="utf-8")
+        await reload.begin(read)
+        taken = await reload.changed() or await reload.changed()
+        assert taken is not None
+        assert taken.for_user("7").gap_us == 9 * UNITS["s"]
+        assert await reload.changed() is None
+        await client.aclose()
+
+    asyncio.run(starts())

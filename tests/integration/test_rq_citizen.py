@@ -1,6 +1,5 @@
 """PushWorker among RQ's own tools: `rq worker`, `rq info`, `rq suspend`, its commands, its signals, its pool."""
 
-import os
 import signal
 import sys
 import time
@@ -301,9 +300,9 @@ def test_the_procfile_starts_one(redis: Redis, config: Path, producer: Notifier)
     """The Procfile's line is what a person can type."""
     root = Path(__file__).parents[2]
     line = dict(row.split(": ", 1) for row in (root / "Procfile").read_text(encoding="utf-8").splitlines() if row)
-    assert line["worker"].split() == ["python", "-m", "workers"]
-    assert os.access(sys.executable, os.X_OK)
-    with WorkerProcess([sys.executable, *line["worker"].split()[1:]], config, name="unnamed") as running:
+    assert line["worker"].split() == ["notifier", "worker"]
+    command = Path(sys.executable).with_name("notifier")
+    with WorkerProcess([str(command), "worker"], config, name="unnamed") as running:
         ends(producer, producer.send(note("anna")), "delivered")
         assert redis.scard("rq:workers") == 1
         assert running.end() == 0

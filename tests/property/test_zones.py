@@ -27,7 +27,7 @@ ZONES = (
 )  # fmt: skip
 BEGIN, END = (datetime(year, 1, 1, tzinfo=UTC) for year in (2026, 2028))
 LUA = """
---! include _zones
+--! include zones
 local zone, reply = cjson.decode(ARGV[1]), {}
 for _, call in ipairs(cjson.decode(ARGV[2])) do
   if call[1] == 'quiet' then reply[#reply + 1] = first_outside(zone, call[2], call[3], call[4])

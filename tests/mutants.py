@@ -301,7 +301,8 @@ def run(mutant: Mutant) -> str:
     """What the test says to the wrong script: 'caught', 'SURVIVED', or that the script is no longer as it was."""
     with tempfile.TemporaryDirectory() as folder:
         copytree(ROOT / "notifier", Path(folder, "notifier"))
-        script = Path(folder, "notifier", "limiter", "lua", f"{mutant.file}.lua")
+        room = "shared" if mutant.file.startswith("_") else "verbs"
+        script = Path(folder, "notifier", "scripts", "lua", room, f"{mutant.file.removeprefix('_')}.lua")
         source = script.read_text(encoding="utf-8")
         if source.count(mutant.old) != 1:
             return f"OUT OF DATE: {mutant.file}.lua holds {mutant.old!r} {source.count(mutant.old)} times"

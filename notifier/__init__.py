@@ -1,27 +1,32 @@
 """Push notifications that never burst a user: enqueue here, run `notifier worker` beside it."""
 
-from notifier.dispatch.circuits import Held
-from notifier.errors import (
-    InvalidNotificationError,
-    LimiterUnreachableError,
-    NotifierError,
-    NotReplicatedError,
-    OverloadedError,
-    RedisUnusableError,
-    SettingsError,
-    ShardsUnusableError,
-)
-from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
-from notifier.notification import Device, Notification
-from notifier.notification.job import deliver
-from notifier.producer.aio import AsyncNotifier
-from notifier.producer.exchanges import Status
-from notifier.producer.feedback import Gone
-from notifier.producer.notifier import Notifier
-from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
-from notifier.settings import Settings, load_settings
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
+
+if TYPE_CHECKING:
+    from notifier.dispatch.circuits import Held
+    from notifier.errors import (
+        InvalidNotificationError,
+        LimiterUnreachableError,
+        NotifierError,
+        NotReplicatedError,
+        OverloadedError,
+        RedisUnusableError,
+        SettingsError,
+        ShardsUnusableError,
+    )
+    from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
+    from notifier.notification import Device, Notification
+    from notifier.notification.job import deliver
+    from notifier.producer.aio import AsyncNotifier
+    from notifier.producer.exchanges import Status
+    from notifier.producer.feedback import Gone
+    from notifier.producer.notifier import Notifier
+    from notifier.rules.policies import Policies, Rules
+    from notifier.rules.policy import Burst, Category, Policy, Window
+    from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+    from notifier.settings import Settings, load_settings
 
 __all__ = [
     "AsyncNotifier",
@@ -55,3 +60,25 @@ __all__ = [
     "deliver",
     "load_settings",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "notifier.dispatch.circuits": "Held",
+        "notifier.errors": (
+            "InvalidNotificationError LimiterUnreachableError NotifierError NotReplicatedError "
+            "OverloadedError RedisUnusableError SettingsError ShardsUnusableError"
+        ),
+        "notifier.limiter": "Hold Limiter Permit RedisLimiter",
+        "notifier.notification": "Device Notification",
+        "notifier.notification.job": "deliver",
+        "notifier.producer.aio": "AsyncNotifier",
+        "notifier.producer.exchanges": "Status",
+        "notifier.producer.feedback": "Gone",
+        "notifier.producer.notifier": "Notifier",
+        "notifier.rules.policies": "Policies Rules",
+        "notifier.rules.policy": "Burst Category Policy Window",
+        "notifier.rules.quiet_hours": "CalendarWindow QuietHours",
+        "notifier.settings": "Settings load_settings",
+    },
+)

@@ -1,5 +1,17 @@
 """The processes: PushWorker, an RQ worker class that sends notifications and never bursts a user."""
 
-from workers.push import PushWorker
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
+
+if TYPE_CHECKING:
+    from workers.push import PushWorker
 
 __all__ = ["PushWorker"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "workers.push": "PushWorker",
+    },
+)

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import redis.asyncio
 
@@ -22,9 +22,11 @@ from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
 from notifier.rules.policy import DEFAULT_CATEGORY
-from notifier.settings import Settings, load_settings
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 T = TypeVar("T")
 MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
@@ -62,6 +64,8 @@ class AsyncNotifier:
 
         Raises SettingsError where the configuration cannot be used, or has several shards.
         """
+        from notifier.settings import load_settings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+
         return cls.of(load_settings(path, environ))
 
     @classmethod

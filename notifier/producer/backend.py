@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -16,9 +16,11 @@ from notifier.limiter import RedisLimiter, UserLimiter
 from notifier.producer.admission import all_accepted
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
-from notifier.settings import Settings
 from notifier.store.connection import unusable
 from notifier.store.exchange import exchange, search
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from redis.exceptions import RedisError
 
@@ -19,8 +19,10 @@ from notifier.producer.admission import accepted
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import Ceiling
 from notifier.scripts.ownership import fenced
-from notifier.settings import Settings
 from notifier.store.exchange import Commands, Exchange, Search
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180

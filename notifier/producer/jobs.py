@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from notifier.dispatch import calls
 from notifier.errors import InvalidNotificationError, OverloadedError, Refused
@@ -17,7 +17,9 @@ from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.costs import check_fits
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category
-from notifier.settings import Settings
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

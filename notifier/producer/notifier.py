@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from redis import Redis
 
@@ -21,9 +21,11 @@ from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
 from notifier.rules.policy import DEFAULT_CATEGORY
-from notifier.settings import Settings, load_settings
 from notifier.shards.backend import Shards
 from notifier.store.connection import connect
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 
 class Notifier:
@@ -48,6 +50,8 @@ class Notifier:
 
         Raises SettingsError where the configuration cannot be used.
         """
+        from notifier.settings import load_settings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+
         return cls.of(load_settings(path, environ))
 
     @classmethod

@@ -1,16 +1,21 @@
 """The configuration: what may stand in the YAML, how it is read, and what is said of it."""
 
-from notifier.settings.loading import load_settings, parse_settings, read_source, settings_path
-from notifier.settings.schema import (
-    BackoffSettings,
-    CategorySettings,
-    LogSettings,
-    Settings,
-    UserSettings,
-    WorkerSettings,
-)
-from notifier.settings.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
-from notifier.settings.schema_redis import RedisSettings, ShardSettings
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
+
+if TYPE_CHECKING:
+    from notifier.settings.loading import load_settings, parse_settings, read_source, settings_path
+    from notifier.settings.schema import (
+        BackoffSettings,
+        CategorySettings,
+        LogSettings,
+        Settings,
+        UserSettings,
+        WorkerSettings,
+    )
+    from notifier.settings.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
+    from notifier.settings.schema_redis import RedisSettings, ShardSettings
 
 __all__ = [
     "ApnsSettings",
@@ -30,3 +35,15 @@ __all__ = [
     "read_source",
     "settings_path",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "notifier.settings.loading": "load_settings parse_settings read_source settings_path",
+        "notifier.settings.schema": (
+            "BackoffSettings CategorySettings LogSettings Settings UserSettings WorkerSettings"
+        ),
+        "notifier.settings.schema_providers": "ApnsSettings FcmSettings ProvidersSettings WebPushSettings",
+        "notifier.settings.schema_redis": "RedisSettings ShardSettings",
+    },
+)

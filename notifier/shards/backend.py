@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from redis import Redis
 
@@ -21,9 +21,11 @@ from notifier.producer.feedback import Gone
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.ownership import MovedError
-from notifier.settings import Settings
 from notifier.shards.bulk_send import BulkSend, Patience, unusable_shards
 from notifier.shards.map import Map, Route, connect_all, on_shard
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
 
 T = TypeVar("T")
 LOOK_EVERY_S: Final = 1.0  # for dead tokens, where the shards have no more: a blocking read waits on one server alone

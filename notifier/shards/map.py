@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from notifier.errors import RedisUnusableError, SettingsError, ShardsUnusableError
 from notifier.scripts.ownership import HERE, MOVES, ON_THE_WAY
-from notifier.settings import RedisSettings, Settings
-from notifier.store.connection import address, ask, connect
+from notifier.store.connection import address, ask, connect, redis_of
+
+if TYPE_CHECKING:
+    from notifier.settings import RedisSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +100,7 @@ def connect_all(settings: Settings | RedisSettings) -> Iterator[Mapping[str, Red
 
     Raises as `connect`.
     """
-    config = settings.redis if isinstance(settings, Settings) else settings
+    config = redis_of(settings)
     with ExitStack() as stack:
         names = [shard.name for shard in config.shards]
         clients = {name: connect(config.shard(name)) for name in names} if names else {"": connect(config)}

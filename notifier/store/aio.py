@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
-from notifier.settings import RedisSettings, Settings
 from notifier.store.connection import connect, connection_options, one_server
 from notifier.store.sentinel import AsyncPrimary
+
+if TYPE_CHECKING:
+    from notifier.settings import RedisSettings, Settings
 
 # Of a synchronous client's options, those that are no options of an asyncio connection to a primary.
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,8 +14,11 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError
-from notifier.settings import RedisSettings, Settings, sentinel_url
+from notifier.settings import sentinel_url
 from notifier.store import sentinel
+
+if TYPE_CHECKING:
+    from notifier.settings import RedisSettings, Settings
 
 T = TypeVar("T")
 
@@ -64,7 +67,12 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
 
 def one_server(settings: Settings | RedisSettings) -> RedisSettings:
     """The settings of the one Redis; raise SettingsError where there are several shards."""
-    return (settings.redis if isinstance(settings, Settings) else settings).shard("")
+    return redis_of(settings).shard("")
+
+
+def redis_of(settings: Settings | RedisSettings) -> RedisSettings:
+    """What settings say of Redis."""
+    return settings.redis if hasattr(settings, "redis") else settings
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
 
 if TYPE_CHECKING:
     from notifier.testing.fake import FakeNotifier, Sent
 
 __all__ = ["FakeNotifier", "Sent"]
 
-
-def __getattr__(name: str) -> Any:
-    # Who wants the embedded Redis alone need not load all that a producer needs.
-    if name in __all__:
-        from notifier.testing import fake  # noqa: PLC0415
-
-        return getattr(fake, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(__name__, {"notifier.testing.fake": "FakeNotifier Sent"})

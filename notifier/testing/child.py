@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # Run by a bare Python that then becomes the command, so the process id stays. PR_SET_PDEATHSIG (1) has the
 # kernel kill it with its parent; a parent that died before the call is noticed by its id. Not a preexec_fn,
@@ -23,19 +24,21 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-def spawn(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
-    """Start a command by its full path, writing to the file descriptor `output`.
+def spawn(
+    command: Sequence[str], output: int, errors: int | None = subprocess.STDOUT, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command by its full path; output, errors: where it writes, as `Popen` takes them.
 
     On Linux it is killed when this process ends, however that happens. It has a session of its own, so that
     Ctrl-C reaches this program alone, which then ends its children in order. Raise OSError if it cannot be
     started.
     """
     if sys.platform != "linux":
-        return _popen(command, output)
+        return _popen(command, output, errors, env)
     command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *command]
     if threading.current_thread() is threading.main_thread():
-        return _popen(command, output)
-    return _spawn_from_lasting_thread(command, output)
+        return _popen(command, output, errors, env)
+    return _spawn_from_lasting_thread(partial(_popen, command, output, errors, env))
 
 
 def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
@@ -48,7 +51,7 @@ def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
         process.wait()
 
 
-def _spawn_from_lasting_thread(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
+def _spawn_from_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     # The kernel's "parent" is the thread that forked, not the process: a child of a thread that ends is
     # killed. So a thread that stays does it. (Not done from the main thread: a process with threads cannot
     # fork without a warning from Python 3.12 on.)
@@ -57,7 +60,7 @@ def _spawn_from_lasting_thread(command: Sequence[str], output: int) -> subproces
 
     def keep() -> None:
         try:
-            started.append(_popen(command, output))
+            started.append(start())
         except OSError as error:
             started.append(error)
         ready.set()
@@ -71,7 +74,9 @@ def _spawn_from_lasting_thread(command: Sequence[str], output: int) -> subproces
     return started[0]
 
 
-def _popen(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
+def _popen(
+    command: Sequence[str], output: int, errors: int | None, env: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the caller's own command, no shell
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env, start_new_session=True
     )

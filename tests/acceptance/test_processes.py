@@ -67,8 +67,15 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path) -> None:
-    """Ctrl-C in mid-demo: one line, exit status 130, no traceback, and every process and folder of it is gone."""
+def has_begun(folder: Path, pattern: str) -> bool:
+    return bool(list(folder.glob(f"push-throttle-demo-*/{pattern}")))
+
+
+@pytest.mark.parametrize("moment", ["nothing", "redis", "notifier.yaml", "worker-1.log", "wire.jsonl"])
+def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path, moment: str) -> None:
+    """The demo says at once what it sets up. Ctrl-C then, at each step, and in its middle: one line, status 130,
+    no traceback; every process and folder of it is gone.
+    """
     demo = subprocess.Popen(
         [sys.executable, "-m", "workers.demo", "--workers", "2"],
         cwd=ROOT,
@@ -80,12 +87,16 @@ def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path) -> None:
     )
     with demo:
         try:
-            wire = "push-throttle-demo-*/wire.jsonl"
-            eventually(lambda: list(short_folder.glob(wire)), "the first message at the wire")
+            assert demo.stderr is not None
+            assert demo.stderr.readline().startswith("Setting up Redis, simulators of APNs and FCM, and 2 workers")
+            if moment == "redis":  # it starts, or has: a folder of its own beside the demo's, or the demo's
+                eventually(lambda: list(short_folder.iterdir()), "the first folder")
+            elif moment != "nothing":
+                eventually(lambda: has_begun(short_folder, moment), moment)
         finally:
             demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=PATIENCE_S)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, errors
     assert "stopped; everything that the demo had started has ended" in errors
     assert "Traceback" not in errors + output
     assert not list(short_folder.iterdir())

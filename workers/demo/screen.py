@@ -31,11 +31,6 @@ What to try next:
 """
 
 
-def print_setup(workers: int) -> None:
-    """Say what is started, before it is."""
-    Console(stderr=True).print(f"Starting Redis, simulators of APNs and FCM, and {workers} workers …")
-
-
 class Screen:
     """A live line of progress on a terminal; nothing where `quiet`."""
 

@@ -19,7 +19,7 @@ from redis import Redis
 from notifier.errors import NotifierError, RedisUnusableError
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import check, connect
-from notifier.testing.child import end
+from notifier.testing.child import end, spawn
 from notifier.testing.embedded import EmbeddedRedis
 
 START_S = 30.0
@@ -69,7 +69,7 @@ def _worker(
     path = folder / f"worker-{number}.log"
     log = stack.enter_context(path.open("wb"))
     command = [sys.executable, "-m", "workers", "--name", f"demo-{number}"]
-    return _child(stack, command, env=environ, stdout=log, stderr=log), path
+    return _child(stack, command, log.fileno(), log.fileno(), environ), path
 
 
 def _await_workers(client: Redis, started: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
@@ -95,7 +95,7 @@ def _simulators(stack: contextlib.ExitStack, folder: Path, scripts: Mapping[str,
     replies.write_text(json.dumps(scripts), encoding="utf-8")
     command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", "15"]
     command += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl")]
-    process = _child(stack, command, stdout=subprocess.PIPE)
+    process = _child(stack, command, subprocess.PIPE)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -104,8 +104,14 @@ def _simulators(stack: contextlib.ExitStack, folder: Path, scripts: Mapping[str,
     return listening
 
 
-def _child(stack: contextlib.ExitStack, command: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C is for the demo, which ends its children in order.
-    process = stack.enter_context(subprocess.Popen(command, start_new_session=True, **kwargs))  # noqa: S603
+def _child(
+    stack: contextlib.ExitStack,
+    command: list[str],
+    output: int,
+    errors: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    # On Linux it ends with the demo, also where Ctrl-C comes before the stack knows of it.
+    process = stack.enter_context(spawn(command, output, errors, env))
     stack.callback(end, process, END_S)
     return process

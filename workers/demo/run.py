@@ -1,0 +1,125 @@
+"""The demo itself: starts everything, sends the file at its own pace, waits for the end of it, and measures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from redis import Redis
+
+from notifier import Device, Notification, Notifier
+from notifier.errors import NotifierError
+from notifier.notification.job import TERMINAL
+from notifier.rules.policy import LANES
+from notifier.simulators.wire import WireLog
+from notifier.store.connection import connect
+from workers.demo.report import Accepted, Report, report
+from workers.demo.screen import Screen, print_report
+from workers.demo.stage import Stage, stage
+
+MAX_TEMP_CHARACTERS: Final = 60  # a socket is to stand in it, and systems take paths of about 100 for those
+LONGEST_S = 60.0
+POLL_S = 0.2
+DEAD = {"apns": {"status": 410, "reason": "Unregistered"}, "fcm": {"status": 404, "reason": "UNREGISTERED"}}
+
+
+def play(arguments: argparse.Namespace) -> int:
+    """Run the demo as told; returns its exit status."""
+    try:
+        found = _run(arguments)
+    except (NotifierError, OSError) as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
+    if arguments.json:
+        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+    else:
+        print_report(found, arguments.rates)
+    return 0 if found.held else 1
+
+
+def _run(arguments: argparse.Namespace) -> Report:
+    rows = [json.loads(line) for line in arguments.file.read_text(encoding="utf-8").splitlines()]
+    tokens = [device for row in rows for device in row["devices"]]
+    scripts = {d["token"]: [DEAD[d["platform"]]] for d in tokens if d["token"].startswith("dead")}
+    with contextlib.ExitStack() as stack:
+        above = None if len(tempfile.gettempdir()) <= MAX_TEMP_CHARACTERS else "/tmp"  # noqa: S108 - a folder in it
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-demo-", dir=above)))
+        set_up = stack.enter_context(stage(folder, arguments.rates, scripts, arguments.workers))
+        redis = stack.enter_context(contextlib.closing(connect(set_up.settings)))
+        screen = stack.enter_context(Screen(len(rows), set_up.redis, quiet=arguments.json))
+        screen.explain(*_plan(rows))
+        begun = time.monotonic()
+        accepted = _enqueue(set_up, rows, begun, lambda: screen.show(*_progress(redis)))
+        while sum((stats := _progress(redis)[0]).get(word, 0) for word in TERMINAL) < len(rows):
+            if time.monotonic() - begun > LONGEST_S:
+                break
+            screen.show(*_progress(redis))
+            time.sleep(POLL_S)
+        seconds = time.monotonic() - begun
+        stats, waiting = _progress(redis)
+        screen.show(stats, waiting)
+        return report(accepted, WireLog.read(set_up.wire_log), stats, waiting, set_up.settings.policies(), seconds)
+
+
+def _plan(rows: list[dict[str, Any]]) -> tuple[int, int]:
+    """How many can only be rejected, as all their devices are dead, and how many may wait no longer than they live."""
+    dead = sum(all(device["token"].startswith("dead") for device in row["devices"]) for row in rows)
+    return dead, sum("expires_in" in row for row in rows)
+
+
+def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> list[Accepted]:
+    """Hand the file over at its own pace, as producers would, and note when each line was accepted."""
+    notifier = Notifier.from_config(set_up.config, {"NOTIFIER_REDIS_URL": set_up.settings.redis.url})
+    accepted: list[Accepted] = []
+    with notifier:
+        for batch in _paced(rows, begun, tick):
+            first = len(accepted)
+            notifier.send_many(_notification(first + n, row) for n, row in enumerate(batch))
+            now_us = time.time_ns() // 1000
+            for n, row in enumerate(batch):
+                tokens = frozenset(device["token"] for device in row["devices"])
+                accepted.append(Accepted(first + n, row["user"], row["category"], now_us, tokens))
+    return accepted
+
+
+def _paced(rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> Iterator[list[dict[str, Any]]]:
+    sent = 0
+    while sent < len(rows):
+        elapsed = time.monotonic() - begun
+        due = next((n for n in range(sent, len(rows)) if rows[n]["at"] > elapsed), len(rows))
+        if due > sent:
+            yield rows[sent:due]
+            sent = due
+        tick()
+        time.sleep(POLL_S / 4)
+
+
+def _notification(number: int, row: dict[str, Any]) -> Notification:
+    return Notification(
+        user=row["user"],
+        devices=[Device(**device) for device in row["devices"]],
+        title=row["title"],
+        body=row["body"],
+        category=row["category"],
+        expires_in=row.get("expires_in"),
+        data={"n": str(number)},
+    )
+
+
+def _progress(redis: Redis) -> tuple[dict[str, int], int]:
+    """The totals so far, and how many have not ended: queued, waiting or in flight."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.hgetall("notifier:stats")
+        for lane in LANES:
+            pipe.llen(f"rq:queue:{lane}")
+            pipe.zcard(f"rq:scheduled:{lane}")
+            pipe.zcard(f"rq:wip:{lane}")
+        stats, *counts = pipe.execute()
+    return {key.decode(): int(value) for key, value in stats.items()}, sum(counts)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -83,11 +84,15 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, **(extra or {})}
 
 
+# How a child is started. The tests put in its place what forks one that has done its imports.
+launch: Callable[..., subprocess.Popen[bytes]] = partial(subprocess.Popen, start_new_session=True)
+
+
 @contextlib.contextmanager
 def child(arguments: Sequence[str], **kwargs: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run `python <arguments>`; ended by SIGTERM, and by SIGKILL if that does not help, on leaving."""
     kwargs.setdefault("env", environment())
-    with subprocess.Popen([sys.executable, *arguments], start_new_session=True, **kwargs) as process:
+    with launch([sys.executable, *arguments], **kwargs) as process:
         try:
             yield process
         finally:

@@ -7,9 +7,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
+from benchmarks import harness
 from notifier.testing.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ for name in [name for name in os.environ if name.startswith("NOTIFIER_") and nam
 
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
+
+# The processes of benchmarks.fleet begin warm in the tests.
+harness.launch = warm.Popen
 
 # What the models assert is shown as well as what the tests do.
 pytest.register_assert_rewrite("clock_model", "model", "world")

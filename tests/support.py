@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+import warm
 import yaml
 from redis import Redis
 from rq import Queue
@@ -199,10 +200,22 @@ def write_config(folder: Path, url: str, providers: Any = CONSOLE, **sections: A
 
 
 class WorkerProcess:
-    """A worker in a process of its own, ended with the `with` block; `log` is what it has written."""
+    """A worker in a process of its own, ended with the `with` block; `log` is what it has written.
 
-    def __init__(self, command: Sequence[str], config: Path, *, name: str, python_path: Path | None = None) -> None:
+    It is forked from a process that has done the imports, unless it is to be `cold`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        config: Path,
+        *,
+        name: str,
+        python_path: Path | None = None,
+        cold: bool = False,
+    ) -> None:
         self.name = name
+        self._cold = cold
         self._log = config.with_name(f"{name}.log")
         self._command = command
         self._environ = clean_environ(NOTIFIER_CONFIG=str(config))
@@ -211,14 +224,17 @@ class WorkerProcess:
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                env=self._environ,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            if self._cold:
+                self.process: Any = subprocess.Popen(
+                    self._command,
+                    env=self._environ,
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            else:
+                self.process = warm.Popen(self._command, env=self._environ, stdout=log, stderr=log)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -252,10 +268,12 @@ class WorkerProcess:
         return self.process.wait(PATIENCE_S)
 
 
-def worker(config: Path, *arguments: str, name: str = "worker", python_path: Path | None = None) -> WorkerProcess:
+def worker(
+    config: Path, *arguments: str, name: str = "worker", python_path: Path | None = None, cold: bool = False
+) -> WorkerProcess:
     """`python -m workers`, to be started by `with`."""
     command = [sys.executable, "-m", "workers", "--name", name, *arguments]
-    return WorkerProcess(command, config, name=name, python_path=python_path)
+    return WorkerProcess(command, config, name=name, python_path=python_path, cold=cold)
 
 
 def rq(*arguments: str, config: Path | None = None, within_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:

@@ -250,6 +250,12 @@ class PushWorker(Worker):
             finally:
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
+    def unsubscribe(self) -> None:
+        """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""
+        if self.pubsub_thread is not None:
+            self.pubsub_thread.stop()
+        super().unsubscribe()  # type: ignore[no-untyped-call]
+
     def _tell(self, told: dict[Any, str]) -> None:
         if told != self._told:
             self.connection.hset(self.key, mapping=told)

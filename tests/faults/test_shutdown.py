@@ -138,3 +138,22 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_stops_the_worker(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stopped._stop_requested
+
+
+def test_the_end_does_not_wait_for_the_thread_that_listens(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ's thread is told to end before it reads that nothing is subscribed any more: it would wait for a minute."""
+    stopped = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    stopped.subscribe()
+    thread, unsubscribe = stopped.pubsub_thread, stopped.pubsub.unsubscribe
+
+    def unsubscribe_and_be_read() -> None:
+        unsubscribe()
+        thread.join(0.5)
+
+    monkeypatch.setattr(stopped.pubsub, "unsubscribe", unsubscribe_and_be_read)
+    stopped.unsubscribe()
+    ended = not thread.is_alive()
+    thread.stop()
+    stopped.pubsub.subscribed_event.set()  # so that it ends in any case
+    thread.join()
+    assert ended

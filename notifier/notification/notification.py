@@ -20,6 +20,8 @@ PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
+BADGES: Final = 2**31  # FCM's is of 32 bits
+NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
 MAPPINGS: Final = ("data", "apns", "fcm", "webpush")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
@@ -129,12 +131,7 @@ class Notification:
         if self.priority is not None and (not isinstance(self.priority, str) or self.priority not in PRIORITIES):
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
-        for name in ("title", "body", "sound"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
-        if self.badge is not None and (type(self.badge) is not int or self.badge < 0):
-            raise InvalidNotificationError("badge", "must be a whole number, 0 or more")
+        self._check_shown()
         for name in MAPPINGS:
             _check_mapping(name, getattr(self, name))
         # Apple's own options alone may make up a message, for Apple's devices.
@@ -147,6 +144,17 @@ class Notification:
             _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
         _check_zone(self.zone)
         self._check_times()
+
+    def _check_shown(self) -> None:
+        for name in ("title", "body", "sound"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+            _check_unicode(name, value)
+        if self.badge is not None and (type(self.badge) is not int or not 0 <= self.badge < BADGES):
+            raise InvalidNotificationError("badge", f"must be a whole number from 0 to {BADGES - 1}")
 
     def _check_times(self) -> None:
         if self.send_at is not None:
@@ -220,12 +228,19 @@ def _check_text(name: str, value: object, limit: int) -> None:
         raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
     if not value:
         raise InvalidNotificationError(name, "must not be empty")
+    _check_unicode(name, value)
+    if (size := len(value.encode())) > limit:
+        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def _check_unicode(name: str, text: str) -> None:
+    """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request to a provider could."""
+    if text.isascii():
+        return
     try:
-        size = len(value.encode())
+        text.encode()
     except UnicodeEncodeError:
         raise InvalidNotificationError(name, "is not valid Unicode text") from None
-    if size > limit:
-        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
 
 
 def _check_zone(zone: object) -> None:
@@ -280,11 +295,12 @@ def _check_json(path: str, value: object, depth: int = 0) -> None:
     if depth > DATA_DEPTH:
         raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")
     match value:
-        case None | bool() | int() | str():
+        case None | bool():
             return
-        case float():
-            if not math.isfinite(value):
-                raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")
+        case str():
+            _check_unicode(path, value)
+        case int() | float():
+            _check_number(path, value)
         case list() | tuple():
             for index, item in enumerate(value):
                 _check_json(f"{path}[{index}]", item, depth + 1)
@@ -292,6 +308,15 @@ def _check_json(path: str, value: object, depth: int = 0) -> None:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
+                _check_unicode(path, key)
                 _check_json(f"{path}.{key}", item, depth + 1)
         case _:
             raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")
+
+
+def _check_number(path: str, value: float) -> None:
+    if isinstance(value, int):
+        if value.bit_length() > NUMBER_BITS:
+            raise InvalidNotificationError(path, f"is a number of more than {NUMBER_BITS} bits: give it as text")
+    elif not math.isfinite(value):
+        raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")

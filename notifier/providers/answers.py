@@ -59,9 +59,13 @@ class Table:
         return Answer(outcome, status or None, reason, wait_us)
 
 
-def unsendable(error: InvalidNotificationError) -> Answer:
-    """Return the answer for a job that was written past the producer's checks: its reason names the field."""
-    return Answer(Outcome.REJECTED, reason=f"InvalidNotification: {error}")
+def unsendable(error: InvalidNotificationError | ValueError) -> Answer:
+    """Return the answer for a job that was written past the producer's checks: its reason names the field.
+
+    A ValueError is about text or a number that no request can carry. What it says may quote the message.
+    """
+    why = error if isinstance(error, InvalidNotificationError) else type(error).__name__
+    return Answer(Outcome.REJECTED, reason=f"InvalidNotification: {why}")
 
 
 def retry_after_us(value: str, date: str) -> int | None:

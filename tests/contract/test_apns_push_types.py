@@ -210,7 +210,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"apns": {"thread_id": "x"}, "data": {"a": 1}}, "apns.thread_id"),
     ({"apns": {"thread_id": ""}, "title": "t"}, "apns.thread_id"),
     ({"apns": {"thread_id": 7}, "title": "t"}, "apns.thread_id"),
-    ({"apns": {"thread_id": "\ud800"}, "title": "t"}, "apns.thread_id"),
     ({"apns": {"push_type": "background"}, "title": "t"}, "title"),
     ({"apns": {"push_type": "background", "priority": 10}, "data": {"a": 1}}, "apns.priority"),
     ({"apns": {"push_type": "pushtotalk", "priority": 5}}, "apns.priority"),

@@ -676,12 +676,12 @@ def test_keys_that_fcm_reserves_are_refused_by_name(rig: Callable[..., Any], key
 
 @pytest.mark.parametrize("fields", [{"title": "\ud800"}, {"data": {"a": ["\ud800"]}}, {"sound": "\ud800"}])
 def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dict[str, Any]) -> None:
-    """A lone surrogate cannot be written as UTF-8: refused at the payload check, never raised by a send."""
+    """A lone surrogate cannot be written as UTF-8: refused before it is enqueued, never raised by a send."""
 
     async def run() -> None:
         async with rig() as r:
             with pytest.raises(InvalidNotificationError, match="Unicode"):
-                payload_size(dispatch(**fields).notification)
+                dispatch(**fields).notification.validate()
             assert (await r.provider.send(dispatch(**fields))).outcome is Outcome.REJECTED
 
     asyncio.run(run())

@@ -184,7 +184,6 @@ REFUSED = [
     ("fcm.android.restricted_package_name", nested("android.restricted_package_name", 5)),
     ("fcm.android.data", nested("android.data", "x")),
     ("fcm.android.data.google.x", nested("android.data", {"google.x": "1"})),
-    ("fcm.android.notification.title", nested("android.notification.title", "\ud800")),
     ("fcm.android.notification.color", nested("android.notification.color", "red")),
     ("fcm.android.notification.visibility", nested("android.notification.visibility", "public")),
     ("fcm.android.notification.notification_priority", nested("android.notification.notification_priority", "HIGH")),

@@ -128,6 +128,29 @@ def test_an_app_that_nobody_configured_is_its_messages_fault(tmp_path: Path) -> 
         assert len(repairs([running])) == 1
 
 
+def test_a_forged_job_that_no_request_can_carry_ends_alone(tmp_path: Path) -> None:
+    """Half a surrogate pair deep in FCM's options: no provider breaks, no permit is spent, nobody else waits."""
+    half = "\ud800"
+    forged = [{"webpush": {"notification": {"title": half}}}, {"apns": {"payload": {"aps": {"x": half}}}}]
+    with service(tmp_path, categories=CATEGORIES) as up:
+        running = up.work("one")
+        bad_ids = []
+        for n, options in enumerate(forged):
+            kwargs = {"user": f"f{n}", "title": "forged", "fcm": options}
+            kwargs |= {"devices": [{"platform": "fcm", "token": fcm(f"f{n}").token}]}
+            bad_ids.append(queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"f{n}"}).id)
+        good_ids = up.send([good("third_party", n) for n in range(3)])
+        for job_id in good_ids:
+            ends(up.producer, job_id, "delivered")
+        end_all(up, bad_ids, "failed")
+        eventually(lambda: up.redis.zcard("notifier:leases") == 0, "all to be settled")
+        assert [sends_to(up, fcm(f"f{n}")) for n in range(len(forged))] == [0, 0]
+        assert {up.redis.zcard(f"notifier:sent:{{f{n}}}") for n in range(len(forged))} == {0}, "nobody got anything"
+        assert "Unicode" in (up.producer.status(bad_ids[0]).reason or "")
+        no_circuit(up, [running])
+        assert events([running], "provider_broke") == []
+
+
 def test_a_live_activity_under_a_certificate_is_refused(tmp_path: Path) -> None:
     """`send` refuses it and says why; one from a plain producer is rejected before it reaches Apple."""
     with service(tmp_path) as up:

@@ -243,8 +243,8 @@ def test_silence_does_not_vibrate() -> None:
 def test_text_that_is_no_unicode_is_refused(fields: Mapping[str, Any]) -> None:
     """A lone surrogate cannot be written as UTF-8: refused with the name of its field."""
     with pytest.raises(InvalidNotificationError, match="Unicode") as caught:
-        check_payload(note(**fields))
-    assert caught.value.field == next(iter(fields))
+        note(**fields).validate()
+    assert caught.value.field.startswith(next(iter(fields)))
 
 
 @pytest.mark.parametrize("webpush", [[], "x", {"icon": float("nan")}, {"actions": {1}}, {7: "x"}])

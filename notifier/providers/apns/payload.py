@@ -34,7 +34,7 @@ def payload(notification: Notification, options: Options | None = None) -> bytes
 
     options: what `apns_options.read` made of the notification, if it was asked before.
     Raises InvalidNotificationError for what cannot be sent to Apple at all: an option that it does not have, a
-    data key ``aps``, text that is not Unicode, a collapse id that no header can carry.
+    data key ``aps``, a collapse id that no header can carry.
     """
     if "aps" in notification.data:
         raise InvalidNotificationError("data.aps", "is Apple's own key: give the data another name")
@@ -48,10 +48,7 @@ def payload(notification: Notification, options: Options | None = None) -> bytes
     else:
         aps = _shown(notification)
         content = {"aps": aps or {"content-available": 1}, **notification.data}
-    try:
-        return _encode(content).encode()
-    except UnicodeEncodeError:
-        raise InvalidNotificationError(_culprit(notification), "is not valid Unicode text") from None
+    return _encode(content).encode()
 
 
 def _shown(notification: Notification) -> dict[str, Any]:
@@ -77,17 +74,3 @@ def _with_options(notification: Notification, options: Options) -> dict[str, Any
         aps["content-changed"] = True
     aps |= options.aps
     return {"aps": aps, **notification.data} if aps or options.type.aps else dict(notification.data)
-
-
-def _culprit(notification: Notification) -> str:
-    for name in ("title", "body", "sound"):
-        try:
-            (getattr(notification, name) or "").encode()
-        except UnicodeEncodeError:
-            return name
-    for name, value in notification.apns.items():
-        try:
-            _encode(value).encode()
-        except UnicodeEncodeError:
-            return f"apns.{name}"
-    return "data"

@@ -25,7 +25,8 @@ from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.headers import literal, repeated
 from notifier.providers.transport.probes import http2_lives
-from notifier.units import mask
+from notifier.settings.checks import check_apple_id
+from notifier.units import mask, to_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -109,7 +110,8 @@ class ApnsProvider:
             if options and self._token is None:
                 apns_options.check_by_certificate(notification)
             body = payload(notification, options)
-        except InvalidNotificationError as error:
+            headers = self._headers(dispatch, options)
+        except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
         if len(body) > (options.type.payload_bytes if options else PAYLOAD_BYTES):
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
@@ -118,7 +120,9 @@ class ApnsProvider:
             authorization = self._token.current() or await self._token.fetch()
             if not authorization:
                 return Answer(Outcome.UNSENT, reason="NoProviderToken", retry_after_us=NO_TOKEN_US)
-        headers = self._headers(dispatch, options, authorization)
+            headers.append(literal(b"authorization", authorization))
+        if expiration := self._expiration(dispatch, options):
+            headers.append(expiration)
         result = await self._channel.request(headers, body, send_by=dispatch.send_by)
         if isinstance(result, Answer):
             return result
@@ -159,28 +163,36 @@ class ApnsProvider:
             self._log.warning("bad_device_token", token=mask(dispatch.device.token), hint=OTHER_ENVIRONMENT)
         return answer
 
-    def _headers(self, dispatch: Dispatch, options: Options | None, authorization: bytes) -> list[HeaderTuple]:
+    def _headers(self, dispatch: Dispatch, options: Options | None) -> list[HeaderTuple]:
+        """All that the message and the configuration say. Raises ValueError for what the message has wrong in it."""
         # Apple asks for the path and the token outside the compression table; ids would only push out of it
         # what does repeat.
         token, notification = dispatch.device.token, dispatch.notification
+        if not (token.isascii() and token.isalnum()):  # nothing checks what a header has in it after this
+            raise ValueError("the token is not hexadecimal")
         headers = [
             literal(b":path", b"/3/device/" + token.encode()),
             *self._same_on_all,
             *(self._kind(options) if options else self._without_options[push_type(notification)]),
             literal(b"apns-id", apns_id(dispatch.job_id, token).encode()),
         ]
-        if authorization:
-            headers.append(literal(b"authorization", authorization))
-        if options and not options.store:
-            headers.append(ONE_ATTEMPT)
-        elif dispatch.ttl_us is not None:
-            now_s = self._token.wall_s() if self._token else time.time()
-            headers.append(literal(b"apns-expiration", b"%d" % math.ceil(now_s + dispatch.ttl_us / 1_000_000)))
         if notification.collapse_id is not None:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
         return headers
 
+    def _expiration(self, dispatch: Dispatch, options: Options | None) -> HeaderTuple | None:
+        if options and not options.store:
+            return ONE_ATTEMPT
+        if dispatch.ttl_us is None:
+            return None
+        now_s = self._token.wall_s() if self._token else time.time()  # the store's clock, known with the token
+        return literal(b"apns-expiration", b"%d" % math.ceil(now_s + dispatch.ttl_us / 1_000_000))
+
     def _send_to(self, topic: str) -> None:
+        try:
+            check_apple_id("topic", topic)  # it goes into a header as it is
+        except ValueError as error:
+            raise SettingsError(f"providers.apns.topic: {error}") from None
         self._topic = topic
         self._without_options = {
             kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
@@ -205,7 +217,7 @@ def apns_id(job_id: str, token: str) -> str:
 
     A UUID of version 5 as `uuid.uuid5` makes it, in a quarter of its time, which is a twentieth of a send's.
     """
-    digest = hashlib.sha1(APNS_IDS + f"{job_id}:{token}".encode(), usedforsecurity=False).hexdigest()
+    digest = hashlib.sha1(APNS_IDS + to_bytes(f"{job_id}:{token}"), usedforsecurity=False).hexdigest()
     parts = digest[:8], digest[8:12], f"5{digest[13:16]}", _VARIANT[digest[16]] + digest[17:20], digest[20:32]
     return "-".join(parts)
 

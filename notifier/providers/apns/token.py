@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import time
 from typing import Final
 
@@ -40,6 +41,7 @@ LOOK_EVERY_S: Final = 60.0  # at the store: what another worker made anew is fou
 AGAIN_S: Final = 1.0  # after a look that failed, and between two looks for one refused token
 STORE_TIMEOUT_S: Final = 1.0
 NONCE_BYTES: Final = 12
+AUTHORIZATION: Final = re.compile(rb"bearer [!-~]+")  # it goes into a header as it is
 
 
 class ProviderToken:
@@ -152,12 +154,15 @@ class ProviderToken:
         if not kept.sealed or kept.sealed == self._sealed:
             return self._authorization if kept.sealed else b""
         try:
-            return self._seal.decrypt(kept.sealed[:NONCE_BYTES], kept.sealed[NONCE_BYTES:], self._name.encode())
+            opened = self._seal.decrypt(kept.sealed[:NONCE_BYTES], kept.sealed[NONCE_BYTES:], self._name.encode())
         except (InvalidTag, ValueError):
-            self._log.warning(
-                "provider_token_unreadable", why="the provider token in Redis was not encrypted with this key"
-            )
-            return b""
+            opened = b""
+        if AUTHORIZATION.fullmatch(opened):
+            return opened
+        self._log.warning(
+            "provider_token_unreadable", why="the provider token in Redis was not encrypted with this key"
+        )
+        return b""
 
     def _take(self, kept: Kept, authorization: bytes) -> None:
         now = asyncio.get_running_loop().time()

@@ -43,14 +43,6 @@ def check_data_key(path: str, key: str) -> None:
         raise InvalidNotificationError(f"{path}.{key}", "is a key that FCM reserves: rename it")
 
 
-def check_unicode(path: str, text: str | None) -> None:
-    """Raise InvalidNotificationError for text that cannot be written in UTF-8."""
-    try:
-        (text or "").encode()
-    except UnicodeEncodeError:
-        raise InvalidNotificationError(path, "is not valid Unicode text") from None
-
-
 def _check_fields(path: str, value: Any, fields: Fields) -> None:
     _object(path, value)
     for key, item in value.items():
@@ -74,7 +66,6 @@ def _object(path: str, value: Any) -> None:
 def _text(path: str, value: Any) -> None:
     if not isinstance(value, str):
         raise InvalidNotificationError(path, f"must be text, is {type(value).__name__}")
-    check_unicode(path, value)
 
 
 def _texts(path: str, value: Any) -> None:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError
-from notifier.providers.fcm.options import check_data_key, check_options, check_unicode
+from notifier.providers.fcm.options import check_data_key, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +43,6 @@ def message_arguments(notification: Notification, ttl_us: int | None) -> dict[st
     options = notification.fcm
     if options:
         check_options(options)
-    for name in ("title", "body", "sound", "collapse_id"):
-        check_unicode(name, getattr(notification, name))
     title, body, image = notification.title, notification.body, options.get("image")
     data, shown = notification.data, bool(title or body)
     if image is not None and not shown:
@@ -164,8 +162,4 @@ def _with_text(data: Mapping[str, Any], texts: Mapping[str, str | None]) -> dict
 def _data(path: str, data: Mapping[str, Any]) -> dict[str, str]:
     for key in data:
         check_data_key(path, key)
-    text = {key: value if isinstance(value, str) else to_json(value) for key, value in data.items()}
-    for key, value in text.items():
-        check_unicode(path, key)
-        check_unicode(f"{path}.{key}", value)
-    return text
+    return {key: value if isinstance(value, str) else to_json(value) for key, value in data.items()}

@@ -66,7 +66,7 @@ class FcmProvider:
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:
             body = self._messages.build(dispatch)
-        except InvalidNotificationError as error:
+        except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
         token = self._tokens.ready()
         if not token:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -30,6 +31,7 @@ PASSING_WORDS: Final = frozenset({"internal_failure", "server_error", "temporari
 PASSING: Final = frozenset({408, 429})
 OK: Final = range(200, 300)
 SERVER_ERROR: Final = 500
+PROJECT: Final = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
 MAX_TOKEN_CHARACTERS: Final = 8_192
 MAX_LIFETIME_S: Final = 86_400
 TOKEN_LIFETIME_S: Final = 300.0  # assumed where the token endpoint names none
@@ -174,6 +176,8 @@ def read_account(account: Mapping[str, Any]) -> google_accounts.Credentials:
     for name in ACCOUNT_FIELDS:
         if not isinstance(account.get(name), str) or not account[name]:
             raise SettingsError(f"the FCM service account has no text in {name!r}: is it the file from Google?")
+    if not PROJECT.fullmatch(account["project_id"]):  # it is a part of the address that messages are sent to
+        raise SettingsError("the FCM service account's project_id is not an id such as my-project-12345")
     check_https("service account's token_uri", account["token_uri"])
     make: Callable[..., google_accounts.Credentials] = google_accounts.Credentials.from_service_account_info
     try:
@@ -186,7 +190,8 @@ def check_https(name: str, url: str) -> None:
     """Raise SettingsError unless the URL is https with a host."""
     # An access token or an assertion on an open line is anybody's.
     try:
-        usable = urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
+        # urlsplit passes over line breaks, which would end the request's first line.
+        usable = _is_plain(url) and urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
     except ValueError:
         usable = False
     if not usable:
@@ -195,7 +200,11 @@ def check_https(name: str, url: str) -> None:
 
 def _is_usable(token: str) -> bool:
     """Whether a header can carry it: one with a line break in it would be two headers."""
-    return len(token) <= MAX_TOKEN_CHARACTERS and token.isascii() and token.isprintable() and " " not in token
+    return len(token) <= MAX_TOKEN_CHARACTERS and _is_plain(token)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def _lifetime_s(value: object) -> float:

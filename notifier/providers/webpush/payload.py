@@ -33,8 +33,7 @@ def payload(notification: Notification) -> bytes:
 
     An object of title, body, data, badge (a number), sound, url and options, each only if there is something in it.
     options: the second argument of the page's ``showNotification``, with the collapse id as its tag.
-    Raises InvalidNotificationError, naming the field, for options that a browser would not take and for text that is
-    not Unicode.
+    Raises InvalidNotificationError, naming the field, for options that a browser would not take.
     """
     options = dict(notification.webpush)
     _check_options(options, tagged=notification.collapse_id is not None)
@@ -50,10 +49,7 @@ def payload(notification: Notification) -> bytes:
         options.setdefault("tag", notification.collapse_id)
     if options:
         message["options"] = options
-    try:
-        return _encode(message).encode()
-    except UnicodeEncodeError:
-        raise InvalidNotificationError(_culprit(message), "is not valid Unicode text") from None
+    return _encode(message).encode()
 
 
 def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
@@ -141,12 +137,3 @@ OPTIONS: Final[Mapping[str, Callable[[object], str]]] = {
     "url": _url,
     "vibrate": _vibrations,
 }
-
-
-def _culprit(message: Mapping[str, Any]) -> str:
-    for name, value in message.items():
-        try:
-            _encode(value).encode()
-        except UnicodeEncodeError:
-            return "webpush" if name in {"url", "options"} else name
-    return "data"

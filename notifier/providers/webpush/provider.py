@@ -99,10 +99,11 @@ class WebPushProvider:
     def _prepare(self, dispatch: Dispatch) -> tuple[Subscription, bytes] | Answer:
         try:
             subscription = read_subscription(dispatch.device.token)
-            plaintext = payload(dispatch.notification)
         except ValueError:
             return Answer(Outcome.REJECTED, reason="BadSubscription")
-        except InvalidNotificationError as error:
+        try:
+            plaintext = payload(dispatch.notification)
+        except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
         if not subscription.is_at(self._hosts):
             return Answer(Outcome.REJECTED, reason="HostNotAllowed")

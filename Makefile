@@ -5,6 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
+RQ2 := .venv-rq2
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 3
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -16,7 +17,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,11 +35,12 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(APNS2)/.installed-by-make: requirements-apns2.lock pyproject.toml
-	@echo "Installing into $(APNS2) …" >&2
-	@test -x $(APNS2)/bin/python || $(PYTHON) -m venv $(APNS2)
-	@$(APNS2)/bin/python $(INSTALL) -r requirements-apns2.lock
-	@$(APNS2)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
+# Environments of their own: .venv-apns2 from requirements-apns2.lock, .venv-rq2 from requirements-rq2.lock.
+$(APNS2)/.installed-by-make $(RQ2)/.installed-by-make: .venv-%/.installed-by-make: requirements-%.lock pyproject.toml
+	@echo "Installing into $(@D) …" >&2
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) -r $<
+	@$(@D)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: setup  ## send 2,144 notifications through four workers to local simulators; about 45 s
@@ -58,6 +60,10 @@ test-redis: setup  ## those alone that would notice another version of Redis
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \
 	  tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
+
+test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
+	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
+	  tests/integration/test_rq_citizen.py tests/laws/test_rq_by_hand.py
 
 check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our simulators of APNs and Web Push
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py
@@ -129,10 +135,11 @@ schema: setup  ## renew config/notifier.schema.json and docs/reference/configura
 	@mkdir -p docs/reference
 	@$(BIN)/python -m notifier.cli config schema --markdown > docs/reference/configuration.md
 
-lock: setup  ## renew both locks: the newest versions that pyproject.toml allows
+lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
 	@$(BIN)/python $(INSTALL) uv
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
+	@$(COMPILE) --extra rq2 --extra test --output-file requirements-rq2.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv $(APNS2) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv $(APNS2) $(RQ2) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 
 import structlog
 from redis.exceptions import RedisError
-from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
@@ -32,6 +31,7 @@ from notifier.providers.contract import Provider
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.connection import check_when_there, unusable
+from workers import rq_compat
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
@@ -113,6 +113,7 @@ class PushWorker(Worker):
         """Work until told to stop; see RQ's `Worker.work`. Exits with status 1 where the configuration is wrong."""
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
+            rq_compat.check_prefix()
             if self._settings is None:
                 self._config = settings_path(self._config)
             settings = self._settings or load_settings(self._config)
@@ -227,6 +228,7 @@ class PushWorker(Worker):
                     next_heartbeat = loop.time() + HEARTBEAT_S
                 await run_async(redis, swept)
                 stock.release_scheduled()
+                rq_compat.free_slots(self.connection)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
             except RedisError as error:
@@ -243,7 +245,7 @@ class PushWorker(Worker):
             if not queue.acquire_maintenance_lock():
                 continue
             try:
-                for registry in (FinishedJobRegistry, StartedJobRegistry, FailedJobRegistry):
+                for registry in rq_compat.cleaned_registries():
                     registry(queue=queue).cleanup(timestamp=int(now_s[0]))
                 clean_worker_registry(queue)
                 queue.intermediate_queue.cleanup(self, queue)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError
 from rq.exceptions import NoSuchJobError
+from rq.executions import Execution
 from rq.job import Job
 from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
@@ -24,6 +25,7 @@ from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_re
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.scripts.loader import run
 from notifier.units import readable, to_bytes
+from workers import rq_compat
 from workers.in_flight import Foreign
 from workers.sender import SUSPECT, check_crashes
 
@@ -37,7 +39,7 @@ class StockPath:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._redis = worker.connection
-        self._prepared: dict[str, Job] = {}
+        self._prepared: dict[str, tuple[Job, Execution]] = {}
         self._seen: dict[str, int] = {}
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
@@ -69,8 +71,7 @@ class StockPath:
             return self._malformed(foreign, str(error))
         except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
             return self._malformed(foreign, f"RQ cannot read the job ({type(error).__name__})")
-        self._worker.prepare_execution(job)
-        self._prepared[job.id] = job
+        self._prepared[job.id] = job, self._worker.prepare_execution(job)
         return foreign.settlement("held")
 
     def _check(self, foreign: Foreign, crashes: bytes | None) -> None:
@@ -89,17 +90,16 @@ class StockPath:
 
     def drop(self, job_id: str) -> None:
         """Forget an inspected job that another worker has taken over."""
-        job = self._prepared.pop(job_id)
+        job, execution = self._prepared.pop(job_id)
         with self._redis.pipeline() as pipe:
-            self._worker.cleanup_execution(job, pipe)
+            rq_compat.forget_execution(self._worker, job, execution, pipe)
             pipe.execute()
 
     def run(self, job_id: str) -> None:
         """Run an inspected job to its end; what becomes of it is RQ's affair."""
-        job = self._prepared.pop(job_id)
+        job, execution = self._prepared.pop(job_id)
         queue = self._worker.queue_class(job.origin, connection=self._redis, serializer=JSONSerializer)
-        self._worker.fork_work_horse(job, queue)
-        self._worker.monitor_work_horse(job, queue)
+        rq_compat.run_horse(self._worker, job, queue, execution)
 
     def release_scheduled(self) -> None:
         """Queue the foreign jobs of `enqueue_in` or `enqueue_at` on our lanes whose time has come, by Redis's clock.
@@ -135,7 +135,7 @@ class StockPath:
             pipe.zrem(registry.key, job_id)
             try:
                 job = Job.fetch(job_id.decode(), connection=self._redis, serializer=JSONSerializer)
-                queue._enqueue_job(job, pipeline=pipe)  # noqa: SLF001 - what RQ's scheduler calls
+                rq_compat.enqueue_due(queue, job, pipe)
             except RedisError:
                 raise
             except Exception:  # noqa: BLE001 - RQ cannot read it: `inspect` says so, and ends it

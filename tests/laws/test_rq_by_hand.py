@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -243,7 +244,9 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
     world.redis.zadd("notifier:sent:{anna}", {"x": 1})
     FailedJobRegistry("default", connection=world.redis).requeue("job")
-    assert (world.redis.hget("rq:job:job", "meta") or b"").startswith(b"\x80")
+    meta = world.redis.hget("rq:job:job", "meta") or b""
+    if not meta.startswith(b"\x80"):  # RQ 3 leaves a meta that it cannot read as it is; RQ 2 writes this
+        world.redis.hset("rq:job:job", "meta", pickle.dumps({"unserialized": meta}))
     for _ in range(2):  # to be read, then to its line
         pulled = run(world.redis, calls.pull(most=9, lease_us=60_000_000, on_watch=False, lanes=LANES))
         if pulled.unread:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
 
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
-from notifier.limiter.rates import Rates
+from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
-from notifier.limiter.sync import OnError, OnHold, unanswered
+from notifier.limiter.sync import OnError, OnHold, unanswered, unreachable
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
+from notifier.scripts.packed import send_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +36,7 @@ class AsyncLimiter:
         client: Any,
         *,
         namespace: str,
-        limits: Mapping[str, Policy] | None = None,
+        limits: Limits | None = None,
         on_error: OnError = "raise",
         usage_keep: str | timedelta | None = None,
         clock: str = "",
@@ -46,7 +49,9 @@ class AsyncLimiter:
     @classmethod
     def from_url(cls, url: str, *, namespace: str, **options: Any) -> Self:
         """A limiter on the Redis of a URL. options: as of the constructor."""
-        return cls(redis.asyncio.Redis.from_url(url, protocol=2), namespace=namespace, **options)
+        # Redis may have closed a connection that was idle: that is no reason to refuse.
+        again = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
+        return cls(redis.asyncio.Redis.from_url(url, protocol=2, retry=again), namespace=namespace, **options)
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
@@ -140,7 +145,7 @@ class AsyncLimiter:
 
     async def refund(self, permit: Permit) -> bool:
         """See `Limiter.refund`."""
-        return await self._run(self._requests.refund(permit))
+        return bool(permit.id) and await self._run(self._requests.refund(permit))
 
     async def reset(self, key: str) -> int:
         """See `Limiter.reset`."""
@@ -168,15 +173,20 @@ class AsyncLimiter:
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
     ) -> list[Permit | Hold]:
         try:
-            return await self._run(self._requests.ask(requests, mode, ahead))
-        except LimiterUnreachableError as error:
+            call = self._requests.ask(requests, mode, ahead)
+            answers = await send_async(self.redis, call)
+            if len(answers) < len(requests):
+                rest = self._requests.ask_any(requests[len(answers) :], mode, ahead)
+                answers = answers + await send_async(self.redis, rest)
+        except (RedisError, OSError) as error:
             return unanswered(requests, self.on_error, error)
+        return answers
 
     async def _run(self, call: Call[T]) -> T:
         try:
             return await run_async(self.redis, call)
         except (RedisError, OSError) as error:
-            raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
+            raise unreachable(error) from error
 
 
 async def _sleep(seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from notifier.limiter.answers import Point, RankedKey, Usage
 from notifier.limiter.memory_sends import MemorySends
 from notifier.limiter.protocol import Hold, Permit, describe
+from notifier.limiter.rates import Limits
 from notifier.limiter.requests import (
     HOUR_S,
     MINUTE_US,
@@ -65,7 +66,7 @@ class MemoryLimiter(KeyLimiter):
         self,
         clock: Callable[[], int] | None = None,
         *,
-        limits: Mapping[str, Policy] | None = None,
+        limits: Limits | None = None,
         usage_keep: str | timedelta | None = None,
     ) -> None:
         self._sends = MemorySends(clock)
@@ -95,7 +96,7 @@ class MemoryLimiter(KeyLimiter):
             return Hold(at - now, describe("", policy, rule).strip(), policy=policy, key=key)
         permit = self._sends.new_permit()
         if mode != "look":
-            self._sends.take(key, policy, permit, at, now, cost=request.cost)
+            self._sends.take_for_key(key, policy, permit, at, now, cost=request.cost)
         remaining, more_at, narrowest = self._room(key, policy, at)
         after = None if more_at is None else max(0, more_at - now)
         return Permit(permit, key, None, request.cost, at, remaining, after, at - now, narrowest)

@@ -34,7 +34,7 @@ class Sends:
     A look-up costs the same however long the windows are; a send stands as often as it costs.
     """
 
-    __slots__ = ("_at", "_bucket", "_counts", "_permits", "_start", "_times", "until_us")
+    __slots__ = ("_at", "_bucket", "_counts", "_horizon_us", "_permits", "_shorter_us", "_start", "_times", "until_us")
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -44,6 +44,7 @@ class Sends:
         self._counts: Counts | None = None
         self._bucket: TokenBucket | None = None
         self.until_us = 0  # when no rule can ask for any of them again
+        self._horizon_us = self._shorter_us = 0  # see `_keep`
 
     @classmethod
     def on_record(cls, times: Iterable[int], counts: Sequence[tuple[int, int]], burst: Sequence[int]) -> Sends:
@@ -127,6 +128,33 @@ class Sends:
         if policy.burst is not None:
             self._keep_burst(policy.burst, at_us, cost, leaving=False)
         self._insert(permit, at_us, cost)
+
+    def take(self, policy: Policy, permit: str, at_us: int, now_us: int, cost: int) -> None:
+        """Add a send, and drop those that neither `policy` nor the longer rules of other callers can ask for."""
+        horizon = self._keep(policy.horizon_us, now_us, at_us)
+        if policy.is_plain:
+            self._trim(bisect_right(self._times, now_us - horizon, self._start))
+        elif horizon == policy.horizon_us:
+            self._set_aside(policy, now_us, cost)
+        elif policy.burst is not None:
+            self._keep_burst(policy.burst, now_us, cost, leaving=False)
+        self._insert(permit, at_us, cost)
+
+    def _keep(self, kept_us: int, now_us: int, at_us: int) -> int:
+        """How long sends are kept; the twin of `kept.lua`."""
+        horizon, until = self._horizon_us, self.until_us
+        needed = at_us + kept_us
+        if kept_us == horizon and until >= needed:
+            return horizon
+        if kept_us < horizon and until > now_us:
+            self._shorter_us = max(self._shorter_us, kept_us)
+            self.until_us = max(until, at_us + horizon) if at_us > now_us else until
+            return horizon
+        if kept_us < horizon:
+            kept_us, self._shorter_us = max(kept_us, self._shorter_us), 0
+        self._horizon_us = kept_us
+        self.until_us = max(until, at_us + kept_us) + kept_us // 8
+        return kept_us
 
     def move(self, permit: str, at_us: int) -> None:
         """Give a send another time, if it has not lapsed."""
@@ -264,6 +292,14 @@ class MemorySends:
         else:
             self.record(user, category, policy, permit, at_us, now_us, cost)
 
+    def take_for_key(self, key: str, policy: Policy, permit: str, at_us: int, now_us: int, *, cost: int) -> None:
+        """See `Sends.take`; of a key whose sends no worker records. For who holds `lock`."""
+        if not policy.is_empty:
+            sends = self._sends.get((key, None))
+            if sends is None:  # an empty one is false
+                sends = self._new(key, None, now_us)
+            sends.take(policy, permit, at_us, now_us, cost)
+
     def record(  # noqa: PLR0917 - the hottest call of a simulation: keywords would cost a tenth of it
         self, user: str, category: str | None, policy: Policy, permit: str, at_us: int, now_us: int, cost: int = 1
     ) -> None:
@@ -272,10 +308,14 @@ class MemorySends:
             return
         sends = self._sends.get((user, category))
         if sends is None:
-            if len(self._sends) >= self._sweep_at:
-                self._sweep(now_us)
-            sends = self._sends[user, category] = Sends()
+            sends = self._new(user, category, now_us)
         sends.record(policy, permit, at_us, now_us, cost)
+
+    def _new(self, user: str, category: str | None, now_us: int) -> Sends:
+        if len(self._sends) >= self._sweep_at:
+            self._sweep(now_us)
+        sends = self._sends[user, category] = Sends()
+        return sends
 
     def close(self, user: str, category: str | None, permit: str, reached_us: int | None) -> bool:
         """Set a permit's time to `reached_us`, or take it back where that is None; False if it has lapsed."""

@@ -17,8 +17,9 @@ BURST: Final = -2  # among the numbers of rules, see _rules.lua
 class Permit:
     """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock).
 
-    remaining: how many more the windows admit now, where the limiter says so. reset_after_us: see `reset_after`.
-    wait_us: how long until `at_us`, for a permit that was asked for ahead. rule: the window with the least room.
+    id: '' where nobody was asked, see `on_error`. remaining: how many more the windows admit now, where the limiter
+    says so. reset_after_us: see `reset_after`. wait_us: how long until `at_us`, for a permit that was asked for ahead.
+    rule: the window with the least room.
     """
 
     id: str

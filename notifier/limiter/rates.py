@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -11,21 +11,20 @@ from notifier.rules.policy import Burst, Policy, Window
 from notifier.units import SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
 
 Rates: TypeAlias = "str | Policy | Window | Burst | Iterable[str | Window | Burst]"
+Limits: TypeAlias = Mapping[str, Policy] | Callable[[], Mapping[str, Policy]]
 
 FORM: Final = "write for example '5/minute; 100/day; gap 200ms; burst 20 then 1/3m'"
 _BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+1/(.+)")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
-def as_policy(rates: Rates, named: Mapping[str, Policy] | None = None) -> Policy:
-    """Return the policy that `rates` are: text, a name of `named`, rules, or several of these that hold together.
+def as_policy(rates: Rates, named: Callable[[], Mapping[str, Policy]] = dict) -> Policy:
+    """Return the policy that `rates` are: text, a name of `named()`, rules, or several of these that hold together.
 
     Raises TypeError for what is no rate at all, and ValueError, saying what would be right, for a wrong one.
     """
     if isinstance(rates, str):
-        if _NAME.fullmatch(rates.strip()):
-            return _named(rates.strip(), named or {})
-        return parse_rates(rates)
+        return _checked(_named(rates.strip(), named())) if is_name(rates) else parse_rates(rates)
     if isinstance(rates, Policy):
         return _checked(rates)
     if isinstance(rates, Window | Burst):
@@ -33,6 +32,11 @@ def as_policy(rates: Rates, named: Mapping[str, Policy] | None = None) -> Policy
     if isinstance(rates, Iterable):
         return _checked(_together([rule for part in rates for rule in _rules_in(part)]))
     raise TypeError(f"rates must be text, a Policy, a Window or a Burst, is {type(rates).__name__}; {FORM}")
+
+
+def is_name(rates: str) -> bool:
+    """Whether text is the name of rates that are configured."""
+    return _NAME.fullmatch(rates.strip()) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
 from notifier.limiter.answers import Point, RankedKey, Usage
+from notifier.limiter.plans import MAX_PLANS, PermitIds, Plan, plan_of, send_of
 from notifier.limiter.protocol import Hold, Permit, describe
-from notifier.limiter.rates import Rates, as_policy
-from notifier.rules.costs import check_cost
+from notifier.limiter.rates import Limits, Rates, as_policy, is_name
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, script
+from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.scripts.rule_table import policy_array
 from notifier.units import duration_us
 
@@ -31,11 +31,21 @@ MAX_KEY_BYTES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One key that is asked for, by which rules, and as how many sends it counts."""
+    """One key that is asked for, by which rules, and as how many sends it counts. raw: the key as Redis has it."""
 
     key: str
-    policy: Policy
-    cost: int
+    raw: bytes
+    plan: Plan
+
+    @property
+    def policy(self) -> Policy:
+        """The rules."""
+        return self.plan.policy
+
+    @property
+    def cost(self) -> int:
+        """As how many it counts."""
+        return self.plan.cost
 
 
 class Requests:
@@ -45,17 +55,27 @@ class Requests:
         self,
         namespace: str,
         *,
-        limits: Mapping[str, Policy] | None = None,
+        limits: Limits | None = None,
         usage_keep: str | timedelta | None = None,
         clock: str = "",
     ) -> None:
-        """usage_keep: how long the use of a key is known after its last; None counts no usage."""
+        """limits: policies by name, or what gives those of now.
+
+        usage_keep: how long the use of a key is known after its last; None counts no usage.
+        """
         if not NAMESPACE.fullmatch(namespace):
             raise ValueError(f"namespace {namespace!r} must be 1 to 64 of a-z, 0-9, _ and -, and begin with no sign")
         self.namespace = namespace
-        self.limits = limits or {}
         self.clock = clock
+        self._limits = limits or {}
         self._keep_us = None if usage_keep is None else duration_us(usage_keep)
+        self._plans: dict[tuple[Rates, int], Plan] = {}
+        self._ids = PermitIds()
+        self._prefix = f"notifier:keys:{namespace}:{{".encode()
+
+    def limits(self) -> Mapping[str, Policy]:
+        """The policies that have names, as of now."""
+        return self._limits() if callable(self._limits) else self._limits
 
     def policy(self, rates: Rates) -> Policy:
         """The rules that rates are; raises as `as_policy`."""
@@ -63,41 +83,78 @@ class Requests:
 
     def request(self, key: str, rates: Rates, cost: int = 1) -> Request:
         """Check what was asked for, where it enters."""
-        check_key(key)
+        raw = check_key(key)
+        try:
+            plan = self._plans.get((rates, cost))
+        except TypeError:  # a list
+            plan = None
+        return Request(key, raw, self._plan(rates, cost) if plan is None else plan)
+
+    def _plan(self, rates: Rates, cost: int) -> Plan:
+        """Rules that stand for themselves are checked once; what a name stands for may change."""
         policy = self.policy(rates)
-        check_cost(policy, None, cost)
-        return Request(key, policy, cost)
+        known: Rates = rates if isinstance(rates, str) and not is_name(rates) else policy
+        if type(cost) is not int:
+            return plan_of(policy, cost)  # True is no 1
+        plan = self._plans.get((known, cost))
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[known, cost] = plan_of(policy, cost)
+        return plan
 
     def added(self, key: str, cost: int, keep: str | timedelta) -> Request:
         """What `add` counts: no rule holds it, and it is known for `keep`."""
-        check_key(key)
-        policy = Policy(kept_us=duration_us(keep))
-        check_cost(policy, None, cost)
-        return Request(key, policy, cost)
+        return self.request(key, Policy(kept_us=duration_us(keep)), cost)
 
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
-    ) -> Call[list[Permit | Hold]]:
-        """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever."""
+    ) -> PackedCall[list[Permit | Hold]]:
+        """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever.
+
+        Where the answers are fewer, the rest is to be asked by `ask_any`.
+        """
+        patience = 0 if ahead == 0 else ahead_us(ahead)
+        if self._keep_us is not None or any(request.plan.packed is None for request in requests):
+            return self.ask_any(requests, mode, ahead)
+        prefix, keys, rest, words = self._prefix, [], [pack([self.clock, mode, patience])], 3
+        ends = []
+        for request in requests:
+            ends.append(end := self._ids.end())
+            key, plan = request.raw, request.plan
+            keys.append(b"$%d\r\n%b%b}\r\n" % (len(prefix) + len(key) + 1, prefix, key))
+            rest.append(b"$%d\r\n%b\r\n%b" % (len(end), end.encode(), plan.packed or b""))
+            words += 1 + plan.words
+        wire = pack_call(script("limit"), len(keys), words, b"".join(keys + rest))
+
+        def decode(reply: list[int]) -> list[Permit | Hold]:
+            return _answers(requests, ends, reply, patience)
+
+        return PackedCall(script("limit"), wire, decode)
+
+    def ask_any(
+        self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
+    ) -> PackedCall[list[Permit | Hold]]:
+        """The same for rules of any kind."""
         policies: dict[Policy, int] = {}
-        permits = [secrets.token_urlsafe(8) for _ in requests]
+        ends = [self._ids.end() for _ in requests]
         args: list[str | bytes | int] = []
-        for request, permit in zip(requests, permits, strict=True):
+        for request, end in zip(requests, ends, strict=True):
             index = policies.setdefault(request.policy, len(policies))
-            args += (request.key, permit, request.cost, index)
+            args += (request.raw, end, request.cost, index)
         rules = f"[{','.join(map(policy_array, policies))}]"
         keep = "" if self._keep_us is None else self._keep_us
-        head: list[str | bytes | int] = [self.clock, self.namespace, mode, ahead_us(ahead), keep, rules]
+        patience = ahead_us(ahead)
+        args = [self.clock, self.namespace, mode, patience, keep, rules, *args]
 
-        def decode(reply: list[Any]) -> list[Permit | Hold]:
-            now, answers = reply[0], reply[1:]
-            return [_answer(now, *each) for each in zip(requests, permits, answers, strict=True)]
+        def decode(reply: list[int]) -> list[Permit | Hold]:
+            return _answers(requests, ends, reply, patience)
 
-        return Call(script("limit"), [], [*head, *args], decode)
+        return PackedCall(script("limit_any"), pack_call(script("limit_any"), 0, len(args), pack(args)), decode)
 
     def refund(self, permit: Permit) -> Call[bool]:
         """Take a permit back; False where it has lapsed or was taken back before."""
-        return Call(script("limit_undo"), [], [self.namespace, permit.key, permit.id, permit.cost], bool)
+        return Call(script("limit_undo"), [], [self.namespace, permit.key, send_of(permit.id), permit.cost], bool)
 
     def reset(self, key: str) -> Call[int]:
         """Forget a key; the reply is how many sends were forgotten."""
@@ -138,12 +195,14 @@ class Requests:
             raise ValueError("this limiter counts no usage; give it usage_keep, such as usage_keep='30d'")
 
 
-def check_key(key: str) -> None:
-    """Raise for what cannot name a key."""
+def check_key(key: str) -> bytes:
+    """Return a key as Redis has it; raise for what cannot name a key."""
     if not isinstance(key, str):
         raise TypeError(f"a key is text, not {type(key).__name__}")
-    if not 1 <= len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
+    raw = key.encode()
+    if not 1 <= len(raw) <= MAX_KEY_BYTES:
         raise ValueError(f"a key must be 1 to {MAX_KEY_BYTES} bytes long")
+    return raw
 
 
 def ahead_us(value: str | timedelta | float | None) -> int:
@@ -181,21 +240,33 @@ def in_steps(now: int, minutes: Mapping[int, int], last: str | timedelta, step: 
     return [Point((first + place * width) * MINUTE_US, count) for place, count in enumerate(counts)]
 
 
-def _answer(now: int, request: Request, permit: str, answer: list[int]) -> Permit | Hold:
-    left, admitted, rule, remaining, more, narrowest = answer
-    if not admitted:
-        return Hold(left, describe("", request.policy, rule).strip(), policy=request.policy, key=request.key)
-    return Permit(
-        permit,
-        request.key,
-        None,
-        request.cost,
-        now + left,
-        remaining=None if remaining < 0 else remaining,
-        reset_after_us=None if more < 0 else more,
-        wait_us=left,
-        rule="" if narrowest < 0 else str(request.policy.windows[narrowest - 1]),
-    )
+def _answers(
+    requests: Sequence[Request], ends: Sequence[str], reply: Sequence[int], patience: int
+) -> list[Permit | Hold]:
+    """What the script said of each key, in order; there may be fewer answers than requests."""
+    now, answers = reply[0], []
+    for n in range(len(reply) // 5):
+        left, rule, remaining, more, narrowest = reply[5 * n + 1 : 5 * n + 6]
+        request = requests[n]
+        plan = request.plan
+        answer: Permit | Hold
+        if left > patience:
+            reason = plan.reasons[rule] if rule >= 0 else describe("", plan.policy, rule).strip()
+            answer = Hold(left, reason, plan.policy, request.key)
+        else:
+            answer = Permit(
+                f"{now + left}{ends[n]}",
+                request.key,
+                None,
+                plan.cost,
+                now + left,
+                None if remaining < 0 else remaining,
+                None if more < 0 else more,
+                left,
+                "" if narrowest < 0 else plan.names[narrowest - 1],
+            )
+        answers.append(answer)
+    return answers
 
 
 def _usage(key: str, now: int, fields: Mapping[str, int]) -> Usage:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
@@ -18,10 +18,11 @@ from redis.exceptions import RedisError
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
-from notifier.limiter.rates import Rates
+from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run
+from notifier.scripts.packed import send
 
 OnError: TypeAlias = Literal["raise", "hold", "permit"]
 OnHold: TypeAlias = Literal["raise", "wait", "return"]
@@ -190,7 +191,7 @@ class Limiter(KeyLimiter):
         client: Any,
         *,
         namespace: str,
-        limits: Mapping[str, Policy] | None = None,
+        limits: Limits | None = None,
         on_error: OnError = "raise",
         usage_keep: str | timedelta | None = None,
         clock: str = "",
@@ -218,13 +219,18 @@ class Limiter(KeyLimiter):
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
     ) -> list[Permit | Hold]:
         try:
-            return self._run(self._requests.ask(requests, mode, ahead))
-        except LimiterUnreachableError as error:
+            call = self._requests.ask(requests, mode, ahead)
+            answers = send(self.redis, call)
+            if len(answers) < len(requests):
+                rest = self._requests.ask_any(requests[len(answers) :], mode, ahead)
+                answers = answers + send(self.redis, rest)
+        except RedisError as error:
             return unanswered(requests, self.on_error, error)
+        return answers
 
     def refund(self, permit: Permit) -> bool:
         """See `KeyLimiter.refund`."""
-        return self._run(self._requests.refund(permit))
+        return bool(permit.id) and self._run(self._requests.refund(permit))
 
     def reset(self, key: str) -> int:
         """See `KeyLimiter.reset`."""
@@ -252,13 +258,18 @@ class Limiter(KeyLimiter):
         try:
             return run(self.redis, call)
         except RedisError as error:
-            raise LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}") from error
+            raise unreachable(error) from error
 
 
 def unanswered(requests: Sequence[Request], on_error: OnError, error: Exception) -> list[Permit | Hold]:
     """What a limiter answers where Redis could not be asked."""
     if on_error == "raise":
-        raise error
+        raise unreachable(error) from error
     if on_error == "hold":
         return [Hold(RETRY_US, UNREACHABLE, policy=request.policy, key=request.key) for request in requests]
     return [Permit("", request.key, None, request.cost, time.time_ns() // 1000) for request in requests]
+
+
+def unreachable(error: Exception) -> LimiterUnreachableError:
+    """What a limiter raises where Redis could not be asked."""
+    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}")

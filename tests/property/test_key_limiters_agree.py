@@ -18,6 +18,8 @@ RATES = st.sampled_from(
     [
         "3/10s",
         "2/1s; 5/minute; gap 300ms",
+        "4/20s",
+        "5/minute; 9/3m",
         "burst 3 then 1/2s",
         "4/minute; burst 4 then 1/5s",
         Window(6, "2m", precision_us=7 * UNITS["s"]),
@@ -67,16 +69,21 @@ def ask(limiter: Any, permits: list[Permit], step: tuple[Any, ...]) -> object:
     return replace(answer, id="")
 
 
-@given(st.lists(STEPS, min_size=10, max_size=60))
-@settings(max_examples=60)
-def test_both_limiters_agree(redis: Redis, steps: list[tuple[Any, ...]]) -> None:
-    """Each answer of the limiter in memory is that of the one in Redis, at the same moments."""
+@given(st.lists(STEPS, min_size=10, max_size=60), st.sampled_from(["1h", None]))
+@settings(max_examples=90)
+def test_both_limiters_agree(redis: Redis, steps: list[tuple[Any, ...]], usage_keep: str | None) -> None:
+    """Each answer of the limiter in memory is that of the one in Redis, at the same moments.
+
+    With usage the script that knows all rules answers, without it the short one does where it can.
+    """
     redis.flushdb()
     now = START
-    of_redis = Limiter(redis, namespace="n", usage_keep="1h")
-    of_memory = MemoryLimiter(lambda: now, usage_keep="1h")
+    of_redis = Limiter(redis, namespace="n", usage_keep=usage_keep)
+    of_memory = MemoryLimiter(lambda: now, usage_keep=usage_keep)
     permits: tuple[list[Permit], list[Permit]] = ([], [])
     for step in steps:
+        if usage_keep is None and step[0] in {"usage", "top", "series"}:
+            continue
         if step[0] == "advance":
             now += step[1]
             continue

@@ -1,5 +1,6 @@
 -- The limiter's keys, and what is known of their use where a namespace asks for it.
---   notifier:keys:<namespace>:{key}              zset permit -> µs, as a user's sends (see rules.lua)
+--   notifier:keys:<namespace>:{key}              zset send -> µs, as a user's sends (see rules.lua), and a mark (see
+--   kept.lua). A send is 8 bytes, the µs, and the end of its permit's id
 --   notifier:use:<namespace>:{key}               hash: total, held, first and last (µs), and a minute -> how many then
 --   notifier:used:<namespace>                    hash minute -> how many of all keys
 --   notifier:ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use

@@ -1,63 +1,88 @@
--- limit: asks the limiter of a namespace for several keys, each by its own rules; all in one step.
--- ARGV 1 clock  2 namespace  3 'take' | 'look' | 'add' (counts, and never refuses)
---      4 µs that the caller is ready to wait: the permit is then dated ahead, at the first moment the rules admit it
---      5 µs for which usage is kept, or '' for no usage
---      6 the policies, JSON array (see rules.lua)  7.. for each key: key, permit, cost, index of its policy (from 0)
--- returns {now, …, for each key {µs until the permit counts or, where there is none, until it would be admitted,
---          1 if it was admitted, the deciding rule (see rules.lua), remaining or -1, µs until there is more, or -1,
---          the number of the window with the least room or -1}}
---! include clock counts burst rules usage
-local now, namespace, mode, patience = now_us(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local counting = is_counting()
-local policies, reply = {}, {now}
-for i, policy in ipairs(cjson.decode(ARGV[6])) do policies[i] = unfold(policy, counting) end
-
--- in_window: how many sends a window counts at µs `at`, and when the first of them leaves it.
-local function in_window(sent, policy, interval, at)
-  local after = '(' .. text(at - interval)
-  local count = redis.call('ZCOUNT', sent, after, '+inf')
-  local first = redis.call('ZRANGEBYSCORE', sent, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  if not policy.counted then return count, tonumber(first) end
-  local key = beside(sent, 'counts')
-  local total = tonumber(redis.call('ZREVRANGE', key, 0, 0)[1] or 0)
-  local gone = tonumber(redis.call('ZREVRANGEBYSCORE', key, text(at - interval), '-inf', 'LIMIT', 0, 1)[1] or 0)
-  if total > gone then
-    first = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  end
-  return count + total - gone, tonumber(first)
+-- limit: asks the limiter of a namespace for several keys, each by its own windows and gap. It is the short way for
+-- most rates, without a closure or a command too many; *limit_any* knows all rates.
+-- KEYS the sends of each key (see usage.lua)
+-- ARGV 1 clock  2 'take' | 'look' | 'add' (counts, and never refuses)
+--      3 µs that the caller is ready to wait: the permit is then dated ahead, at the first moment the rules admit it
+--      4.. for each key: permit, cost, gap µs, µs that a send is kept, how many windows, limit and interval µs of each
+-- returns {now, for each key: µs until the permit counts or, if that is longer than the caller waits, until it would be
+--          admitted; the deciding rule: 0 the gap, n the n-th window, -1 none; how many remain or -1; µs until there
+--          are more or -1; the number of the window with the least room or -1}
+--          It ends before the first key that has counts (see kept.lua): *limit_any* is to be asked from there on.
+-- A number in a call is printed and parsed back, and so is a score, which takes longer than most commands: constants
+-- stand as text, and when a send was is read from its name (see usage.lua).
+--! include kept
+local call, format, pack, unpack = redis.call, string.format, struct.pack, struct.unpack
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
 end
+local mode, patience, reply, r, a = ARGV[2], tonumber(ARGV[3]), {now}, 1, 4
+for i = 1, #KEYS do
+  local key, cost, kept = KEYS[i], ARGV[a + 1], ARGV[a + 3] + 0
+  local windows = a + 5
+  local behind = windows + 2 * ARGV[a + 4]
+  local found, count = call('ZRANGE', key, '0', '1'), 0
+  local mark, first = found[1], found[2] and unpack('>I8', found[2])
+  if mark then
+    if string.byte(mark, -1) == 99 then break end -- c
+    count = call('ZCARD', key) - 1
+  end
 
--- room: how many more the windows admit at µs `at`, when the narrowest has more, and its number.
-local function room(sent, policy, at)
-  local remaining, more_at, narrowest
-  for i = 3, #policy, 2 do
-    local count, first = in_window(sent, policy, policy[i + 1], at)
-    local left = math.max(0, policy[i] - count)
-    if not remaining or left < remaining then
-      remaining, more_at, narrowest = left, first and first + policy[i + 1] or at, (i - 1) / 2
+  local at, rule = 0, -1
+  if count > 0 and mode ~= 'add' then
+    if ARGV[a + 2] ~= '0' then at, rule = unpack('>I8', call('ZRANGE', key, '-1', '-1')[1]) + ARGV[a + 2], 0 end
+    for w = windows, behind - 1, 2 do
+      -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
+      local nth = ARGV[w] - cost + 1
+      if nth < 1 then nth = 1 end
+      if nth <= count then
+        local leaves = nth == count and first or unpack('>I8', call('ZREVRANGE', key, nth - 1, nth - 1)[1])
+        leaves = leaves + ARGV[w + 1]
+        if leaves > at then at, rule = leaves, (w - windows) / 2 + 1 end
+      end
     end
   end
-  return remaining or -1, more_at and math.max(0, more_at - now) or -1, narrowest or -1
-end
+  if at < now then at = now end
 
-local function ask(key, permit, cost, policy)
-  local sent, at, rule = keys_key(namespace, key), 0, -1
-  if mode ~= 'add' then at, rule = next_for(sent, policy, cost) end
-  at = math.max(at, now)
-  local admitted = at - now <= patience
-  if admitted and mode ~= 'look' and not is_empty(policy) then
-    -- Rules of other callers may ask for longer than these do.
-    local left = redis.call('PTTL', sent)
-    local longer = left > math.ceil((at - now + policy[2]) / 1000) + 1
-    if longer and policy.e then policy.e = math.huge end
-    record(sent, policy, permit, at, text(at), now, not longer, cost)
-    if longer then redis.call('PEXPIRE', sent, left) end
+  local remaining, more, narrowest = -1, -1, -1
+  if at - now <= patience then
+    if mode ~= 'look' and kept > 0 then
+      local stamp, entry, horizon, till, new = format('%.0f', at), pack('>I8', at) .. ARGV[a], keep(mark, kept, now, at)
+      if first and first <= now - horizon then
+        count = count - call('ZREMRANGEBYSCORE', key, '0', format('%.0f', now - horizon))
+        first = call('ZRANGE', key, '1', '1')[1]
+        first = first and unpack('>I8', first)
+      end
+      call('ZADD', key, stamp, entry)
+      for n = 2, tonumber(cost) do call('ZADD', key, stamp, entry .. '#' .. n) end
+      if new then
+        if mark then call('ZREM', key, mark) end
+        call('ZADD', key, '-inf', new)
+        call('PEXPIRE', key, format('%.0f', math.ceil((till - now) / 1000) + 1))
+      end
+      count = count + cost
+      first = first and first < at and first or at
+    end
+    for w = windows, behind - 1, 2 do
+      -- It counts no more than there are: often it need not be counted.
+      local left, after, leaves = ARGV[w] - count, at - ARGV[w + 1], first
+      if remaining < 0 or left < remaining then
+        if first and first <= after then
+          after = format('(%.0f', after)
+          left = ARGV[w] - call('ZCOUNT', key, after, '+inf')
+          leaves = call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', '1')[1]
+          leaves = leaves and unpack('>I8', leaves)
+        end
+        if left < 0 then left = 0 end
+        if remaining < 0 or left < remaining then
+          remaining, narrowest = left, (w - windows) / 2 + 1
+          more = math.max(0, (leaves and leaves + ARGV[w + 1] or at) - now)
+        end
+      end
+    end
   end
-  if ARGV[5] ~= '' and mode ~= 'look' then note_usage(namespace, key, cost, admitted, now, tonumber(ARGV[5])) end
-  return {at - now, admitted and 1 or 0, rule, room(sent, policy, at)}
-end
-
-for i = 7, #ARGV, 4 do
-  reply[#reply + 1] = ask(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), policies[ARGV[i + 3] + 1])
+  reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = at - now, rule, remaining, more, narrowest
+  r, a = r + 5, behind
 end
 return reply

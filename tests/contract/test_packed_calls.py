@@ -1,0 +1,94 @@
+"""Calls that a limiter packs itself: whatever the client, they do what redis-py's own commands do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
+from notifier.scripts.loader import script
+from notifier.scripts.packed import pack, pack_call, unpack
+from notifier.testing.embedded import EmbeddedRedis
+
+
+@given(st.lists(st.one_of(st.text(), st.binary(), st.integers())))
+def test_what_is_packed_is_found_again(words: list[Any]) -> None:
+    """Any client can send the words of a command that was packed."""
+    texts = [word if isinstance(word, bytes) else str(word).encode(errors="ignore") for word in words]
+    wire = pack_call(script("limit"), 0, len(texts), pack(texts))
+    assert unpack(wire) == [b"EVALSHA", script("limit").sha.encode(), b"0", *texts]
+
+
+OPTIONS: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"single_connection_client": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_client_will_do(redis: Redis, redis_server: EmbeddedRedis, options: dict[str, Any]) -> None:
+    """Whatever the client: also after a server has lost its scripts."""
+    with Redis.from_url(redis_server.url, protocol=2, **options) as client:
+        limiter = Limiter(client, namespace="n")
+        permit = limiter.check("k", "2/day")
+        redis.script_flush()
+        assert isinstance(limiter.acquire("k", "2/day"), Permit)
+        assert isinstance(limiter.acquire("k", "2/day"), Hold)
+        assert limiter.refund(permit)
+        assert limiter.count("k", last="1d") == 1
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_asyncio_client_will_do(redis: Redis, redis_server: EmbeddedRedis, options: dict[str, Any]) -> None:
+    """As with asyncio."""
+
+    async def story() -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2, **options) as client:
+            limiter = AsyncLimiter(client, namespace="n")
+            await limiter.acquire("k", "2/day")
+            redis.script_flush()
+            assert isinstance(await limiter.acquire("k", "2/day"), Permit)
+            assert isinstance(await limiter.acquire("k", "2/day"), Hold)
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_redis_has_closed_is_no_reason_to_refuse(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Redis closes what is idle for long; the next call goes over a connection of its own."""
+    limiter = Limiter.from_url(redis_server.url, namespace="n")
+    limiter.acquire("k", "5/day")
+    redis.client_kill_filter(_type="normal", skipme=True)
+    assert isinstance(limiter.acquire("k", "5/day"), Permit)
+
+    async def story() -> None:
+        limiter = AsyncLimiter.from_url(redis_server.url, namespace="n")
+        await limiter.acquire("k", "5/day")
+        redis.client_kill_filter(_type="normal", skipme=True)
+        assert isinstance(await limiter.acquire("k", "5/day"), Permit)
+        await limiter.aclose()
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_that_are_forked_give_permits_of_their_own(redis_server: EmbeddedRedis) -> None:
+    """A limiter that was made and used before a fork counts for each child what it admits: no permit is another's."""
+    limiter = Limiter.from_url(redis_server.url, namespace="n")
+    limiter.acquire("k", "1000/day")
+    children = []
+    for _ in range(3):
+        if not (child := os.fork()):
+            code = 1
+            try:
+                answers = limiter.acquire_many([("k", "1000/day")] * 50)
+                code = int(any(isinstance(answer, Hold) for answer in answers))
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert limiter.count("k", last="1d") == 151

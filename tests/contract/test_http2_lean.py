@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
-from notifier.providers.transport.http2.lean import MAX_HEADERS_BYTES, LeanH2
+from notifier.providers.transport.http2.lean import MAX_HEADERS_BYTES, MAX_RESETS, SWEEP_EVERY, LeanH2
 
 UNCHECKED = {
     "header_encoding": None,
@@ -252,3 +252,52 @@ def test_ended_streams_are_dropped():
         (response, _) = pair.to_clients([])
         assert isinstance(response, h2.events.ResponseReceived)
         assert len(pair.lean.streams) <= 130
+    assert not pair.lean._closed_streams, "what ended well is all that was neither reset nor is open"
+
+
+def test_reset_streams_are_remembered_within_bounds():
+    """A late answer to what was given up is no error, for as many as a client may give up within some timeouts."""
+    client = LeanH2()
+    client.initiate_connection()
+    for stream_id in range(1, 2 * MAX_RESETS + 1_001, 2):
+        client.open_request(stream_id, [])
+        client.reset_stream(stream_id, 8)
+        client.data_to_send()
+    assert len(client._closed_streams) == MAX_RESETS
+    reset = client._stream_is_closed_by_reset(stream_id - 2 * SWEEP_EVERY), client._stream_is_closed_by_reset(1)
+    assert reset == (True, False)
+
+
+@pytest.mark.parametrize("end", ["bare", "body", "reset", "given up"])
+@pytest.mark.parametrize("late", ["headers", "data", "a long body", "reset", "window", "priority", "push"])
+def test_a_frame_for_a_stream_that_is_forgotten_ends_as_in_h2(end, late):
+    """Frames that come long after a stream has ended or was reset: the same events, answers and errors."""
+    pair = Pair()
+    for stream_id in range(1, 4 * SWEEP_EVERY, 2):
+        pair.request(stream_id, b"{}", [])
+        pair.to_server()
+        if end == "given up":
+            for client in (pair.lean, pair.plain):
+                client.reset_stream(stream_id, 8)
+            pair.to_server()
+        else:
+            answer(pair.server, end, stream_id, [])
+            pair.to_clients([])
+    pair.plain.open_outbound_streams  # noqa: B018 - for its side effect: what is closed is dropped
+    assert 1 not in pair.lean.streams
+    frames = {
+        "headers": headers_frame(1, block((b":status", b"200"))),
+        "data": late_frame(0, 1, b"late"),
+        "a long body": late_frame(0, 0, b"x" * 16_384) * 5,
+        "reset": late_frame(3, 0, bytes((0, 0, 0, 8))),
+        "window": late_frame(8, 0, bytes((0, 0, 0, 8))),
+        "priority": late_frame(2, 0, bytes(5)),
+        "push": late_frame(5, 4, bytes((0, 0, 0, 2)) + block((b":method", b"GET"))),
+    }
+    heard = [hear(client, frames[late]) for client in (pair.plain, pair.lean)]
+    assert shown(heard[0]) == shown(heard[1])
+    assert pair.lean.data_to_send() == pair.plain.data_to_send()
+
+
+def late_frame(kind: int, flags: int, payload: bytes) -> bytes:
+    return struct.pack(">HBBBL", len(payload) >> 8, len(payload) & 0xFF, kind, flags, 1) + payload

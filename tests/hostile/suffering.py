@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from servers import HostileServer
 from structlog.testing import capture_logs
@@ -34,11 +35,15 @@ def resident_bytes() -> int:
 
 @dataclass
 class Story:
-    """What came of it. first: the answers while the server was hostile. last: each message's last answer."""
+    """What came of it. first: the answers while the server was hostile. last: each message's last answer.
+
+    complaints: what asyncio and the libraries say by themselves, such as of data that came after the client's goodbye.
+    """
 
     first: list[Answer] = field(default_factory=list)
     last: list[Answer] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
     grown_bytes: int = 0
     recovery_s: float = 0.0
     close_s: float = 0.0
@@ -46,6 +51,25 @@ class Story:
     @property
     def outcomes(self) -> set[str]:
         return {answer.outcome.value for answer in self.first}
+
+
+class Complaints(logging.Handler):
+    """Keeps what any library logs, and what the event loop would."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.found.append(str(context)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
 
 
 async def suffer(
@@ -72,7 +96,7 @@ async def suffer(
             await asyncio.sleep(0.02)
 
     watching = asyncio.create_task(watch())
-    with capture_logs() as lines:
+    with capture_logs() as lines, Complaints() as complaints:
         async with asyncio.timeout(20):  # each send has its answer, whatever the server does
             for wave in range(waves):
                 if wave:
@@ -98,6 +122,7 @@ async def suffer(
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
+    story.complaints = complaints.found
     story.lines = [line for line in lines if line["log_level"] != "debug"]
     return story
 
@@ -116,6 +141,7 @@ def judge(story: Story, server: HostileServer, id_of: Callable[[int], str]) -> N
         given = server.answered[id_of(n)]
         assert answer.status in given, f"message {n}: {answer}, and the server answered {given}"
         assert server.arrived[id_of(n)] >= 1
+    assert story.complaints == []
     assert len(story.lines) <= MAX_LINES, story.lines[:20]
     assert story.grown_bytes <= MAX_GROWTH_BYTES + FOR_A_CONNECTION_BYTES * server.connections, (
         f"{story.grown_bytes:,} bytes"

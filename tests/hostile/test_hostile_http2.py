@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from apns_rig import dispatch, make_identity, make_provider
 from hpack import Encoder
+from http2_stage import BROKEN, DELIVERED, REJECTED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
 from servers import (
     ACK,
     ALTSVC,
@@ -33,52 +31,17 @@ from servers import (
     TABLE_SIZE,
     WINDOW,
     H2Peer,
-    HostileServer,
     block,
     frame,
-    serve_http2_well,
     settings,
 )
-from suffering import MESSAGES, judge, suffer
-
-from notifier.providers.apns.provider import apns_id
+from suffering import MESSAGES
 
 if TYPE_CHECKING:
     from apns_rig import Identity
 
-LONG_S, SHORT_S = 20.0, 1.0
-DELIVERED, UNKNOWN, UNSENT, REJECTED = {"delivered"}, {"unknown"}, {"unsent"}, {"rejected"}
-BROKEN = UNKNOWN | UNSENT  # the connection went: what had left is unknown
-
-
-@dataclass(frozen=True)
-class Row:
-    """script: what the server does. outcomes: all that a send may answer. timeout_s: the provider's.
-
-    flood: the client hangs up on it, though it would never end.
-    """
-
-    script: Callable[[H2Peer], None]
-    outcomes: set[str]
-    timeout_s: float = LONG_S
-    flood: bool = False
-    name: str = ""
-
-
-ROWS: list[Row] = []
-
-
-def row(outcomes: set[str], timeout_s: float = LONG_S, *, flood: bool = False) -> Callable[..., None]:
-    def add(script: Callable[[H2Peer], None]) -> None:
-        ROWS.append(Row(script, outcomes, timeout_s, flood, script.__name__))
-
-    return add
-
-
-def every(peer: H2Peer, *pairs: tuple[int, int]) -> Iterator[int]:
-    peer.begin(*pairs)
-    yield from peer.requests()
-
+ROWS = Table()
+row = ROWS.row
 
 # What stands in an answer.
 
@@ -134,12 +97,6 @@ def a_400_without_an_end(peer: H2Peer) -> None:
 def a_200_that_is_then_reset(peer: H2Peer) -> None:
     for stream in every(peer):
         peer.send(peer.answer(stream, flags=END_HEADERS) + frame(RST, 0, stream, struct.pack(">L", 2)))
-
-
-def all_at_once(peer: H2Peer) -> list[int]:
-    """The streams of all messages, none answered."""
-    requests = every(peer)
-    return [next(requests) for _ in range(MESSAGES)]
 
 
 @row(DELIVERED)
@@ -435,34 +392,6 @@ def bytes_one_by_one(peer: H2Peer) -> None:
 def nothing_is_read(peer: H2Peer) -> None:
     peer.begin()
     peer.server.healed.wait(20)
-
-
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return make_identity(tmp_path_factory.mktemp("identity"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _warm(identity: Identity) -> None:
-    """What is imported and cached at a first send is none of a row's memory."""
-    play(Row(serve_http2_well, DELIVERED, name="well"), identity)
-
-
-def play(what: Row, identity: Identity) -> None:
-    async def run() -> None:
-        with HostileServer(identity.certificates, what.script, serve_http2_well, H2Peer) as server:
-            provider = make_provider(identity, server.url, timeout_us=round(what.timeout_s * 1e6))
-            ask = dispatch().device.token
-
-            def message(n: int):
-                return dispatch(ask, job_id=f"job-{n}", within_s=30)
-
-            story = await suffer(server, provider, message, flooded=what.flood)
-            judge(story, server, lambda n: apns_id(f"job-{n}", ask))
-            assert story.outcomes <= what.outcomes | (BROKEN if what.timeout_s == SHORT_S else set())
-            assert server.hung_up.is_set() == what.flood
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("what", ROWS, ids=[row.name for row in ROWS])

@@ -284,7 +284,7 @@ class Wire(asyncio.Protocol):
     def _hand_on(self, event: Event) -> None:
         match event:
             case ResponseReceived():
-                self.on_headers(event.stream_id, cast("dict[bytes, bytes]", dict(event.headers)))
+                self.on_headers(event.stream_id, _read_headers(event.headers))
             case DataReceived():
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 self.on_data(event.stream_id, event.data)
@@ -322,6 +322,14 @@ class Wire(asyncio.Protocol):
         if self._keep_alive:
             self._keep_alive.cancel()
         self._keep_alive = self.loop.call_later(patience_s, self._check_alive)
+
+
+def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the last of each name. Of several statuses nobody can say which is meant, so none is."""
+    headers = dict(fields)
+    if len(headers) < len(fields) and sum(name == b":status" for name, _ in fields) > 1:
+        headers[b":status"] = b""
+    return headers
 
 
 def _goaway_reason(data: bytes) -> str:

@@ -1,0 +1,16 @@
+"""What the hostile tests share."""
+
+from __future__ import annotations
+
+import pytest
+from apns_rig import Identity, make_identity
+from http2_stage import DELIVERED, Row, play
+from servers import serve_http2_well
+
+
+@pytest.fixture(scope="session")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """Certificates and keys, after a first send: what is imported and cached then is none of a row's memory."""
+    made = make_identity(tmp_path_factory.mktemp("identity"))
+    play(Row(serve_http2_well, DELIVERED, name="well"), made)
+    return made

@@ -1,0 +1,127 @@
+"""A client takes leave, and its server goes on talking: that is nobody's fault, and nobody is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import ssl
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apns_rig import Identity, dispatch, make_provider
+from servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
+from structlog.testing import capture_logs
+from suffering import Complaints
+from test_hostile_http1 import Stage
+
+from notifier.providers.contract import Outcome
+from notifier.providers.transport.probes import http1_lives, http2_lives
+from notifier.simulators.fcm import make_service_account
+
+
+class Talker:
+    """Serves well until its client takes leave, and talks after that; `talked` is set then."""
+
+    def __init__(self, well: Callable[[Any], None], words: bytes) -> None:
+        self.talked = threading.Event()
+        self._well, self._words = well, words
+
+    def __call__(self, peer: Any) -> None:
+        def listen(size: int) -> bytes:
+            found = b""
+            with contextlib.suppress(OSError):  # a client may hang up without taking leave
+                if found := receive(size):
+                    return found
+                send(self._words)  # after the client's goodbye; this direction is still open
+            self.talked.set()
+            return found
+
+        sock: ssl.SSLSocket = peer.sock
+        receive, send = sock.recv, sock.sendall
+        peer.sock = Ears(sock, listen)
+        self._well(peer)
+
+
+class Ears:
+    """A socket whose `recv` is another."""
+
+    def __init__(self, sock: ssl.SSLSocket, recv: Callable[..., bytes]) -> None:
+        self.recv, self.sendall = recv, sock.sendall
+
+
+def hear(talker: Talker, play: Coroutine[Any, Any, None]) -> list[Any]:
+    """All that is logged from here on, and what the event loop would say."""
+
+    async def run() -> list[Any]:
+        with capture_logs() as lines, Complaints() as complaints:
+            await play
+            assert await asyncio.to_thread(talker.talked.wait, 20)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            gc.collect()  # a future whose exception nobody took complains only then
+        return [line for line in lines if line["log_level"] != "debug"] + complaints.found
+
+    return asyncio.run(run())
+
+
+PINGS = frame(PING, ACK, 0, b"hostile!") * 50
+
+
+def test_a_connection_of_http2(identity: Identity) -> None:
+    """The provider of APNs closes."""
+    talker = Talker(serve_http2_well, PINGS)
+
+    async def play() -> None:
+        provider = make_provider(identity, server.url)
+        assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
+        await provider.close()
+
+    with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
+        assert hear(talker, play()) == []
+
+
+@pytest.mark.parametrize("by", ["fcm", "webpush"])
+def test_connections_of_http1(identity: Identity, by: str, tmp_path: Path) -> None:
+    """The providers of FCM and Web Push close."""
+    talker = Talker(serve_http1_well, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+    account = json.loads(make_service_account(tmp_path, "https://127.0.0.1:1/token", "p").read_text())
+
+    async def play() -> None:
+        stage = Stage(by, server, identity.certificates, account, 5.0)
+        assert (await stage.provider.send(stage.dispatch(0))).outcome is Outcome.DELIVERED
+        await stage.provider.close()
+
+    with HostileServer(identity.certificates, talker, serve_http1_well, H1Peer) as server:
+        assert hear(talker, play()) == []
+
+
+def test_a_probe_of_http2(identity: Identity) -> None:
+    """What a worker asks by, whether a provider still reads."""
+    talker = Talker(serve_http2_well, PINGS)
+    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
+    tls.set_alpn_protocols(["h2"])
+
+    async def play() -> None:
+        assert await http2_lives("127.0.0.1", server.port, tls, 5.0)
+
+    with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
+        assert hear(talker, play()) == []
+
+
+def test_a_probe_of_http1_is_cut(identity: Identity) -> None:
+    """It does not even take leave: nobody reads the rest."""
+    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
+
+    async def play() -> list[Any]:
+        with capture_logs() as lines, Complaints() as complaints:
+            assert await http1_lives(server.url, tls, 5.0)
+            gc.collect()
+        return lines + complaints.found
+
+    with HostileServer(identity.certificates, serve_http1_well, serve_http1_well, H1Peer) as server:
+        assert asyncio.run(play()) == []

@@ -17,7 +17,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with a
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
 	  tests/integration/test_rq_citizen.py tests/laws/test_rq_by_hand.py
+
+test-browser: setup  ## the pages of notifier serve in Debian's chromium
+	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
 
 check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our simulators of APNs and Web Push
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py

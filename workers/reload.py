@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
 
@@ -16,13 +15,12 @@ from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
-from notifier.settings.users_files import files_at
+from notifier.settings.loading import Seen, fingerprint
 from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
-Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -61,7 +59,7 @@ class Reload:
 
         A file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of limits.
         """
-        seen = await asyncio.to_thread(_fingerprint, self._path, self._users_from)
+        seen = await asyncio.to_thread(fingerprint, self._path, self._users_from)
         settled = seen in {self._seen, self._next, None}
         self._next = seen
         if not settled:
@@ -99,7 +97,7 @@ class Reload:
         try:
             applied = await self._redis.hget(KEY, "rates") or b"" if self._published.version else None
             settings, policies = await asyncio.to_thread(read, self._path, applied)
-            if seen is not None and await asyncio.to_thread(_fingerprint, self._path, self._users_from) != seen:
+            if seen is not None and await asyncio.to_thread(fingerprint, self._path, self._users_from) != seen:
                 self._seen = ()
                 return None
             if applied is None:
@@ -173,13 +171,3 @@ def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
 
 def _limits_everybody(settings: Settings) -> bool:
     return not settings.user.policy().is_empty
-
-
-def _fingerprint(path: Path, users_from: Path | None) -> Seen:
-    """What changes when one of the files does; None where the configuration is not there."""
-    try:
-        found = [os.stat(path)]  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
-        found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
-    except OSError:
-        return None
-    return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from redis import Redis
 from structlog.testing import capture_logs
 
 from notifier.cli.first_config import init
 from notifier.cli.output import JsonOption, Status, complain, counted, duration_us, moment, print_json, print_rows, say
 from notifier.errors import SettingsError
+from notifier.operations.apply import Change, change_to, find_followers, publish_to_all, withdraw_from_all
+from notifier.operations.in_force import read_known, with_users
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.json_schema import schema_text
-from notifier.settings.rates import SECTIONS, differences, rates_in
+from notifier.settings.rates import rates_in
 from notifier.settings.reference import reference_text
-from notifier.settings.users_files import as_written
 from notifier.shards.map import connect_all, on_shard
-from notifier.store.connection import ask
-from notifier.store.published import Follower, Published, followers, publish, published_rates, withdraw
 from notifier.units import UNITS
 
 MAX_SHOWN: Final = 40  # of the lines that change
@@ -122,19 +118,16 @@ def apply(
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
     settings, delay_us = load_settings(file), duration_us(after, "--in", most_us=UNITS["m"])
-    rates = rates_in(read_source(file).data)
-    if settings.users_in_files:  # on another host the same path may name nothing
-        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
+    rates = with_users(rates_in(read_source(file).data), settings)
     own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
     with connect_all(own) as clients:
         for name, redis in clients.items():  # all or none, as far as can be known
             with on_shard(name):
-                _compare(name, _in_force(redis, context.obj), rates, replaces=replace, shows=not json)
+                before = read_known(settings_path(context.obj), redis).rates
+                _compare(name, change_to(before, rates), replaces=replace, shows=not json)
         if not yes:
             _confirm()
-        for name, redis in clients.items():
-            with on_shard(name):
-                published = ask(partial(publish, redis, rates, delay_us))
+        published = publish_to_all(clients, rates, delay_us)
     at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     if json:
         print_json({"version": published.version, "at": at})
@@ -147,11 +140,8 @@ def apply(
 @commands.command("withdraw")
 def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
     """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
-    taken_back = False
     with connect_all(_without_rates(context)) as clients:
-        for name, redis in clients.items():
-            with on_shard(name):
-                taken_back |= ask(partial(withdraw, redis))
+        taken_back = withdraw_from_all(clients)
     if json:
         print_json({"withdrawn": taken_back})
     else:
@@ -163,13 +153,8 @@ def withdraw_rates(context: typer.Context, *, json: JsonOption = False) -> None:
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs."""
-    applied: dict[str, Published] = {}
-    found: list[tuple[str, Follower]] = []
     with connect_all(_without_rates(context)) as clients:
-        for name, redis in clients.items():
-            with on_shard(name):
-                applied[name], workers = ask(partial(followers, redis))
-                found += [(name, worker) for worker in workers]
+        applied, found = find_followers(clients)
     versions = {worker.version for _, worker in found}
     agreed = len(versions) == 1 and not any(worker.problem for _, worker in found)
     agreed = agreed and len({published.version for published in applied.values()}) == 1
@@ -204,33 +189,19 @@ def _counts(settings: Settings) -> str:
     return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
 
 
-def _in_force(redis: Redis, config: Path | None) -> dict[str, Any]:
-    """The rates that hold now: those that were applied, else those of this host's own file."""
-    applied = ask(partial(published_rates, redis))[1]
-    if applied is not None:
-        return applied
-    settings = load_settings(config)
-    rates = rates_in(read_source(settings_path(config)).data)
-    if settings.users_in_files:
-        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
-    return rates
-
-
-def _compare(shard: str, before: Mapping[str, Any], after: Mapping[str, Any], *, replaces: bool, shows: bool) -> None:
+def _compare(shard: str, change: Change, *, replaces: bool, shows: bool) -> None:
     """Show what would change; raise typer.Exit where sections would be lost."""
-    lost = [name for name in SECTIONS if before.get(name) and name not in after]
-    if lost and not replaces:
-        complain(f"the file has no {' and no '.join(lost)}, but such rates are in force;")
+    if change.lost and not replaces:
+        complain(f"the file has no {' and no '.join(change.lost)}, but such rates are in force;")
         complain("write all rates into the file, or give --replace to remove these")
         raise typer.Exit(Status.NOT_RIGHT)
     if shows:
         where = f" on {shard}" if shard else ""
-        lines = list(differences(before, after))
-        say(f"what changes{where}:" if lines else f"nothing changes{where}")
-        for line in lines[:MAX_SHOWN]:
+        say(f"what changes{where}:" if change.lines else f"nothing changes{where}")
+        for line in change.lines[:MAX_SHOWN]:
             say(f"  {line}")
-        if len(lines) > MAX_SHOWN:
-            say(f"  and {len(lines) - MAX_SHOWN:,} more")
+        if len(change.lines) > MAX_SHOWN:
+            say(f"  and {len(change.lines) - MAX_SHOWN:,} more")
 
 
 def _confirm() -> None:

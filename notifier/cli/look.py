@@ -11,12 +11,12 @@ import typer
 
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.dispatch.circuits import Held
-from notifier.operations.explain import Explanation, Inspection, Scope, Use
+from notifier.operations.explain import Inspection, Use, places_of
 from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.rules.zones import check_zone
 from notifier.settings import load_settings, read_source, settings_path
-from notifier.settings.provenance import Places, Provenance
+from notifier.settings.provenance import Provenance
 from notifier.settings.yaml_source import Source
 from notifier.shards.map import connect_home
 from notifier.store.connection import ask
@@ -46,12 +46,15 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
         say(found.not_before)
     if found.settled_at is not None:
         say(f"settled at {moment(found.settled_at)}")
-    if found.superseded_by:
-        say(f"by {found.superseded_by}")
-    if found.attempts:
-        say(f"attempts {found.attempts}")
-    if found.shard:
-        say(f"on the shard {found.shard}")
+    more = {
+        "held by": found.held_by,
+        "by": found.superseded_by,
+        "attempts": found.attempts,
+        "on the shard": found.shard,
+    }
+    for label, value in more.items():
+        if value:
+            say(f"{label} {value}")
 
 
 def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
@@ -120,7 +123,7 @@ def explain(
     file = Provenance(read_source(path), str(path), settings.users_in_files)
     provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
     of_user, of_category = provenance.of_user(user), provenance.of_category(category)
-    places = _places(of_user, found, "user") + _places(of_category, found, "category")
+    places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
     if json:
         uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
         told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
@@ -184,13 +187,6 @@ def _with_shard(found: Any) -> dict[str, Any]:
 
 def _on(shard: str) -> str:
     return f", on the shard {shard}" if shard else ""
-
-
-def _places(places: Places, found: Explanation, scope: Scope) -> list[str]:
-    of_scope = [use for use in found.uses if use.scope == scope]
-    windows = iter(places.windows)
-    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
-    return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
 
 
 def _used(use: Use) -> str:

@@ -1,4 +1,4 @@
-"""The command serve: metrics, health, an API to read, and a page."""
+"""The command serve: metrics, health, an API and pages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="the port")] = 8787,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="let everybody read who can reach the address")] = False,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="let everybody read who can reach the address; nobody can act")
+    ] = False,
 ) -> None:
-    """Serve /metrics, /healthz, /readyz, /api/v1/… and a page of what happens now. Needs the extra server.
+    """Serve pages for people, /api/v1/… for programs, /metrics, /healthz and /readyz. Needs the extra server.
 
     Whoever asks must give the token in $NOTIFIER_SERVER_TOKEN, as a bearer token or as the password of any user.
-    Without one it listens on this host's own addresses alone.
+    Without one it listens on this host's own addresses alone, and changes nothing.
     """
     token = os.environ.get(TOKEN, "")
     if not (token or no_auth or _is_loopback(host)):

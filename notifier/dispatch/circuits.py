@@ -78,6 +78,11 @@ def read_routes(redis: Redis) -> list[Held]:
     return exchange(redis, find_routes())
 
 
+def read_limits(redis: Redis) -> dict[str, int]:
+    """How many sends all workers together may have under way, by route. Raises RedisUnusableError."""
+    return exchange(redis, _find_limits())
+
+
 def find_routes() -> Exchange[list[Held]]:
     """See `read_routes`."""
     found = yield from _find_holds()

@@ -40,7 +40,7 @@ def read_rows(file: IO[str], form: Format) -> Iterator[Row]:
             yield Row(number, None, fields)
             continue
         try:
-            yield Row(number, _notification(fields))
+            yield Row(number, notification_of(fields))
         except InvalidNotificationError as error:
             yield Row(number, None, str(error))
 
@@ -110,7 +110,8 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
     return fields | ({"data": data} if data else {})
 
 
-def _notification(fields: dict[str, Any]) -> Notification:
+def notification_of(fields: dict[str, Any]) -> Notification:
+    """The notification with these fields, as in a line of JSON. Raises InvalidNotificationError."""
     if unknown := fields.keys() - FIELDS:
         raise InvalidNotificationError(min(unknown), f"is not a field; known are {', '.join(sorted(FIELDS))}")
     steering = {name: fields.pop(name) for name in ("send_at", "dedupe_key", "expires_in") if name in fields}

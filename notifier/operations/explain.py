@@ -18,6 +18,7 @@ from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.zones import Zone, zone_or
+from notifier.settings.provenance import Places
 from notifier.store.connection import unusable
 from notifier.store.exchange import exchange
 
@@ -33,7 +34,8 @@ class Standing:
     expected_at: when it should go, reckoned for the first thousand; None for the others, and for one that expires
     before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
 
-    count: how many it stands for, those that it superseded and itself.
+    count: how many it stands for, those that it superseded and itself. held_by: the rule that lets it go last, such
+    as 'user 10/1m'; '' where it waits for none.
     """
 
     category: str
@@ -46,6 +48,7 @@ class Standing:
     expires_at: datetime | None
     count: int = 1
     not_before: str = ""
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +104,11 @@ class Inspection:
         except RedisError as error:
             raise unusable(error) from error
 
-    def explain(self, user: str, category: str, zone: str | None = None) -> Explanation:
+    def explain(self, user: str, category: str, zone: str | None = None, *, newcomer: bool = True) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go.
 
         zone: whose clock decides; None is that of the first that waits, or the configured one.
+        newcomer: whether to reckon when one that is accepted now should go.
         """
         rules = self._policies.rules(user, category)
         try:
@@ -116,8 +120,8 @@ class Inspection:
             uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
             uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
             uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
-            newcomer = exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
-            waiting = {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
+            expected = self._newcomer(user, category) if newcomer else UNKNOWN
+            waiting = self.waiting(user)
         except RedisError as error:
             raise unusable(error) from error
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
@@ -134,9 +138,16 @@ class Inspection:
             next_at=_moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,
-            newcomer_at=newcomer.at,
-            not_before=newcomer.not_before,
+            newcomer_at=expected.at,
+            not_before=expected.not_before,
         )
+
+    def waiting(self, user: str) -> dict[str, int]:
+        """How many stand in each of the user's lines."""
+        return {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
+
+    def _newcomer(self, user: str, category: str) -> Expected:
+        return exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
 
     def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
         """The rules that go by the clock, for the first that waits, or for one that came now."""
@@ -199,6 +210,7 @@ class Inspection:
                     attempts=int(attempts or 0),
                     expected_at=expected.at,
                     not_before=expected.not_before,
+                    held_by=expected.held_by,
                     expires_at=None if deadline is None else _moment(float(deadline)),
                     count=int(count or 1),
                 )
@@ -237,6 +249,14 @@ class Inspection:
         ]
         before = max((total for at, total in totals if at <= since_us), default=0)
         return in_set + (totals[-1][1] - before if totals else 0)
+
+
+def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
+    """Where each of the uses of this scope stands, in their order."""
+    of_scope = [use for use in found.uses if use.scope == scope]
+    windows = iter(places.windows)
+    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
+    return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
 
 
 def _sent_key(user: str, category: str | None) -> str:

@@ -33,10 +33,12 @@ class Expected:
     """When a notification should go. not_before: what else decides, so that it may go later; '' where nothing does.
 
     at: None where it expires or is dropped before it may go; the reason stands in not_before then.
+    held_by: the rule that lets it go last, such as 'user 10/1m'; '' where it waits for none.
     """
 
     at: datetime | None
     not_before: str = ""
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +139,34 @@ class Forecast:
         events = [job.event for job in free]
         if newcomer is not None:
             events.append(Event(self._now_us, newcomer, expires_in_us=NEVER_US))
-        times = self._replay(events, free)
-        for job, at in zip(free, times, strict=False):
-            self.by_job[job.id] = self._expected(at, job.otherwise)
+        found = self._replay(events, free)
+        for job, (at, by) in zip(free, found, strict=False):
+            self.by_job[job.id] = self._expected(at, job.otherwise, by)
         if newcomer is not None:
             behind = next((job.otherwise for job in jobs if job.category == newcomer and newcomer in apart), "")
-            self.newcomer = self._expected(times[-1], behind)
+            self.newcomer = self._expected(found[-1][0], behind, found[-1][1])
         for category in apart:
             line = [job for job in jobs if job.category == category]
             opens = max(job.else_us for job in line)
             why = next(job.otherwise for job in line if job.else_us > self._now_us)
-            for job, at in zip(line, self._replay([job.event for job in line], line), strict=True):
-                self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why)
+            for job, (at, by) in zip(line, self._replay([job.event for job in line], line), strict=True):
+                self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why, by)
 
-    def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[int]:
+    def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[tuple[int, str]]:
+        """When each goes, and the rule that lets it go last."""
         gathers = {job.category: job.gather_us for job in jobs if job.gather_us is not None}
         categories = {event.category for event in events}
         sends = {None: self._sends(None)} | {name: self._sends(name) for name in categories}
         before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
-        replay = Replay(self._policies, self._user, events, self._latency_us, before=before)
+        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
         replay.run()
-        return replay.sent
+        return list(zip(replay.sent, replay.decided, strict=True))
 
-    def _expected(self, at: int, otherwise: str) -> Expected:
+    def _expected(self, at: int, otherwise: str, held_by: str) -> Expected:
         if at < 0:
-            return Expected(None, UNSENT[at])
+            return Expected(None, UNSENT[at], held_by)
         otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
-        return Expected(datetime.fromtimestamp(at / 1e6, tz=UTC), otherwise)
+        return Expected(datetime.fromtimestamp(at / 1e6, tz=UTC), otherwise, held_by)
 
     def _sends(self, category: str | None) -> Sends:
         sent, counts, burst = self._record.sends[category]
@@ -201,7 +204,8 @@ class Forecast:
             by = at_service(route(platform, app), service.removeprefix("@"))
             until_us, state = self._closed.get(by, (0, ""))
             if state:
-                found = max(found, (until_us, f"the route {by} is {state}"))
+                what = f"the circuit of {by}" if state in {"open", "closing"} else f"the route {by}"
+                found = max(found, (until_us, f"{what} is {state}"))
             elif kind == "b" and not limits.apns_background.is_empty:
                 found = max(found, (0, "Apple's limit of background pushes"))
             elif platform == "fcm" and (self._device_limits or (kind == "c" and limits.fcm_collapsible)):

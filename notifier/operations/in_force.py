@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from notifier.settings import Settings, load_settings
+from redis import Redis
+
+from notifier.errors import RedisUnusableError
+from notifier.rules.policies import Policies
+from notifier.settings import Settings, load_settings, read_source
+from notifier.settings.loading import Seen, fingerprint
+from notifier.settings.provenance import Provenance
+from notifier.settings.rates import rates_in
+from notifier.settings.users_files import as_written
+from notifier.settings.yaml_source import Source
 from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
-from notifier.store.published import published_rates
+from notifier.store.published import KEY, Published, decode, published_rates
 
 
 def settings_in_force(path: Path | None) -> Settings:
@@ -21,3 +34,74 @@ def settings_in_force(path: Path | None) -> Settings:
             if rates is not None:
                 return load_settings(path, rates=rates)
     return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The settings that hold now, the rules in them, and the rates as they were written.
+
+    published: of the rates that were applied; its version is '' where the file's own hold. places: where each rule
+    stands.
+    """
+
+    settings: Settings
+    policies: Policies
+    rates: Mapping[str, Any]
+    published: Published
+    places: Provenance
+
+
+class InForce:
+    """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread."""
+
+    def __init__(self, path: Path, clients: Mapping[str, Redis]) -> None:
+        self._path = path
+        self._clients = clients
+        self._lock = threading.Lock()
+        self._seen: tuple[Seen, Published] | None = None
+        self._known: Known | None = None
+
+    def read(self) -> Known:
+        """What holds now. Raises SettingsError, and RedisUnusableError where no Redis answers."""
+        name, published = self._published()
+        with self._lock:
+            users_from = self._known.settings.users_from if self._known else None
+            seen = fingerprint(self._path, users_from), published
+            if self._known is None or seen != self._seen or seen[0] is None:
+                self._known = read_known(self._path, self._clients[name])
+                self._seen = fingerprint(self._path, self._known.settings.users_from), self._known.published
+            return self._known
+
+    def _published(self) -> tuple[str, Published]:
+        """What was applied, by the first shard that answers: all have the same."""
+        *others, last = self._clients
+        for name in others:
+            try:
+                return name, self._version(name)
+            except RedisUnusableError:
+                continue
+        with on_shard(last):
+            return last, self._version(last)
+
+    def _version(self, name: str) -> Published:
+        found: Any = ask(partial(self._clients[name].hmget, KEY, ["version", "at"]))
+        return decode(*found)
+
+
+def read_known(path: Path, redis: Redis) -> Known:
+    """What holds now by one Redis. Raises as `InForce.read`."""
+    published, applied = ask(partial(published_rates, redis))
+    settings = load_settings(path, rates=applied)
+    if applied is not None:
+        places = Provenance(Source(applied), f"applied {published.version}")
+        return Known(settings, settings.policies(), applied, published, places)
+    source = read_source(path)
+    places = Provenance(source, str(path), settings.users_in_files)
+    return Known(settings, settings.policies(), with_users(rates_in(source.data), settings), published, places)
+
+
+def with_users(rates: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """The rates, with the users of `users_from` among them: on another host the same path may name nothing."""
+    if settings.users_in_files:
+        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
+    return rates

@@ -42,7 +42,8 @@ class Status:
     expected_at: when it should go, for one that waits. reason: why it was not delivered.
     settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
     superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
-    goes, so that it goes at `expected_at` at the soonest; None where nothing does.
+    goes, so that it goes at `expected_at` at the soonest; None where nothing does. held_by: the user's or category's
+    rule that lets a waiting one go last, such as 'user 10/1m'; None where it waits for none.
     """
 
     job_id: str
@@ -54,6 +55,7 @@ class Status:
     shard: str | None = None
     superseded_by: str | None = None
     not_before: str | None = None
+    held_by: str | None = None
 
 
 class Exchanges:
@@ -132,8 +134,14 @@ class Exchanges:
         word = status.decode()
         if word == "scheduled":
             expected = yield from self._expected(job_id, meta)
-            why_later = expected.not_before or None
-            return Status(job_id, "waiting", expected_at=expected.at, attempts=spent, not_before=why_later)
+            return Status(
+                job_id,
+                "waiting",
+                expected_at=expected.at,
+                attempts=spent,
+                not_before=expected.not_before or None,
+                held_by=expected.held_by or None,
+            )
         if word == "failed":
             (results,) = yield Commands(lambda pipe: pipe.xrevrange(f"rq:results:{job_id}", count=1))
             text = results[0][1].get(b"exc_string") if results else None

@@ -1,1 +1,1 @@
-"""`notifier serve`: metrics, health, an API to read, and a page of what happens now. Needs the extra `server`."""
+"""`notifier serve`: pages, an API, metrics and health. Needs the extra `server`."""

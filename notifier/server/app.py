@@ -1,139 +1,47 @@
-"""The application: who may ask, what is asked of Redis, and how it is answered. It changes nothing."""
+"""The application: which path leads to what, and how it is answered in time."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 import json
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict
-from datetime import datetime
-from itertools import islice
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from notifier.errors import NotifierError
-from notifier.operations.explain import Inspection
-from notifier.operations.in_force import settings_in_force
-from notifier.operations.stats import read_stats
-from notifier.producer.jobs import JOB_ID
-from notifier.producer.notifier import Notifier
-from notifier.server.metrics import CONTENT_TYPE, Metrics
-from notifier.server.page import STYLE, now_page, problem_page
-from notifier.settings import load_settings
-from notifier.shards.map import connect_all, connect_home
-from notifier.store.connection import ask
+from notifier.errors import NotifierError, SettingsError
+from notifier.server import actions, looks
+from notifier.server.actions import Asked
+from notifier.server.answers import HEADERS, BusyError, ProblemError, html_answer, json_answer, problem
+from notifier.server.guard import Guard
+from notifier.server.metrics import CONTENT_TYPE
+from notifier.server.pages.audit import audit_page
+from notifier.server.pages.job import find_job_page, job_page
+from notifier.server.pages.layout import View, problem_page
+from notifier.server.pages.now import now_page
+from notifier.server.pages.rates import preview_page, rates_page
+from notifier.server.pages.routes import routes_page
+from notifier.server.pages.user import find_user_page, user_page
+from notifier.server.state import PREVIEW_S, State
 
-ANSWER_S: Final = 4.0  # a Redis that hangs is answered for by then
-THREADS: Final = 8
-MOST_ASKED: Final = 32  # at once; more are turned away, so that a Redis that hangs fills no memory
-MOST_MINUTES: Final = 180
-MOST_SHOWN: Final = 200
-LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-Asked = Callable[[Request], Response]
+MOST_BYTES: Final = 1_000_000  # of what is posted
+MOST_FIELDS: Final = 20
+TYPES: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+CANCEL_STATUS: Final = {"cancelled": 200, "unknown": 404}  # else 409
 
-
-class _BusyError(Exception):
-    """Redis does not answer in time, or too many ask."""
-
-
-class Server:
-    """What the endpoints share. Each reads Redis in a thread, and gives up after ANSWER_S."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        settings = load_settings(path, rates={})
-        self._stack = ExitStack()
-        self._clients = dict(self._stack.enter_context(connect_all(settings)))
-        self._metrics = Metrics(self._clients)
-        self._scraping = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
-        self._asked = 0
-
-    async def in_time(self, read: Callable[[], Response]) -> Response:
-        """Read in a thread; raise _BusyError where that takes too long."""
-        if self._asked >= MOST_ASKED:
-            raise _BusyError
-        self._asked += 1
-        future = asyncio.get_running_loop().run_in_executor(self._threads, read)
-        future.add_done_callback(self._done)
-        try:
-            return await asyncio.wait_for(asyncio.shield(future), ANSWER_S)
-        except TimeoutError:
-            raise _BusyError from None
-
-    def _done(self, future: asyncio.Future[Response]) -> None:
-        self._asked -= 1
-        if not future.cancelled():
-            future.exception()  # nobody may be left who asks for it
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._stack.close()
-
-    def ready(self, _: Request) -> Response:
-        """Redis answers, and the configuration can be used."""
-        load_settings(self._path)
-        for redis in self._clients.values():
-            ask(redis.ping)
-        return _json({"ready": True})
-
-    async def metrics(self, _: Request) -> Response:
-        """What Prometheus reads; one scrape at a time, as each goes on from the last."""
-        async with self._scraping:
-            return await self.in_time(lambda: Response(self._metrics.text(), media_type=CONTENT_TYPE))
-
-    def stats(self, request: Request) -> Response:
-        """The last minutes, and what is now."""
-        return _json(read_stats(self._clients, _minutes(request)).as_json())
-
-    def now(self, request: Request) -> Response:
-        """The page Now."""
-        return _html(now_page(read_stats(self._clients, _minutes(request)).as_json()))
-
-    def routes(self, _: Request) -> Response:
-        """What `notifier routes` shows."""
-        with Notifier.of(load_settings(self._path)) as notifier:
-            return _json([asdict(held) for held in notifier.routes()])
-
-    def user(self, request: Request) -> Response:
-        """What waits for a user and when it should go, and what is used of each rule."""
-        user, category = request.path_params["user"], request.query_params.get("category", "default")
-        settings = settings_in_force(self._path)
-        with connect_home(settings, user) as (shard, redis):
-            inspection = Inspection(redis, settings.policies())
-            standing = [asdict(each) for each in islice(inspection.line(user), MOST_SHOWN)]
-            told = asdict(inspection.explain(user, category))
-        return _json(told | {"line": standing} | ({"shard": shard} if shard else {}))
-
-    def job(self, request: Request) -> Response:
-        """What became of a notification."""
-        job_id = request.path_params["job_id"]
-        if not JOB_ID.fullmatch(job_id):
-            return _problem(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
-        with Notifier.of(settings_in_force(self._path)) as notifier:
-            found = notifier.status(job_id)
-        if found is None:
-            return _problem(404, "Unknown", "no notification of this id is known, or it is no longer kept")
-        return _json(asdict(found))
+Look = Callable[[State, Request], Any]
+Show = Callable[[Any, View], str]
+Do = Callable[[State, Asked], dict[str, Any]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build(path: Path, token: str, *, is_open: bool = False) -> ASGIApp:
@@ -141,102 +49,273 @@ def build(path: Path, token: str, *, is_open: bool = False) -> ASGIApp:
 
     Raises SettingsError.
     """
-    server = Server(path)
+    state = State(path, may_act=bool(token))
 
-    def at(where: str, asked: Asked, *, page: bool = False) -> Route:
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        state.close()
+
+    paths = _Paths(state)
+    app = Starlette(
+        routes=[*_fixed(state), *_pages(paths), *_api(paths)],
+        exception_handlers={HTTPException: _not_here, Exception: _broke},
+        lifespan=lifespan,
+    )
+    return Guard(app, token, is_open=is_open)
+
+
+def _pages(at: _Paths) -> list[Route]:
+    return [
+        at.page("/", looks.stats, now_page),
+        at.page("/user", looks.next_due, find_user_page, looks.user, user_page),
+        at.page("/job", lambda *_: {}, find_job_page, looks.job, job_page),
+        at.page("/routes", looks.routes, routes_page),
+        at.page("/rates", looks.rates, rates_page),
+        at.page("/audit", looks.audit, audit_page),
+        at.form("/job/cancel", actions.cancel, _after_cancel),
+        at.form("/rates/preview", actions.preview, preview_page, seconds=PREVIEW_S),
+        at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
+        at.form("/rates/withdraw", actions.withdraw, _after_withdraw),
+        at.form("/rates/record", actions.record, _after_record),
+        at.form("/audit/run", actions.audit, lambda *_: "/audit"),
+    ]
+
+
+def _api(at: _Paths) -> list[Route]:
+    return [
+        at.json("/readyz", looks.ready),
+        at.json("/api/v1/stats", looks.stats),
+        at.json("/api/v1/routes", looks.held_routes),
+        at.json("/api/v1/routes/all", looks.routes),
+        at.json("/api/v1/users", looks.next_due),
+        at.json("/api/v1/users/{user:path}", looks.user),
+        at.json("/api/v1/jobs/{job_id}", looks.job),
+        at.json("/api/v1/rates", looks.rates),
+        at.json("/api/v1/audit", looks.audit),
+        at.json("/api/v1/actions", looks.actions),
+        at.act("/api/v1/jobs/{id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
+        at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),
+        at.act("/api/v1/rates/apply", actions.apply),
+        at.act("/api/v1/rates/withdraw", actions.withdraw),
+        at.act("/api/v1/traffic", actions.record),
+        at.act("/api/v1/audit", actions.audit, lambda _: 202),
+        at.enqueue("/api/v1/notifications"),
+    ]
+
+
+class _Paths:
+    """Makes the routes: each reads or acts in a thread, within a time, and answers as its kind does."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def page(
+        self, path: str, look: Look, show: Show, look_at_one: Look | None = None, show_one: Show | None = None
+    ) -> Route:
+        """A page; with `id` in its query, the one of that. It is made in the thread, too."""
+
         async def endpoint(request: Request) -> Response:
-            return await _answered(lambda: server.in_time(lambda: asked(request)), page=page)
+            view = self._view(request)
+            is_one = look_at_one is not None and "id" in request.query_params
+            read, made = (look_at_one, show_one) if is_one else (look, show)
+            assert read is not None
+            assert made is not None
+            return await _page(
+                view, lambda: self._state.in_time(lambda: html_answer(made(read(self._state, request), view)))
+            )
 
-        return Route(where, endpoint)
+        return Route(path, endpoint)
 
-    async def metrics(request: Request) -> Response:
-        return await _answered(lambda: server.metrics(request))
+    def json(self, path: str, look: Look) -> Route:
+        """What is told as JSON."""
+
+        async def endpoint(request: Request) -> Response:
+            return await _told(lambda: self._state.in_time(lambda: json_answer(look(self._state, request))))
+
+        return Route(path, endpoint)
+
+    def form(
+        self, path: str, do: Do, then: Callable[[dict[str, Any], View], str], *, seconds: float | None = None
+    ) -> Route:
+        """What a form of a page asks for. then: where to go on, or the page that shows it."""
+
+        async def endpoint(request: Request) -> Response:
+            view = self._view(request)
+
+            async def answer() -> Response:
+                asked = Asked.of(request, _form(await _body(request)))
+                try:
+                    told = await self._state.in_time(lambda: do(self._state, asked), seconds)
+                except SettingsError as error:
+                    return await self._wrong_rates(request, view, asked, str(error))
+                shown = then(told | {"back": asked.given}, view)
+                if shown.startswith("/"):
+                    return Response(status_code=303, headers={**HEADERS, "Location": shown})
+                return html_answer(shown)
+
+            return await _page(view, answer)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    async def _wrong_rates(self, request: Request, view: View, asked: Asked, why: str) -> Response:
+        """The page Rates once more, with what was pasted and what is wrong with it."""
+
+        def show() -> Response:
+            told = looks.rates(self._state, request)
+            return html_answer(rates_page(told, view, given=asked.text("rates"), problem=why), 422)
+
+        return await self._state.in_time(show)
+
+    def act(
+        self,
+        path: str,
+        do: Do,
+        status: Callable[[dict[str, Any]], int] = lambda _: 200,
+        *,
+        seconds: float | None = None,
+    ) -> Route:
+        """What is asked for as JSON."""
+
+        async def endpoint(request: Request) -> Response:
+            async def answer() -> Response:
+                asked = Asked.of(request, await _json_body(request) | request.path_params)
+                try:
+                    told = await self._state.in_time(lambda: do(self._state, asked), seconds)
+                except SettingsError as error:
+                    raise ProblemError(422, "Not valid", str(error), errors=str(error).splitlines()) from None
+                return json_answer(told, status(told))
+
+            return await _told(answer)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    def enqueue(self, path: str) -> Route:
+        """Accepts a notification."""
+
+        async def endpoint(request: Request) -> Response:
+            async def answer() -> Response:
+                key = request.headers.get("idempotency-key")
+                asked = Asked.of(request, await _json_body(request))
+                told = await self._state.in_time(lambda: actions.enqueue(self._state, asked, key))
+                accepted = json_answer(told, 202)
+                accepted.headers["Location"] = f"/api/v1/jobs/{told['job_id']}"
+                return accepted
+
+            return await _told(answer)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    def _view(self, request: Request) -> View:
+        at = "/" + request.url.path.split("/")[1]
+        query = request.query_params
+        return View(at, self._state.may_act, query.get("done", ""), "long" in query)
+
+
+def _fixed(state: State) -> list[Route]:
+    scraping = asyncio.Lock()
 
     async def health(_: Request) -> Response:
-        return _json({"alive": True})
+        return json_answer({"alive": True})
 
-    async def style(_: Request) -> Response:
-        return Response(STYLE, media_type="text/css", headers=HEADERS)
+    async def metrics(_: Request) -> Response:
+        async def answer() -> Response:
+            async with scraping:  # one scrape at a time, as each goes on from the last
+                return await state.in_time(
+                    lambda: Response(state.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
+                )
 
-    routes = [
-        at("/", server.now, page=True),
-        Route("/style.css", style),
-        Route("/metrics", metrics),
-        Route("/healthz", health),
-        at("/readyz", server.ready),
-        at("/api/v1/stats", server.stats),
-        at("/api/v1/routes", server.routes),
-        at("/api/v1/users/{user:path}", server.user),
-        at("/api/v1/jobs/{job_id}", server.job),
-    ]
-    return _Guard(Starlette(routes=routes), token, is_open=is_open)
+        return await _told(answer)
+
+    return [Route("/healthz", health), Route("/metrics", metrics), *(_file(name) for name in TYPES)]
 
 
-class _Guard:
-    """Lets through who has the token; /healthz and /readyz, which tell nothing, need none.
+def _file(name: str) -> Route:
+    content = resources.files("notifier.server").joinpath("static", name).read_text(encoding="utf-8")
 
-    Without a token the host must be named as this one: a page of somebody else could make its own name lead here.
-    """
+    async def endpoint(_: Request) -> Response:
+        return Response(content, media_type=TYPES[name], headers=HEADERS)
 
-    def __init__(self, app: ASGIApp, token: str, *, is_open: bool) -> None:
-        self._app, self._token, self._is_open = app, token.encode(), is_open
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in {"/healthz", "/readyz"}:
-            headers = dict(scope["headers"])
-            if self._token and not hmac.compare_digest(_given(headers.get(b"authorization", b"")), self._token):
-                refused = _problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
-                refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
-                return await refused(scope, receive, send)
-            if not (self._token or self._is_open) and _host(headers.get(b"host", b"")) not in LOCAL:
-                return await _problem(421, "Misdirected", "without a token, ask localhost")(scope, receive, send)
-        return await self._app(scope, receive, send)
+    return Route(f"/{name}", endpoint)
 
 
-def _given(authorization: bytes) -> bytes:
-    """The token in this header: a bearer token, or the password of whichever user."""
-    kind, _, value = authorization.partition(b" ")
-    if kind.lower() == b"bearer":
-        return value.strip()
+async def _told(answer: Callable[[], Awaitable[Response]]) -> Response:
     try:
-        return base64.b64decode(value.strip(), validate=True).partition(b":")[2] if kind.lower() == b"basic" else b""
-    except binascii.Error:
-        return b""
+        return await answer()
+    except (BusyError, NotifierError, ProblemError) as error:
+        found = _problem(error)
+        return problem(found.status, found.title, found.detail, **found.more)
 
 
-def _host(header: bytes) -> str:
-    name = header.decode("latin-1")
-    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
-
-
-async def _answered(read: Callable[[], Any], *, page: bool = False) -> Response:
+async def _page(view: View, answer: Callable[[], Awaitable[Response]]) -> Response:
     try:
-        response: Response = await read()
-    except _BusyError:
-        return _problem(503, "Redis does not answer", "it took too long; try again", page=page)
-    except NotifierError as error:
-        return _problem(503, "Not usable", str(error), page=page)
-    response.headers.update(HEADERS)
-    return response
+        return await answer()
+    except (BusyError, NotifierError, ProblemError) as error:
+        found = _problem(error)
+        return html_answer(problem_page(view, found.title, found.detail), found.status)
 
 
-def _minutes(request: Request) -> int:
-    given = request.query_params.get("minutes", "10")
-    return min(MOST_MINUTES, max(1, int(given))) if given.isascii() and given.isdigit() and len(given) < 9 else 10  # noqa: PLR2004
+def _problem(error: BusyError | NotifierError | ProblemError) -> ProblemError:
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, BusyError):
+        return ProblemError(503, "Redis does not answer", "it took too long; try again")
+    return ProblemError(503, "Not usable", str(error))
 
 
-def _json(value: Any, status: int = 200, media_type: str = "application/json") -> Response:
-    def plain(of: Any) -> Any:
-        return of.isoformat() if isinstance(of, datetime) else str(of)
-
-    return Response(json.dumps(value, default=plain), status, media_type=media_type, headers=HEADERS)
+async def _not_here(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, error.detail, "there is nothing of this path and method")
 
 
-def _html(text: str, status: int = 200) -> Response:
-    return Response(text, status, media_type="text/html", headers=HEADERS)
+async def _broke(_: Request, __: Exception) -> Response:
+    return problem(500, "Our fault", "this is a defect; the log of the server has the traceback")
 
 
-def _problem(status: int, title: str, detail: str, *, page: bool = False) -> Response:
-    if page:
-        return _html(problem_page(title, detail), status)
-    return _json({"title": title, "status": status, "detail": detail}, status, "application/problem+json")
+async def _body(request: Request) -> bytes:
+    found = b""
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BYTES:
+            raise ProblemError(413, "Too large", f"at most {MOST_BYTES:,} bytes are taken")
+    return found
+
+
+async def _json_body(request: Request) -> dict[str, Any]:
+    """The object in a body; of an empty one, an empty object."""
+    raw = await _body(request)
+    if not raw:
+        return {}
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ProblemError(415, "Not JSON", "give Content-Type: application/json")
+    try:
+        given = json.loads(raw)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise ProblemError(400, "Not JSON", "the body must be a JSON object")
+    return given
+
+
+def _form(raw: bytes) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError:
+        raise ProblemError(400, "Not a form", "the body must be a form, urlencoded in UTF-8") from None
+    # A browser writes each line break of a textarea as two characters.
+    return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def _after_cancel(told: dict[str, Any], _: View) -> str:
+    done, user = told["answer"], told["back"].get("user")
+    if user:
+        return f"/user?{urlencode({'id': user, 'done': done})}"
+    return "/job" if done == "unknown" else f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
+
+
+def _after_withdraw(told: dict[str, Any], _: View) -> str:
+    return f"/rates?done={'withdrawn' if told['withdrawn'] else 'none'}"
+
+
+def _after_record(told: dict[str, Any], _: View) -> str:
+    return f"/rates?done={'recording' if told['is_running'] else 'stopped'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic import ValidationError
 
@@ -13,14 +13,16 @@ from notifier.settings.checks import redis_url
 from notifier.settings.errors import explain, line_of
 from notifier.settings.rates import SECTIONS, rates_in, version_of
 from notifier.settings.schema import Settings
-from notifier.settings.users_files import read_users
+from notifier.settings.users_files import files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml
+from notifier.units import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_PATH: Final = "config/notifier.yaml"
 MAX_PROBLEMS: Final = 50
+Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 
 
 def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -91,6 +93,16 @@ def _source_of(text: str, *, name: str) -> Source:
     return source
 
 
+def fingerprint(path: Path, users_from: Path | None) -> Seen:
+    """What changes when one of the files of a configuration does; None where it is not there."""
+    try:
+        found = [os.stat(path)]  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
+        found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
+    except OSError:
+        return None
+    return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)
+
+
 def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings in a YAML text; `name` is its file, for errors and for relative paths.
 
@@ -98,11 +110,42 @@ def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, A
     """
     source = _source_of(text, name=name)
     if rates is not None and isinstance(source.data, dict):
-        own = {key: value for key, value in source.data.items() if key not in (*SECTIONS, "users_from")}
-        source.data = own | dict(rates)
+        source.data = _without_rates(source.data) | dict(rates)
+    return _checked(source, name=name)
+
+
+def parse_rates(text: str, path: Path, *, name: str) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings of the file at `path` with the rates of this text in the place of its own; and those rates.
+
+    What else stands in the text counts for nothing. name: what to call it in errors.
+    Raise SettingsError with one line for each problem. No file that the text names is read.
+    """
+    source = _source_of(text, name=name)
+    if not isinstance(source.data, dict):
+        raise SettingsError(f"{name}: must be sections such as user: and categories:")
+    if "users_from" in source.data:
+        raise SettingsError(f"{name}: users_from: names files of one host; write the users under users")
+    known = {field.alias or key for key, field in Settings.model_fields.items()}
+    if unknown := [str(key) for key in source.data if key not in known]:
+        raise SettingsError(f"{name}: {shown(unknown[0])} is no section; those of rates are {', '.join(SECTIONS)}")
+    rates = rates_in(source.data)
+    if not rates:
+        raise SettingsError(f"{name}: has none of the sections of rates: {', '.join(SECTIONS)}")
+    own = read_source(path).data
+    source.data = _without_rates(own if isinstance(own, dict) else {}) | rates
+    source.problems = [problem for problem in source.problems if problem.path[:1] and problem.path[0] in SECTIONS]
+    # Relative paths are those of the file, and are not read here.
+    return _checked(source, name=name, folder=path.absolute().parent), rates
+
+
+def _without_rates(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in (*SECTIONS, "users_from")}
+
+
+def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settings:
     problems = source.problems
     tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
-    context = {"folder": Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
+    context = {"folder": folder or Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
     try:
         settings = Settings.model_validate(source.data, context=context)
     except ValidationError as error:

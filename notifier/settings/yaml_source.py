@@ -119,6 +119,11 @@ def read_yaml(text: str) -> Source:
         raise YamlError(f"is not YAML: {type(error).__name__}") from None
 
 
+def write_yaml(data: Any) -> str:
+    """Plain data as YAML, in its own order."""
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100))
+
+
 class _Builder:
     """Turns the parser's events into a Source, one document, nothing expanded."""
 

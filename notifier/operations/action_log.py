@@ -1,0 +1,44 @@
+"""What people did through `notifier serve`: who, when, what. No token, text or body of a notification stands in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from notifier.store.connection import ask
+
+STREAM: Final = "notifier:actions"
+KEPT: Final = 10_000
+LONGEST: Final = 300  # characters of a field
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that was done. who: the name that was given with the token. address: from where it was asked."""
+
+    at: datetime
+    who: str
+    address: str
+    action: str
+    of: str
+    answer: str
+
+
+def record_action(  # noqa: PLR0917 - one entry
+    redis: Any, who: str, address: str, action: str, of: str, answer: str
+) -> None:
+    """Write an entry. Raises RedisUnusableError."""
+    fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
+    entry = {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
+    ask(lambda: redis.xadd(STREAM, entry, maxlen=KEPT, approximate=True))
+
+
+def read_actions(redis: Any, most: int) -> list[Action]:
+    """The newest, the last first. Raises RedisUnusableError."""
+    found = []
+    for entry_id, fields in ask(lambda: redis.xrevrange(STREAM, count=most)):
+        text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+        at = datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC)
+        found.append(Action(at, *(text.get(name, "") for name in ("who", "address", "action", "of", "answer"))))
+    return found

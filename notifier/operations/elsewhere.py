@@ -1,0 +1,80 @@
+"""What is accepted for a user and stands in none of the user's lines: queued, being sent, or waiting for its own time.
+
+No structure holds these by user, so the first of each are read, and the answer says whether that were all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from redis.exceptions import RedisError
+
+from notifier.rules.policy import LANES
+from notifier.store.connection import unusable
+
+MOST_READ: Final = 500  # of each structure
+Where = Literal["queued", "sending", "later"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A notification in no line. at: of one that waits for its own time, until when. held_by: why it waits."""
+
+    job_id: str
+    category: str
+    state: Where
+    held_by: str
+    at: datetime | None = None
+
+
+def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
+    """What was found, and whether everything was read. Raises RedisUnusableError."""
+    try:
+        found, is_all = _ids(redis)
+        with redis.pipeline(transaction=False) as pipe:
+            for job_id, _, _ in found:
+                pipe.hmget(b"rq:job:" + job_id, "meta", "push_attempts", "push_refusals")
+            jobs = pipe.execute()
+    except RedisError as error:
+        raise unusable(error) from error
+    mine = []
+    for (job_id, state, at), (meta, *attempts) in zip(found, jobs, strict=True):
+        category = _category(meta, user)
+        if category is not None:
+            moment = None if at is None else datetime.fromtimestamp(at / 1e6, tz=UTC)
+            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, _why(state, attempts), moment))
+    return mine, is_all
+
+
+def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.zrange("notifier:later", 0, MOST_READ, withscores=True)
+        pipe.zrange("notifier:leases", 0, MOST_READ)
+        for lane in LANES:
+            pipe.lrange(f"rq:queue:{lane}", 0, MOST_READ)
+        later, leases, *queues = pipe.execute()
+    found: list[tuple[bytes, Where, float | None]] = [(job_id, "later", at) for job_id, at in later[:MOST_READ]]
+    found += [(job_id, "sending", None) for job_id in leases[:MOST_READ]]
+    found += [(job_id, "queued", None) for queue in queues for job_id in queue[:MOST_READ]]
+    return found, all(len(each) <= MOST_READ for each in (later, leases, *queues))
+
+
+def _category(meta: bytes | None, user: str) -> str | None:
+    try:
+        fields = json.loads(meta or b"")
+    except ValueError:  # of a plain producer: only its data tell
+        return None
+    is_mine = isinstance(fields, dict) and fields.get("user") == user
+    return str(fields.get("category", "default")) if is_mine else None
+
+
+def _why(state: Where, attempts: Sequence[bytes | None]) -> str:
+    if state == "queued":
+        return "no worker has looked at it yet"
+    if state == "sending":
+        return "a worker is sending it"
+    return "it is tried again" if any(attempts) else "its own time, send_at"

@@ -1,0 +1,179 @@
+"""What the server does for people: cancel, preview and apply rates, record traffic, audit, enqueue. All is logged."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import structlog
+from starlette.requests import Request
+
+from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, RedisUnusableError
+from notifier.notification.files import notification_of
+from notifier.operations.action_log import record_action
+from notifier.operations.apply import change_to, publish_to_all, withdraw_from_all
+from notifier.operations.audit.background import AuditError
+from notifier.operations.preview.plot import svg
+from notifier.operations.preview.recording import RecordingError
+from notifier.operations.preview.report import compare
+from notifier.producer.jobs import JOB_ID
+from notifier.server.answers import ProblemError
+from notifier.server.guard import WHO
+from notifier.server.html import Html
+from notifier.server.looks import version_of
+from notifier.server.state import State
+from notifier.settings.loading import parse_rates
+
+PASTED: Final = "the new rates"
+HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
+KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
+LONGEST_KEY: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An action. who and address: for the log. given: its fields."""
+
+    who: str
+    address: str
+    given: dict[str, Any]
+
+    @classmethod
+    def of(cls, request: Request, given: dict[str, Any]) -> Asked:
+        """The one of a request."""
+        address = request.client.host if request.client else ""
+        return cls(request.scope.get(WHO, ""), address, given)
+
+    def text(self, name: str, default: str = "") -> str:
+        """A field that is text. Raises ProblemError."""
+        value = self.given.get(name, default)
+        if not isinstance(value, str):
+            raise ProblemError(422, "Not valid", f"{name}: must be text", field=name)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false; in a form, any text is true."""
+        value = self.given.get(name, False)
+        if not isinstance(value, bool | str):
+            raise ProblemError(422, "Not valid", f"{name}: must be true or false", field=name)
+        return bool(value)
+
+
+def cancel(state: State, asked: Asked) -> dict[str, Any]:
+    """Cancel a notification."""
+    job_id = asked.text("id")
+    if not JOB_ID.fullmatch(job_id):
+        raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
+    answer = state.notifier().cancel(job_id)
+    _log(state, asked, "cancel", job_id, answer)
+    return {"job_id": job_id, "answer": answer}
+
+
+def preview(state: State, asked: Asked) -> dict[str, Any]:
+    """What new rates would change, on the recorded traffic if there is any. Changes nothing, and is not logged."""
+    known, text = state.in_force.read(), asked.text("rates")
+    settings, rates = parse_rates(text, state.path, name=PASTED)
+    change = change_to(known.rates, rates)
+    trace = state.traffic.trace()
+    report, plot = None, ""
+    if trace:
+        if not state.previewing.acquire(blocking=False):
+            raise ProblemError(409, "Busy", "another preview runs; try again when it is done")
+        try:
+            found, sent_at = compare(trace, known.policies, settings.policies(), begins_us=trace.began_us or 0)
+            report, plot = asdict(found), svg(sent_at, {"old": version_of(known), "new": settings.rates_version})
+        finally:
+            state.previewing.release()
+    return {
+        "version": settings.rates_version,
+        "before": version_of(known),
+        "changes": change.lines,
+        "lost": change.lost,
+        "report": report,
+        "plot": Html(plot),
+        "rates": text,
+    }
+
+
+def apply(state: State, asked: Asked) -> dict[str, Any]:
+    """Publish rates to all workers. before: the version in force that they were compared with."""
+    known = state.in_force.read()
+    settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
+    before, now = asked.text("before"), version_of(known)
+    if before != now:
+        why = f"the rates in force are {now} and not {before or 'named in the field before'}: preview again"
+        raise ProblemError(409, "Changed meanwhile", why)
+    change = change_to(known.rates, rates)
+    if change.lost and not asked.flag("replace"):
+        why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
+        raise ProblemError(409, "Rates would be lost", why)
+    published = publish_to_all(state.clients, rates, HOLDS_IN_US)
+    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", f"{len(change.lines)} lines changed")
+    return {"version": published.version, "before": now, "at_us": published.at_us}
+
+
+def withdraw(state: State, asked: Asked) -> dict[str, Any]:
+    """Take applied rates back."""
+    taken = withdraw_from_all(state.clients)
+    _log(state, asked, "withdraw rates", "", "taken back" if taken else "none were applied")
+    return {"withdrawn": taken}
+
+
+def record(state: State, asked: Asked) -> dict[str, Any]:
+    """Record what is accepted, for so many minutes; 0 ends a recording."""
+    given = asked.given.get("minutes", "")
+    if not str(given).isascii() or not str(given).isdigit() or not 0 <= int(str(given)[:9]) <= 60:  # noqa: PLR2004
+        raise ProblemError(422, "Not valid", "minutes: must be a number from 0 to 60", field="minutes")
+    minutes = int(str(given))
+    if minutes == 0:
+        state.traffic.stop()
+    else:
+        try:
+            state.traffic.start(minutes * 60)
+        except RecordingError as error:
+            raise ProblemError(409, "Recording", str(error)) from None
+    _log(state, asked, "record traffic", f"{minutes} min", "begun" if minutes else "ended")
+    return asdict(state.traffic.now())
+
+
+def audit(state: State, asked: Asked) -> dict[str, Any]:
+    """Begin an audit."""
+    repair = asked.flag("repair")
+    try:
+        run = state.audit.start(state.in_force.read().settings, repair=repair)
+    except AuditError as error:
+        raise ProblemError(409, "Running", str(error)) from None
+    _log(state, asked, "audit", "repair" if repair else "", "begun")
+    return run.as_json()
+
+
+def enqueue(state: State, asked: Asked, key: str | None) -> dict[str, Any]:
+    """Accept a notification, as `Notifier.send`; under a key that was used before it is the earlier one."""
+    fields = dict(asked.given)
+    job_id = fields.pop("job_id", None)
+    if key is not None:
+        if not 0 < len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
+            raise ProblemError(400, "Not valid", KEY_FORM)
+        if "dedupe_key" in fields or job_id is not None:
+            raise ProblemError(400, "Not valid", "give an Idempotency-Key, or a dedupe_key or job_id; not both")
+        fields["dedupe_key"] = f"http:{key}"
+    try:
+        accepted = state.notifier().send(notification_of(fields), job_id=job_id)
+    except InvalidNotificationError as error:
+        raise ProblemError(422, "Not valid", str(error), field=error.field) from None
+    except OverloadedError as error:
+        limit = error.refused[0].limit
+        raise ProblemError(429 if limit == "user" else 503, "Overloaded", str(error), limit=limit) from None
+    except NotReplicatedError as error:
+        raise ProblemError(503, "Not replicated", str(error), job_id=error.job_ids[0]) from None
+    return {"job_id": accepted}
+
+
+def _log(state: State, asked: Asked, action: str, of: str, answer: str) -> None:
+    """Write an action down: in the log of this process, and in Redis where that is possible."""
+    log = structlog.get_logger("notifier.server")
+    log.info("action", who=asked.who, address=asked.address, action=action, of=of, answer=answer)
+    try:
+        record_action(next(iter(state.clients.values())), asked.who, asked.address, action, of, answer)
+    except RedisUnusableError as error:
+        log.warning("action_not_recorded", action=action, of=of, reason=str(error))

@@ -1,0 +1,85 @@
+"""Who may ask: the token, the name of the host, and for what changes something the same origin."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from notifier.server.answers import problem
+
+LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+OPEN: Final = frozenset({"/healthz", "/readyz"})
+READING: Final = frozenset({"GET", "HEAD"})
+WHO: Final = "notifier.who"  # in the scope: the name that was given with the token
+
+
+class Guard:
+    """Lets through who has the token; /healthz and /readyz, which tell nothing, need none.
+
+    Without a token the host must be named as this one: a page of somebody else could make its own name lead here.
+    What changes something needs the token always, and must come from a page of this server or from no browser.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, *, is_open: bool) -> None:
+        self._app, self._token, self._is_open = app, token.encode(), is_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the class."""
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            return await self._app(scope, receive, send)
+        headers = dict(reversed(scope["headers"]))  # the first of each
+        who, given = _given(headers.get(b"authorization", b""))
+        if self._token and not hmac.compare_digest(given, self._token):
+            refused = problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
+            refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
+            return await refused(scope, receive, send)
+        if not (self._token or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
+            return await problem(421, "Misdirected", "without a token, ask localhost")(scope, receive, send)
+        if scope["method"] not in READING:
+            if not self._token:
+                why = "what changes something needs a token: start the server with NOTIFIER_SERVER_TOKEN"
+                return await problem(403, "Forbidden", why)(scope, receive, send)
+            if not _is_same_origin(headers):
+                why = "a page of another origin asks for this"
+                return await problem(403, "Forbidden", why)(scope, receive, send)
+        scope[WHO] = who
+        return await self._app(scope, receive, send)
+
+
+def _given(authorization: bytes) -> tuple[str, bytes]:
+    """The name and the token in this header: a bearer token, or the password of whichever user."""
+    kind, _, value = authorization.partition(b" ")
+    if kind.lower() == b"bearer":
+        return "", value.strip()
+    if kind.lower() != b"basic":
+        return "", b""
+    try:
+        name, _, password = base64.b64decode(value.strip(), validate=True).partition(b":")
+    except binascii.Error:
+        return "", b""
+    return name.decode(errors="replace"), password
+
+
+def _is_same_origin(headers: Mapping[bytes, Any]) -> bool:
+    """Whether a page of this server asks, or what is no browser: each browser names the origin of a POST."""
+    site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+    if site is not None and site != b"same-origin":
+        return False
+    if origin is None:
+        return True
+    try:
+        asked = urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        return False
+    return bool(asked) and asked.lower() == headers.get(b"host", b"").decode("latin-1").lower()
+
+
+def _name(header: bytes) -> str:
+    name = header.decode("latin-1")
+    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]

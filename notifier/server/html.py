@@ -1,0 +1,119 @@
+"""HTML by calls: whatever is not HTML already is escaped, so no value can become a tag or leave its attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+
+DAY_S: Final = 86_400
+VOID: Final = frozenset({"br", "input", "link", "meta"})
+
+
+class Html(str):
+    """Text that is HTML already. Only this module, and what draws SVG, makes it of plain text."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
+    """An element. children: text, Html, None for nothing, or several in a list. attributes: `class_` is class.
+
+    An attribute that is None or False is left out; one that is True stands without a value.
+    """
+    given = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in VOID:
+        return Html(f"<{name}{given}>")
+    return Html(f"<{name}{given}>{text(children)}</{name}>")
+
+
+def text(children: Any) -> Html:
+    """What stands in an element."""
+    if children is None:
+        return Html()
+    if isinstance(children, Html):
+        return children
+    if isinstance(children, list | tuple):
+        return Html("".join(text(child) for child in children))
+    return Html(escape(str(children)))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "", *, slim: bool = False) -> Html:
+    """A table, or what to say where it has no rows.
+
+    On a phone each row is a list of its cells with their columns, unless the table is slim.
+    """
+    lines = [tag("tr", [_cell(column, value) for column, value in zip(columns, row, strict=True)]) for row in rows]
+    if not lines:
+        return tag("p", empty, class_="none")
+    head = tag("thead", tag("tr", [tag("th", name, scope="col") for name in columns]))
+    return tag("table", head, tag("tbody", lines), class_="slim" if slim else None)
+
+
+def _cell(column: str, value: Any) -> Html:
+    shown = text(value)
+    return tag("td", tag("div", shown) if shown else None, data_label=column)
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
+    """Names and values; a pair without a value is left out."""
+    given = [(name, value) for name, value in pairs if value is not None and value != ""]
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in given])
+
+
+def bar(used: int, limit: int) -> Html:
+    """How much of a limit is used, as a bar with its number."""
+    share = min(100, round(100 * used / limit)) if limit else 100
+    level = "full" if used >= limit else "near" if share >= 80 else "some"  # noqa: PLR2004 - per cent
+    drawn = tag(
+        "svg",
+        tag("rect", class_="track", width=100, height=10),
+        tag("rect", class_=level, width=share, height=10),
+        class_="bar",
+        viewBox="0 0 100 10",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+    return tag("span", drawn, f" {used:,} of {limit:,}", class_="use")
+
+
+def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
+    """A moment: how long until then, or since then, and the clock, in UTC."""
+    if at is None:
+        return None
+    shown = (
+        at.strftime("%H:%M:%S")
+        if now is not None and abs((at - now).total_seconds()) < DAY_S
+        else at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+    if now is not None:
+        left = (at - now).total_seconds()
+        shown = f"in {span(left)} ({shown})" if left > 0 else f"{span(-left)} ago ({shown})"
+    return tag("time", shown, datetime=at.isoformat(), title="UTC")
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def span(seconds: float) -> str:
+    """How long, for people, in at most two units: '850 ms', '12.3 s', '4 min 10 s', '3 h 05 min', '2 d 4 h'."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}\N{NO-BREAK SPACE}ms"
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f}\N{NO-BREAK SPACE}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest} s"
+
+
+def _attribute(key: str, value: Any) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'

@@ -1,0 +1,177 @@
+"""What is read of Redis for each page, as plain data: the API tells the same. It changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+from starlette.requests import Request
+
+from notifier.dispatch.minutes import merged
+from notifier.operations.action_log import read_actions
+from notifier.operations.apply import find_followers
+from notifier.operations.in_force import Known
+from notifier.operations.route_view import view_routes
+from notifier.operations.stats import read_stats
+from notifier.operations.user_view import next_users, view_user
+from notifier.producer.jobs import JOB_ID
+from notifier.server.answers import ProblemError
+from notifier.server.state import State
+from notifier.settings import load_settings
+from notifier.settings.checks import check_user
+from notifier.settings.yaml_source import write_yaml
+from notifier.shards.map import connect_home
+from notifier.store.connection import ask, unusable
+
+MOST_MINUTES: Final = 180
+MOST_ACTIONS: Final = 50
+MOST_USERS: Final = 200  # with rates of their own, as far as they are shown
+ROUTE_MINUTES: Final = 10
+
+
+def ready(state: State, _: Request) -> dict[str, Any]:
+    """Redis answers, and the configuration can be used."""
+    load_settings(state.path)
+    for redis in state.clients.values():
+        ask(redis.ping)
+    return {"ready": True}
+
+
+def stats(state: State, request: Request) -> dict[str, Any]:
+    """The last minutes, and what is now."""
+    given = request.query_params.get("minutes", "10")
+    is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
+    minutes = min(MOST_MINUTES, max(1, int(given))) if is_number else 10
+    return read_stats(state.clients, minutes).as_json()
+
+
+def user(state: State, request: Request) -> dict[str, Any]:
+    """The rules for a user and what is used of them, what waits, when it should go and why it waits."""
+    name = request.path_params.get("user") or request.query_params.get("id", "")
+    try:
+        check_user(name)
+    except ValueError as error:
+        raise ProblemError(404, "Unknown", f"{name[:40]!r} {error}") from None
+    known = state.in_force.read()
+    with connect_home(known.settings, name) as (shard, redis):
+        view = view_user(redis, known, name, request.query_params.get("category") or None)
+        seconds, us = ask(redis.time)
+    now = datetime.fromtimestamp(int(seconds) + int(us) / 1e6, tz=UTC)
+    return view.as_json() | {"at": now} | ({"shard": shard} if shard else {})
+
+
+def next_due(state: State, _: Request) -> dict[str, Any]:
+    """The users who are looked at next."""
+    found = sorted((each for redis in state.clients.values() for each in next_users(redis)), key=lambda each: each[2])
+    shown = [
+        {"user": user, "lane": lane, "at": datetime.fromtimestamp(at / 1e6, tz=UTC)} for user, lane, at in found[:50]
+    ]
+    return {"at": state.now(), "next": shown}
+
+
+def job(state: State, request: Request) -> dict[str, Any]:
+    """What became of a notification, or why it waits."""
+    job_id = request.path_params.get("job_id") or request.query_params.get("id", "")
+    if not JOB_ID.fullmatch(job_id):
+        raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
+    found = state.notifier().status(job_id)
+    if found is None:
+        raise ProblemError(404, "Unknown", "no notification of this id is known, or it is no longer kept")
+    client: Any = state.clients[found.shard or ""]
+    try:
+        meta, accepted_at, deadline = client.hmget(f"rq:job:{job_id}", "meta", "enqueued_at", "push_deadline")
+    except RedisError as error:
+        raise unusable(error) from error
+    expires = None if deadline is None else datetime.fromtimestamp(float(deadline) / 1e6, tz=UTC)
+    return asdict(found) | {"at": state.now(), "expires_at": expires, "accepted_at": _moment(accepted_at), **_of(meta)}
+
+
+def _of(meta: bytes | None) -> dict[str, str]:
+    """Whose it is, and its category: what its meta tells."""
+    try:
+        fields = json.loads(meta or b"{}")
+    except ValueError:
+        fields = None
+    fields = fields if isinstance(fields, dict) else {}
+    return {name: fields[name] for name in ("user", "category") if isinstance(fields.get(name), str)}
+
+
+def _moment(text: bytes | None) -> datetime | None:
+    try:
+        return None if not text else datetime.fromisoformat(text.decode()).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def held_routes(state: State, _: Request) -> list[dict[str, Any]]:
+    """What `notifier routes` shows."""
+    return [asdict(held) for held in state.notifier().routes()]
+
+
+def routes(state: State, _: Request) -> dict[str, Any]:
+    """Every route, and what was answered by it lately."""
+    together = read_stats(state.clients, ROUTE_MINUTES).together
+    told = []
+    for each in view_routes(state.clients, state.in_force.read().settings):
+        ended = {word: n for (word, _, by), n in together.ended.items() if by == each.route and n}
+        answers = merged([together.answers[each.route]]) if each.route in together.answers else None
+        told.append(
+            asdict(each)
+            | {
+                "state": each.state,
+                "delivered": together_of(together.ended, each.route, delivered=True),
+                "others": together_of(together.ended, each.route, delivered=False),
+                "p99": None if answers is None else answers.quantile_s(0.99),
+                "ended": ended,
+            }
+        )
+    return {"at": state.now(), "routes": told}
+
+
+def together_of(ended: Any, route: str, *, delivered: bool) -> int:
+    """How many of a route were delivered, or ended or were tried otherwise."""
+    return sum(n for (word, _, by), n in ended.items() if by == route and (word == "delivered") == delivered)
+
+
+def rates(state: State, _: Request) -> dict[str, Any]:
+    """What is in force, and who follows it."""
+    known = state.in_force.read()
+    published, workers = find_followers(state.clients)
+    settings, applied = known.settings, known.published
+    users = len(settings.users) + len(settings.users_in_files)
+    return {
+        "at": state.now(),
+        "version": settings.rates_version,
+        "source": "applied" if applied.version else str(state.path),
+        "applied_at": datetime.fromtimestamp(applied.at_us / 1e6, tz=UTC) if applied.version else None,
+        "published": {name or "redis": each.version for name, each in published.items()},
+        "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
+        "rates": write_yaml(dict(known.rates)) if users <= MOST_USERS else None,
+        "workers": [asdict(worker) | {"shard": name} for name, worker in workers],
+        "traffic": asdict(state.traffic.now()),
+    }
+
+
+def version_of(known: Known) -> str:
+    """What tells the rates in force from others."""
+    return known.settings.rates_version
+
+
+def audit(state: State, _: Request) -> dict[str, Any]:
+    """The last audit, and what people did here."""
+    run = state.audit.run
+    return {
+        "at": datetime.now(UTC),
+        "run": None if run is None else run.as_json(),
+        "actions": actions(state, _)["actions"],
+    }
+
+
+def actions(state: State, _: Request) -> dict[str, Any]:
+    """What people did here, the last first."""
+    found = [each for redis in state.clients.values() for each in read_actions(redis, MOST_ACTIONS)]
+    found.sort(key=lambda each: each.at, reverse=True)
+    return {"actions": [asdict(each) for each in found[:MOST_ACTIONS]]}

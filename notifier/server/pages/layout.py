@@ -1,0 +1,135 @@
+"""What all pages have: their head, the way to the others, and how to say what was done or what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from notifier.server.html import Html, tag
+
+PAGES: Final = (
+    ("/", "Now"),
+    ("/user", "User"),
+    ("/job", "Job"),
+    ("/routes", "Routes"),
+    ("/rates", "Rates"),
+    ("/audit", "Audit"),
+)
+RENEW_S: Final = 5
+# What a form says when it is done: pages are led to by one of these words, so that no link can put others in our mouth.
+DONE: Final = {
+    "cancelled": (True, "Cancelled. It will not be sent."),
+    "sending": (False, "Not cancelled: a worker is sending it now."),
+    "ended": (False, "Not cancelled: it has ended already."),
+    "unknown": (False, "Not cancelled: no notification of this id is known."),
+    "applied": (True, "Applied. All workers follow in about two seconds; what waits follows the new rates too."),
+    "withdrawn": (True, "Taken back. Each worker follows its own file again."),
+    "none": (False, "No rates were applied, so none were taken back."),
+    "recording": (True, "Recording. Preview new rates on it at any time."),
+    "stopped": (True, "The recording has ended."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """For whom a page is made. at: which page. may_act: whether the server takes actions. done: see DONE.
+
+    is_long: all is shown, not the first alone.
+    """
+
+    at: str
+    may_act: bool
+    done: str = ""
+    is_long: bool = False
+
+
+def document(view: View, title: str, *body: Any, renew: bool = False) -> str:
+    """A whole page. renew: it shows what is now, and renews itself."""
+    shown = f"{title} · push-throttle"
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("title", shown),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("link", rel="icon", href="/icon.svg"),
+        tag("link", rel="stylesheet", href="/style.css"),
+        tag("script", src="/page.js", defer=True),
+        tag("noscript", tag("meta", http_equiv="refresh", content=RENEW_S)) if renew else None,
+    ]
+    links = [tag("a", name, href=path, aria_current="page" if path == view.at else None) for path, name in PAGES]
+    html = tag(
+        "html",
+        tag("head", head),
+        tag(
+            "body",
+            tag("a", "To the content", href="#main", class_="skip"),
+            tag("header", tag("div", tag("strong", "push-throttle"), tag("nav", links, aria_label="Pages"))),
+            tag("main", _done(view.done), body, id="main", tabindex=-1),
+            tag("footer", _footer(view)),
+            data_renew=RENEW_S if renew else None,
+        ),
+        lang="en",
+    )
+    return "<!doctype html>" + html
+
+
+def problem_page(view: View, title: str, detail: str) -> str:
+    """What is wrong, for a person. It renews itself: the next time it may be well."""
+    return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
+
+
+def wrong(detail: str) -> Html:
+    """What was wrong with what somebody gave, line by line."""
+    return tag("div", tag("ul", [tag("li", line) for line in detail.splitlines()]), class_="said wrong", role="alert")
+
+
+def lines(of: str) -> list[Any]:
+    """Text with its line breaks."""
+    return [part for line in of.splitlines() for part in (line, tag("br"))]
+
+
+def link(path: str, shown: Any, **query: str) -> Html:
+    """A way to a page."""
+    return tag("a", shown, href=f"{path}?{urlencode(query)}" if query else path)
+
+
+def act(path: str, label: str, *, mild: bool = False, says: str | None = None, **fields: str) -> Html:
+    """A button that does something. says: what it does, where the label needs more words to be understood alone."""
+    hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]
+    button = tag("button", label, type="submit", class_="mild" if mild else None, aria_label=says)
+    return tag("form", hidden, button, method="post", action=path, class_="line")
+
+
+def find_form(path: str, name: str, label: str, value: str) -> Html:
+    """A form that looks for one."""
+    return tag(
+        "form",
+        tag("label", label, for_=name),
+        tag("input", type="search", name="id", id=name, value=value, required=True, autocomplete="off"),
+        tag("button", "Find", type="submit"),
+        method="get",
+        action=path,
+        class_="line",
+        role="search",
+    )
+
+
+def when(value: Any) -> datetime | None:
+    """A moment that the API tells: a datetime still, or a number of seconds."""
+    if isinstance(value, datetime) or value is None:
+        return value
+    return datetime.fromtimestamp(float(value), tz=UTC)
+
+
+def _done(word: str) -> Html | None:
+    if word not in DONE:
+        return None
+    well, says = DONE[word]
+    return tag("p", says, class_="said" if well else "said wrong", role="status")
+
+
+def _footer(view: View) -> Any:
+    if view.may_act:
+        return tag("p", "Times are UTC.")
+    return tag("p", "Times are UTC. To act here, start the server with NOTIFIER_SERVER_TOKEN.")

@@ -1,0 +1,87 @@
+"""The page Now: lanes, closed routes, workers, the last minutes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from notifier.server.html import Html, moment, span, table, tag
+from notifier.server.pages.layout import View, document
+
+
+def now_page(told: dict[str, Any], view: View) -> str:
+    """The page, of what `Stats.as_json` tells."""
+    body: list[Any] = [tag("h1", "Now")]
+    for shard, now in told["now"].items():
+        of = "" if shard == "redis" else f" on {shard}"
+        body += [tag("h2", f"Lanes{of}"), _lanes(now)]
+        body += [tag("h2", f"Closed routes{of}"), _routes(now), tag("h2", f"Workers{of}"), _workers(now)]
+    body += [tag("h2", "Minutes"), _minutes(told)]
+    for title, key, of in (
+        ("How late, by category", "lateness", "category"),
+        ("How long providers take, by route", "provider_latency", "route"),
+    ):
+        rows = [(name, each["count"], _span(each["p50"]), _span(each["p99"])) for name, each in told[key].items()]
+        body += [tag("h2", title), table((of, "count", "p50", "p99"), rows, "Nothing was sent.", slim=True)]
+    ends = [(o["route"], o["category"], o["outcome"], o["count"]) for o in told["outcomes"]]
+    body += [
+        tag("h2", "What ended"),
+        table(("route", "category", "outcome", "count"), ends, "Nothing ended.", slim=True),
+    ]
+    return document(view, "Now", body, renew=True)
+
+
+def _lanes(now: dict[str, Any]) -> Html:
+    rows = [
+        (
+            name,
+            each["queued"],
+            each["waiting"],
+            each["due_users"],
+            span(each["oldest_due_s"]) if each["due_users"] else "",
+        )
+        for name, each in now["lanes"].items()
+    ]
+    return table(("lane", "queued", "waiting", "users due", "oldest due"), rows, slim=True)
+
+
+def _routes(now: dict[str, Any]) -> Html:
+    rows = [
+        (each["route"], each["state"], each["reason"] or each["kind"] or "", each["waiting"], moment(each["next_at"]))
+        for each in now["routes"]
+    ]
+    return table(("route", "state", "why", "waiting", "next try"), rows, "None: everything goes.")
+
+
+def _workers(now: dict[str, Any]) -> Html:
+    rows = [
+        (
+            each["name"],
+            each["host"],
+            tag("span", "yes", class_="good") if each["healthy"] else tag("span", "NO", class_="bad"),
+            f"{span(each['age_us'] / 1e6)} ago",
+            each["version"],
+        )
+        for each in now["workers"]
+    ]
+    columns = ("worker", "host", "healthy", "looked for work", "rates")
+    return table(columns, rows, "No worker is known, so nothing is sent: start notifier worker.")
+
+
+def _minutes(told: dict[str, Any]) -> Html:
+    rows = [
+        (
+            datetime.fromtimestamp(each["at"], tz=UTC).strftime("%H:%M"),
+            each["accepted"],
+            each["ended"].get("delivered", 0),
+            sum(each["ended"].values()) - each["ended"].get("delivered", 0),
+            each.get("retried", 0),
+            _span(each["lateness"]["p99"]),
+        )
+        for each in reversed(told["minutes"])
+    ]
+    return table(("minute", "accepted", "delivered", "other ends", "retried", "late, p99"), rows, slim=True)
+
+
+def _span(seconds: float | None) -> str:
+    return "" if seconds is None else span(seconds)

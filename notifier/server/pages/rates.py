@@ -1,0 +1,176 @@
+"""The page Rates: what is in force and who follows it; a new YAML is previewed on recorded traffic, then applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from notifier.operations.preview.plot import span
+from notifier.server.html import Html, counted, facts, moment, table, tag
+from notifier.server.pages.layout import View, act, document, wrong
+
+MINUTES = (1, 5, 15, 60)
+MOST_LINES = 100
+
+
+def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, problem: str = "") -> str:
+    """The page. given: what somebody has pasted. problem: what is wrong with it."""
+    shown = told["rates"] if given is None else given
+    body = [
+        tag("h1", "Rates"),
+        wrong(problem) if problem else None,
+        facts(_facts(told)),
+        tag("h2", "Who follows them"),
+        table(
+            ("worker", "host", "rates", "from", "refused"),
+            [(w["name"], w["host"], _version(w, told), w["source"], _bad(w["problem"])) for w in told["workers"]],
+            "No worker is running.",
+        ),
+        act("/rates/withdraw", "Take back what was applied", mild=True)
+        if view.may_act and told["source"] == "applied"
+        else None,
+        tag("h2", "Traffic to try rates on"),
+        _traffic(told["traffic"], view, told["at"]),
+        tag("h2", "New rates"),
+        _form(shown, told, view),
+    ]
+    return document(view, "Rates", body)
+
+
+def preview_page(told: dict[str, Any], view: View) -> str:
+    """What new rates would change."""
+    lines = told["changes"]
+    body: list[Any] = [
+        tag("h1", "Preview"),
+        tag("p", f"The new rates are {told['version']}; those in force are {told['before']}."),
+        tag("h2", "What changes"),
+        tag("ul", [_change(line) for line in lines[:MOST_LINES]], class_="changes")
+        if lines
+        else tag("p", "Nothing.", class_="none"),
+        tag("p", f"and {len(lines) - MOST_LINES:,} more", class_="hint") if len(lines) > MOST_LINES else None,
+    ]
+    report = told["report"]
+    if report is None:
+        body.append(
+            tag("p", "No traffic is recorded, so nobody knows how long notifications would wait.", class_="hint")
+        )
+    else:
+        body += _report(report, told["plot"])
+    body.append(tag("h2", "Apply them"))
+    if told["lost"]:
+        names = " and ".join(told["lost"])
+        body.append(wrong(f"The new rates have no {names}, but such rates are in force. To apply them removes these."))
+    if view.may_act and lines:
+        button = "Apply to all workers" if not told["lost"] else "Remove these, and apply to all workers"
+        body.append(
+            act("/rates/apply", button, rates=told["rates"], before=told["before"], replace="1" if told["lost"] else "")
+        )
+    body.append(tag("p", tag("a", "Back to the rates in force", href="/rates")))
+    return document(view, "Preview", body)
+
+
+def _facts(told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "In force", tag("code", told["version"])
+    yield "From", "applied through Redis" if told["source"] == "applied" else told["source"]
+    yield "Since", moment(told["applied_at"], told["at"])
+    counts = told["counts"]
+    users = f"{counted(counts['users'], 'user')} with rules of their own"
+    yield (
+        "Holds",
+        f"{counted(counts['categories'], 'category', 'categories')}, {counted(counts['tiers'], 'tier')}, {users}",
+    )
+
+
+def _version(worker: dict[str, Any], told: dict[str, Any]) -> Html:
+    same = worker["version"] == told["version"]
+    return tag("code", worker["version"], class_=None if same else "bad")
+
+
+def _bad(problem: str) -> Any:
+    return tag("span", problem, class_="bad") if problem else None
+
+
+def _traffic(traffic: dict[str, Any], view: View, now: Any) -> list[Any]:
+    of_users = f"{counted(traffic['events'], 'notification')} of {counted(traffic['users'], 'user')}"
+    said: list[Any] = []
+    if traffic["problem"]:
+        said.append(wrong(traffic["problem"]))
+    if traffic["is_running"]:
+        said.append(tag("p", f"Recording, {of_users} so far; it ends ", moment(traffic["until"], now), "."))
+        said += [act("/rates/record", "End it now", mild=True, minutes="0")] if view.may_act else []
+        return said
+    said.append(tag("p", f"Recorded: {of_users}." if traffic["began_at"] else "None is recorded."))
+    if view.may_act:
+        options = [tag("option", f"{n} min", value=n) for n in MINUTES]
+        said.append(
+            tag(
+                "form",
+                tag("label", "Record what is accepted for ", for_="minutes"),
+                tag("select", options, name="minutes", id="minutes"),
+                tag("button", "Record", type="submit", class_="mild"),
+                method="post",
+                action="/rates/record",
+                class_="line",
+            )
+        )
+    return said
+
+
+def _form(shown: str | None, told: dict[str, Any], view: View) -> Any:
+    hint = (
+        "All rates: user, tiers, users, categories, zone. Other sections of a configuration count for nothing here."
+        if shown is not None
+        else f"There are {told['counts']['users']:,} users with rates of their own, too many to show: paste all rates."
+    )
+    if not view.may_act:
+        return tag("pre", shown) if shown else tag("p", hint, class_="hint")
+    return tag(
+        "form",
+        tag("p", tag("label", "YAML", for_="rates"), " ", tag("span", hint, class_="hint")),
+        # A browser drops the first line break of a textarea.
+        tag("textarea", "\n" + (shown or ""), name="rates", id="rates", spellcheck="false", required=True),
+        tag("p", tag("button", "Preview", type="submit")),
+        method="post",
+        action="/rates/preview",
+    )
+
+
+def _report(report: dict[str, Any], plot: Html) -> list[Any]:
+    def change(both: dict[str, Any], key: str, *, time: bool = False) -> str:
+        old, new = (each[key] for each in (both["old"], both["new"]))
+        shown = (span(old), span(new)) if time else (f"{old:,}", f"{new:,}")
+        return shown[0] if old == new else " → ".join(shown)
+
+    rows = [
+        (
+            name,
+            change(of, "sent"),
+            change(of, "expired"),
+            *(change(of, key, time=True) for key in ("p50_us", "p99_us", "longest_us")),
+        )
+        for name, of in [*report["categories"].items(), ("all", report["overall"])]
+    ]
+    worst = [
+        (one["user"], one["notifications"], _both(one["mean_us"]), _both(one["longest_us"])) for one in report["worst"]
+    ]
+    return [
+        tag("h2", "On the recorded traffic, old → new"),
+        tag(
+            "p",
+            f"{counted(report['notifications'], 'notification')} of {counted(report['users'], 'user')} "
+            f"in {span(report['span_us'])}. "
+            f"{report['longer']:,} would wait longer, {report['shorter']:,} shorter.",
+        ),
+        table(("category", "sent", "expired", "wait p50", "wait p99", "longest wait"), rows),
+        tag("div", plot, class_="plot"),
+        tag("h2", "Whose mean wait grows most"),
+        table(("user", "notifications", "mean wait", "longest wait"), worst, "Nobody's."),
+    ]
+
+
+def _both(of: dict[str, int]) -> str:
+    return f"{span(of['old'])} → {span(of['new'])}"
+
+
+def _change(line: str) -> Html:
+    return tag("li", line, class_={"-": "minus", "+": "plus"}.get(line[:1]))

@@ -1,0 +1,167 @@
+"""The page User: the rules and what is used of each, what waits, when it should go, and why it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from notifier.server.html import Html, bar, facts, moment, table, tag, text
+from notifier.server.pages.layout import View, act, document, find_form, link
+
+FIRST: Final = 20  # of what waits in line; the others are a link away
+
+
+def find_user_page(told: dict[str, Any], view: View) -> str:
+    """The page that asks which user, and shows who is next."""
+    now = told["at"]
+    rows = [
+        (link("/user", each["user"], id=each["user"]), each["lane"], _due(each["at"], now)) for each in told["next"]
+    ]
+    return document(
+        view,
+        "User",
+        tag("h1", "User"),
+        find_form("/user", "user", "User id", ""),
+        tag("h2", "Next to be looked at"),
+        table(("user", "lane", "when"), rows, "Nobody has something waiting."),
+        tag("p", "At most 50 are listed.", class_="hint") if rows else None,
+    )
+
+
+def user_page(told: dict[str, Any], view: View) -> str:
+    """The page of one user."""
+    explained = [told, *told["others"]]
+    body = [
+        find_form("/user", "user", "User id", told["user"]),
+        tag("h1", "User ", tag("span", told["user"], class_="id")),
+        facts(_facts(told)),
+        tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
+        _waiting(told, view),
+        tag("h2", "What one more would wait for"),
+        _next(told),
+        tag("h2", "Rules of the user, from ", tag("code", told["user_rules"])),
+        _uses([use for use in told["uses"] if use["scope"] == "user"], told["at"]),
+    ]
+    for each in explained:
+        body += [
+            tag("h2", "Rules of ", each["category"], ", from ", tag("code", each["category_rules"])),
+            _uses([use for use in each["uses"] if use["scope"] == "category"], told["at"]),
+            tag("p", "It has bypass: it is counted, but never held back.") if each["bypass"] else None,
+        ]
+    body += [tag("h2", "Other categories"), _categories(told, {each["category"] for each in explained})]
+    return document(view, f"User {told['user']}", body)
+
+
+def _facts(told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "Shard", told.get("shard")
+    yield "So far", ", ".join(f"{n:,} {word}" for word, n in told["totals"].items()) or "nothing in the last 30 days"
+    yield "Time zone", told["zone"]
+
+
+def _waiting(told: dict[str, Any], view: View) -> Any:
+    now, in_all = told["at"], told["waiting_in_all"]
+    standing = told["line"] if view.is_long else told["line"][:FIRST]
+    rows: list[tuple[Any, ...]] = [
+        (
+            each["category"],
+            link("/job", each["job_id"], id=each["job_id"]),
+            why(each, now),
+            moment(each["expected_at"], now),
+            moment(each["expires_at"], now),
+            _cancel(each["job_id"], told["user"], view),
+        )
+        for each in standing
+    ]
+    rows += [
+        (
+            each["category"],
+            link("/job", each["job_id"], id=each["job_id"]),
+            each["held_by"],
+            moment(each["at"], now),
+            None,
+            None if each["state"] == "sending" else _cancel(each["job_id"], told["user"], view),
+        )
+        for each in told["elsewhere"]
+    ]
+    columns = ("category", "job", "why it waits", "expected", "expires", "")
+    return [
+        table(columns, rows, "Nothing waits for this user."),
+        tag("p", f"Of those in line the first {len(standing)} of {in_all:,} are shown.", class_="hint")
+        if in_all > len(standing)
+        else None,
+        tag("p", link("/user", "Show more of them", id=told["user"], category=told["category"], long="1"))
+        if len(told["line"]) > len(standing)
+        else None,
+        None
+        if told["elsewhere_is_all"]
+        else tag(
+            "p",
+            "More may be queued, be sent or wait for a time of their own: only the first 500 of all users were read.",
+            class_="hint",
+        ),
+    ]
+
+
+def why(each: dict[str, Any], now: datetime) -> Html:
+    """Why one that stands in a line waits."""
+    at = each["expected_at"]
+    parts: list[Any] = []
+    if each["not_before"]:
+        parts.append(each["not_before"])
+    if each["held_by"]:
+        parts.append(f"the rule {each['held_by']}")
+    if not parts and at is None:
+        parts.append("more than 1,000 wait before it")
+    elif not parts and at <= now:
+        parts.append("nothing: it is due")
+    elif not parts:
+        parts.append("what waits before it")
+    return text([part for n, piece in enumerate(parts) for part in ((", ", piece) if n else (piece,))])
+
+
+def _cancel(job_id: str, user: str, view: View) -> Html | None:
+    if not view.may_act:
+        return None
+    return act("/job/cancel", "Cancel", mild=True, says=f"Cancel {job_id}", id=job_id, user=user)
+
+
+def _next(told: dict[str, Any]) -> Html:
+    now = told["at"]
+    at = told["newcomer_at"]
+    waits = any(told["waiting"].values())
+    shown: Any = "now" if at is None or at <= now else moment(at, now)
+    if told["not_before"]:
+        shown = text(["not before ", shown, ": ", told["not_before"]])
+    held = told["decided_by"] if told["next_at"] is not None else "no rule"
+    return facts(
+        [
+            ("Category", f"{told['category']}, in the lane {told['lane']}"),
+            ("Held by", f"{held}, and what waits before it" if waits else held),
+            ("Would go", shown),
+        ]
+    )
+
+
+def _uses(uses: list[dict[str, Any]], now: datetime) -> Html:
+    rows = [
+        (
+            tag("code", use["rule"], class_="rule"),
+            None if use["limit"] is None else bar(use["used"], use["limit"]),
+            moment(use["free_at"], now) or "now",
+            tag("code", use["at"]) if use["at"] else None,
+        )
+        for use in uses
+    ]
+    return table(("rule", "used", "admits the next", "from"), rows, "None.")
+
+
+def _categories(told: dict[str, Any], shown: set[str]) -> Html:
+    others = [name for name in told["categories"] if name not in shown]
+    if not others:
+        return tag("p", "There are none.", class_="none")
+    return tag("p", [link("/user", name, id=told["user"], category=name) for name in others[:50]], class_="tabs")
+
+
+def _due(at: datetime, now: datetime) -> Any:
+    return "now" if at <= now else moment(at, now)

@@ -1,0 +1,99 @@
+"""What the endpoints share: the connections, the settings that hold, and threads that wait for Redis in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from notifier.errors import RedisUnusableError
+from notifier.operations.audit.background import BackgroundAudit
+from notifier.operations.in_force import InForce, Known
+from notifier.operations.traffic import Traffic
+from notifier.producer.notifier import Notifier
+from notifier.server.answers import BusyError
+from notifier.server.metrics import Metrics
+from notifier.settings import load_settings
+from notifier.shards.map import connect_all
+from notifier.store.connection import ask
+
+T = TypeVar("T")
+ANSWER_S: Final = 4.0  # a Redis that hangs is answered for by then
+PREVIEW_S: Final = 60.0
+THREADS: Final = 8
+MOST_ASKED: Final = 32  # at once; more are turned away, so that a Redis that hangs fills no memory
+
+
+class State:
+    """The one of a server. may_act: whether there is a token, without which nothing is changed."""
+
+    def __init__(self, path: Path, *, may_act: bool) -> None:
+        """Raises SettingsError."""
+        self.path = path
+        self.may_act = may_act
+        settings = load_settings(path, rates={})
+        self._stack = ExitStack()
+        self.clients = dict(self._stack.enter_context(connect_all(settings)))
+        self.in_force = InForce(path, self.clients)
+        self.metrics = Metrics(self.clients)
+        self.traffic = Traffic(self.clients)
+        self.audit = BackgroundAudit(self.clients)
+        self.previewing = threading.Lock()
+        self._making = threading.Lock()
+        self._made: tuple[Known, Notifier] | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
+        self._asked = 0
+
+    async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
+        """Do it in a thread; raise BusyError where that takes too long, or too many ask."""
+        if self._asked >= MOST_ASKED:
+            raise BusyError
+        self._asked += 1
+        future = asyncio.get_running_loop().run_in_executor(self._threads, do)
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), ANSWER_S if seconds is None else seconds)
+        except TimeoutError:
+            raise BusyError from None
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._asked -= 1
+        if not future.cancelled():
+            future.exception()  # nobody may be left who asks for it
+
+    def notifier(self) -> Notifier:
+        """A producer by the settings that hold now."""
+        known = self.in_force.read()
+        with self._making:
+            if self._made is None or self._made[0] is not known:
+                # The old one may be in use still; its connections are closed with it.
+                clients = list(self.clients.values())
+                made = Notifier.of(known.settings) if len(clients) > 1 else Notifier(clients[0], known.settings)
+                self._made = known, made
+            return self._made[1]
+
+    def now(self) -> datetime:
+        """The time by Redis's clock: of the first shard that answers."""
+        *others, last = self.clients.values()
+        for redis in others:
+            try:
+                return _time(redis)
+            except RedisUnusableError:
+                continue
+        return _time(last)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.traffic.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._stack.close()
+
+
+def _time(redis: Any) -> datetime:
+    seconds, us = ask(redis.time)
+    return datetime.fromtimestamp(int(seconds) + int(us) / 1e6, tz=UTC)

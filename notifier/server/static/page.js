@@ -1,0 +1,24 @@
+// Renews a page that shows what is now, as long as nobody works in it.
+(() => {
+  const every = Number(document.body.dataset.renew) * 1000;
+  if (!every) return;
+  const here = new URL(location.pathname + location.search, location.origin);
+  const isQuiet = () => {
+    const main = document.querySelector("main");
+    return !document.hidden && !main.contains(document.activeElement) && !String(getSelection());
+  };
+  const renew = async () => {
+    if (isQuiet()) {
+      try {
+        const answer = await fetch(here, { signal: AbortSignal.timeout(10000) });
+        const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+        if (answer.ok && found && isQuiet()) document.querySelector("main").replaceChildren(...found.childNodes);
+        document.body.classList.toggle("stale", !answer.ok);
+      } catch {
+        document.body.classList.add("stale");
+      }
+    }
+    setTimeout(renew, every);
+  };
+  setTimeout(renew, every);
+})();

@@ -1,0 +1,149 @@
+"""A stranger at the pages of `notifier serve`, in Debian's chromium. Run by `make test-browser`.
+
+With PICTURES=<folder>, pictures of each page at 400 and 1280 pixels are left there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from redis import Redis
+from serve_rig import TOKEN, Client, serving
+from support import ends, eventually, fcm, note, notifier, worker, write_config
+
+from notifier.store.published import published_rates
+from notifier.testing.embedded import EmbeddedRedis
+
+PAGES = {
+    "now": "/",
+    "users": "/user",
+    "user": "/user?id=ann",
+    "routes": "/routes",
+    "rates": "/rates",
+    "audit": "/audit",
+}
+RULES = {
+    "user": {"windows": ["1/1h", "20/1d"], "gap": "2s"},
+    "categories": {
+        "default": {"lane": "default"},
+        "chat": {"lane": "urgent", "windows": ["5/10s"]},
+        "news": {"lane": "bulk", "windows": ["3/1d"], "expires": "6h"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium")
+    assert found, "chromium is needed: apt-get install chromium"
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=sandbox)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, **RULES)
+
+
+@pytest.fixture
+def server(config: Path) -> Iterator[Client]:
+    with serving(config, TOKEN) as client:
+        yield client
+
+
+@pytest.fixture
+def page(browser: Browser, server: Client) -> Iterator[Page]:
+    said: list[str] = []
+
+    def hear(message: ConsoleMessage) -> None:
+        said.append(message.text)
+
+    with browser.new_context(
+        base_url=server.url, http_credentials={"username": "stranger", "password": TOKEN}
+    ) as context:
+        page = context.new_page()
+        page.on("console", hear)
+        yield page
+        # No breach of the policy, no file that is missing; what was refused on purpose is said as well.
+        assert [text for text in said if "422" not in text] == []
+
+
+def fill(config: Path) -> list[str]:
+    """One delivered, and some that wait; their job ids."""
+    with worker(config, name="worker-1"), notifier(config) as producer:
+        first = producer.send(note("ann", "Hello", fcm("ann"), category="chat"))
+        ends(producer, first, "delivered")
+        ids = [producer.send(note("ann", "Hello", fcm("ann"), category=name)) for name in ("chat", "chat", "news")]
+        for job_id in ids:
+            eventually(lambda job_id=job_id: producer.status(job_id).state == "waiting", "one that waits")
+    return ids
+
+
+def test_a_stranger_sees_why_a_message_waits_and_cancels_it(page: Page, config: Path) -> None:
+    """From the first page, by what stands on it alone: find a user, see what holds a message, cancel it."""
+    job_id = fill(config)[0]
+    page.goto("/")
+    page.get_by_role("link", name="User").click()
+    page.get_by_role("link", name="ann").first.click()
+    row = page.get_by_role("row").filter(has_text=job_id)
+    expect(row).to_contain_text("the rule user 1/1h")
+    expect(row).to_contain_text("in 59 min")
+    row.get_by_role("link", name=job_id).click()
+    expect(page.get_by_role("main")).to_contain_text("waiting")
+    page.go_back()
+    row.get_by_role("button", name=f"Cancel {job_id}").click()
+    expect(page.get_by_role("status")).to_have_text("Cancelled. It will not be sent.")
+    expect(page.get_by_role("row").filter(has_text=job_id)).to_have_count(0)
+    with notifier(config) as producer:
+        assert producer.status(job_id).state == "cancelled"
+    page.get_by_role("link", name="Audit").click()
+    expect(page.get_by_role("row").filter(has_text="cancel")).to_contain_text("stranger")
+
+
+def test_a_stranger_previews_and_applies_a_rate(page: Page, redis: Redis) -> None:
+    """With the keyboard alone: a wrong rate is refused with its line, a right one is previewed, then applied."""
+    page.goto("/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    page.get_by_role("link", name="Rates").press("Enter")
+    yaml = page.get_by_label("YAML")
+    old = yaml.input_value()
+    assert "1/1h" in old
+    yaml.fill(old.replace("1/1h", "1/ever"))
+    page.get_by_role("button", name="Preview").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"the new rates:\d+:\d+: user.windows"))
+    yaml.fill(old.replace("1/1h", "2/1h"))
+    page.get_by_role("button", name="Preview").press("Enter")
+    expect(page.get_by_role("main")).to_contain_text("+ user.windows: [2/1h, 20/1d]")
+    page.get_by_role("button", name="Apply to all workers").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Applied.")
+    expect(page.get_by_role("main")).to_contain_text("applied through Redis")
+    assert published_rates(redis)[1]["user"]["windows"] == ["2/1h", "20/1d"]
+
+
+def test_pages_renew_themselves_and_fit_a_phone(page: Page, config: Path) -> None:
+    """No page is wider than a phone; the page Now shows without being asked what has happened since."""
+    pictures = os.environ.get("PICTURES")
+    waits = fill(config) if pictures else []
+    for width in (400, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        for name, path in {**PAGES, **({"job": f"/job?id={waits[0]}"} if waits else {})}.items():
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            if pictures:
+                page.screenshot(path=f"{pictures}/{name}-{width}.png", full_page=True)
+    page.goto("/")
+    lane = page.get_by_role("row").filter(has_text="bulk").first
+    with notifier(config) as producer:
+        producer.send(note("bob", "Hello", fcm("bob"), category="news"))
+    expect(lane.get_by_role("cell").nth(1)).to_have_text("1", timeout=20_000)

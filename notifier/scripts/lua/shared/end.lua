@@ -7,6 +7,7 @@ local function leave_line(now, user, category, id, collapse_id)
   local place = redis.call('ZRANK', line, id)
   if not place then return false end
   redis.call('ZREM', line, id)
+  redis.call('ZREM', 'notifier:expiring', id)
   if collapse_id then forget_newcomer(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', lines_key(user), category)

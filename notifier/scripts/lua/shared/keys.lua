@@ -14,6 +14,7 @@
 --   notifier:device:…, notifier:project:…                      the providers' own limits, see limits.lua
 --   notifier:zones                   hash zone -> JSON          what clocks read, see zones.lua
 --   notifier:later                   zset job id -> µs         jobs that wait for a time of their own
+--   notifier:expiring                zset job id -> µs         when what stands behind the head of a line expires
 --   notifier:lanes, notifier:behind, notifier:behind:<category>: a category whose lane has changed, see behind.lua
 --   notifier:same_time               zset µs -> µs             which moment of `later` is free beside one that is taken
 --   notifier:leases                  zset job id -> µs         when the worker that holds the job is taken for dead

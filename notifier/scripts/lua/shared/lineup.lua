@@ -5,10 +5,10 @@ local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever l
 
 -- open_line: makes sure that the line of `category` is known, in the more urgent of its lane and `lane`. Returns the
 -- line's lane, and whether it is new there: then its user is to be looked at now, because the line's rules may admit
--- what the user's gate does not know of.
+-- what the user's gate does not know of; and whether it was empty.
 local function open_line(user, category, lane)
   local lines = lines_key(user)
-  if redis.call('HSETNX', lines, category, lane) == 1 then return lane, true end
+  if redis.call('HSETNX', lines, category, lane) == 1 then return lane, true, true end
   local standing = redis.call('HGET', lines, category)
   if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', lines, category, lane)
@@ -197,7 +197,7 @@ local function line_up(now, id, join, known, from)
     put_aside(now, id, user, category, origin, order)
     return nil
   end
-  local lane, fresh = open_line(user, category, origin)
+  local lane, fresh, was_empty = open_line(user, category, origin)
   if fresh then expected = seconds(now)
   elseif not expected then
     local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
@@ -216,12 +216,18 @@ local function line_up(now, id, join, known, from)
   redis.call('ZADD', line, order, id)
   -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
   unlike = not fresh and (unlike or routes_are_held() or goes_by_clock())
-  if not fresh and (unlike or deadline) and redis.call('ZRANK', line, id) == 0 then
-    if unlike then fresh = true
-    else -- A head that the gate does not know of may expire before the gate opens.
-      local ends = math.max(now, deadline)
-      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(ends), user)
-      alarm(ends, lane)
+  if not was_empty and (unlike or deadline) then
+    local is_head = redis.call('ZRANK', line, id) == 0
+    -- The gates look after heads alone: *sweep* is told of what stands behind one, or has come to stand there.
+    local behind = is_head and redis.call('ZRANGE', line, 1, 1)[1] or not is_head and id
+    local ends = deadline
+    if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
+    if behind and ends then redis.call('ZADD', 'notifier:expiring', text(ends), behind) end
+    if is_head and unlike then fresh = true
+    elseif is_head and not fresh then -- A head that the gate does not know of may expire before the gate opens.
+      local first = math.max(now, deadline)
+      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(first), user)
+      alarm(first, lane)
     end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(plain and job[11]

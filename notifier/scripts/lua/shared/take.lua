@@ -18,6 +18,7 @@ local function take(now, until_text, worker, line, user, category, id, permit, j
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
   gather('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
   gather('ZADD', 'notifier:leases', until_text, id)
+  if job.deadline then gather('ZREM', 'notifier:expiring', id) end
   if job.collapse then forget_newcomer(user, category, id, job.collapse) end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,

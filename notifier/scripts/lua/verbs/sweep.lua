@@ -1,9 +1,10 @@
--- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else.
--- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4.. lanes
+-- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
+-- what has expired behind the head of its line, where no gate leads to.
+-- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
 -- In rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
---! include clock keys alarm newcomer end cancel full
+--! include clock keys alarm newcomer end cancel leaving lineup minute full
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
@@ -23,7 +24,48 @@ local function look_at(canceled, id)
   end
 end
 
-for i = 4, #ARGV do
+local numbers = {}
+
+local function end_expired(id, origin, meta)
+  local key, results = job_key(id), 'rq:results:' .. id
+  redis.call('ZREM', 'rq:scheduled:' .. origin, id)
+  redis.call('HDEL', key, 'push_order', 'push_deadline', 'push_answered', 'push_refusals')
+  redis.call('HSET', key, 'status', 'failed', 'push_outcome', 'expired')
+  redis.call('EXPIRE', key, keep)
+  redis.call('ZADD', 'rq:failed:' .. origin, whole + keep, id)
+  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', ARGV[4])
+  redis.call('EXPIRE', results, keep)
+  tally(meta.user, 'expired')
+  local field = 'o|expired|' .. meta.category .. '|'
+  numbers[field] = (numbers[field] or 0) + 1
+end
+
+-- expire: what has left its line since, or is on its way to another shard, is left to whoever has it.
+local function expire(id)
+  redis.call('ZREM', 'notifier:expiring', id)
+  local key = job_key(id)
+  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
+  local ends, meta = not job.err and number(job[5]), nil
+  if ends and ends <= now and not job[3] and not job[4] and job[6] ~= 'canceled' then meta = steering(job[2]) end
+  if not meta or is_leaving(meta.user) then return end
+  local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
+  if reads[5] and reads[5]:find('"delivered"', 1, true) then
+    if not redis.call('ZSCORE', line_key(meta.user, meta.category), id) then return end
+    end_cancelled(now, id, reads, keep, keep_delivered) -- one of its devices took it
+  elseif leave_line(now, meta.user, meta.category, id, reads[3]) then
+    end_expired(id, job[1], meta)
+  else
+    return
+  end
+  ended = ended + 1
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:expiring', '-inf', text(now), 'LIMIT', 0, MOST)) do
+  expire(id)
+end
+add_to_minute(now, numbers)
+
+for i = 5, #ARGV do
   local canceled = 'rq:canceled:' .. ARGV[i]
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
     look_at(canceled, id)

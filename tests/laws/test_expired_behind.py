@@ -1,0 +1,210 @@
+"""What expires behind the head of its line ends at its expiry, and takes nobody's place after it (laws 2 and 3)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+from support import CONSOLE, ends, eventually, note, notifier, worker, write_config
+from test_rq_by_hand import KEPT, World, world  # noqa: F401 - world is a fixture
+
+from notifier.dispatch import calls
+from notifier.errors import Refused
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
+
+S: Final = 1_000_000
+HOUR: Final = 3600 * S
+START: Final = 1_800_000_000 * S
+RULES: Final = Policies(Policy((Window(1, interval_us=HOUR),)), categories={"default": Category("default")})
+LANES: Final = ("urgent", "default", "bulk")
+
+
+class Line:
+    """One user's line, whose head waits for an hour, on an injected clock."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis, self.now = redis, START
+
+    def send(self, *jobs: tuple[str, int | None], high: bool = False, most: int | None = None) -> list[str | Refused]:
+        """Each with its expiry in s, or None."""
+        meta = json.dumps({"user": "anna", **({"priority": "high"} if high else {})}).encode()
+        overflow: Any = {"overflow": "reject", "max_waiting": most} if most else {}
+        accepted = [calls.Job(i, "default", b"x", meta, s and s * S, targets="- apns:n|d", **overflow) for i, s in jobs]
+        call = calls.enqueue(accepted, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        return run(self.redis, call)
+
+    def look(self) -> list[calls.Leased]:
+        """Pull and admit."""
+        clock = str(self.now)
+        pulled = run(self.redis, calls.pull(most=50, lease_us=S, on_watch=False, lanes=LANES, clock=clock))
+        if not pulled.users:
+            return []
+        call = calls.admit(pulled.users, RuleTable(RULES), most=50, lease_us=S, worker="w", lanes=LANES, clock=clock)
+        return run(self.redis, call).leased
+
+    def settle(self, leased: calls.Leased, state: calls.State = "delivered", answered: str = "") -> None:
+        word, detail = ("delivered", "") if state == "delivered" else ("", 0)
+        done = calls.Settlement(
+            leased.job_id, leased.permit, leased.user, leased.category, True, state, word, detail, answered
+        )
+        clock = str(self.now)
+        call = calls.settle([done], RuleTable(RULES), worker="w", keep_feedback_us=HOUR, clock=clock, **KEPT)
+        assert run(self.redis, call) == [True]
+
+    def sweep(self, after_s: float = 0) -> int:
+        self.now += int(after_s * S)
+        return run(self.redis, calls.sweep(LANES, clock=str(self.now), **KEPT))
+
+    def waiting(self) -> list[str]:
+        return [i.decode() for i in self.redis.zrange("notifier:line:{anna}:default", 0, -1)]
+
+    def expiring(self) -> list[str]:
+        return [i.decode() for i in self.redis.zrange("notifier:expiring", 0, -1)]
+
+    def job(self, job_id: str, field: str) -> str | None:
+        value: Any = self.redis.hget(f"rq:job:{job_id}", field)
+        return None if value is None else value.decode()
+
+
+@pytest.fixture
+def line(redis: Redis) -> Line:
+    """The first was sent just now; so the second stands at the head for an hour."""
+    line = Line(redis)
+    line.send(("sent", None))
+    line.settle(line.look()[0])
+    line.send(("head", None))
+    assert line.look() == []
+    return line
+
+
+def test_it_ends_when_it_expires_and_not_before(line: Line, redis: Redis) -> None:
+    """Recorded as expired, once; the others keep their order; its record is kept as RQ's registry says."""
+    line.send(("a", 10), ("b", None), ("c", 20), ("d", 10))
+    line.look()
+    assert line.sweep(9.999) == 0
+    assert line.waiting() == ["head", "a", "b", "c", "d"]
+    assert line.sweep(0.001) == 2
+    assert line.waiting() == ["head", "b", "c"]
+    assert line.sweep() == 0
+    assert [line.job(i, "push_outcome") for i in "abcd"] == ["expired", None, None, "expired"]
+    assert line.job("a", "status") == "failed"
+    assert redis.zrange("rq:failed:default", 0, -1) == [b"a", b"d"]
+    assert 0 < redis.ttl("rq:job:a") <= KEPT["keep_failed_us"] // S
+    assert redis.zcard("rq:scheduled:default") == 3
+    assert redis.hget("notifier:stats", "expired") == redis.hget("notifier:usage:{anna}", "expired") == b"2"
+
+
+def test_it_makes_room_for_others(line: Line) -> None:
+    """What has expired counts for no limit of what may wait."""
+    line.send(("a", 10))
+    line.look()
+    assert isinstance(line.send(("b", None), most=2)[0], Refused)
+    line.sweep(10)
+    assert line.send(("b", None), most=2) == ["b"]
+
+
+def test_a_head_that_another_displaces_expires_in_time(line: Line) -> None:
+    """It was not behind when it came: an urgent one went before it."""
+    line.now += HOUR - 20 * S
+    line.send(("second", 40))
+    line.look()
+    line.now += 20 * S
+    line.settle(line.look()[0])
+    assert line.waiting() == ["second"]
+    line.send(("urgent", None), high=True)
+    line.look()
+    assert line.waiting() == ["urgent", "second"]
+    assert line.sweep(20) == 1
+    assert line.waiting() == ["urgent"]
+
+
+@pytest.mark.parametrize("goes", ["sent", "cancelled", "deleted"])
+def test_who_leaves_is_forgotten(line: Line, redis: Redis, goes: str) -> None:
+    """The deadlines of what has left its line are not kept until they pass."""
+    line.send(("a", 7200))
+    line.look()
+    assert line.expiring() == ["a"]
+    if goes == "sent":
+        line.now += HOUR
+        line.settle(line.look()[0])
+        line.now += HOUR
+        assert [leased.job_id for leased in line.look()] == ["a"]
+    elif goes == "cancelled":
+        assert run(redis, calls.cancel("a", keep_failed_us=HOUR, clock=str(line.now))) == "cancelled"
+    else:  # by RQ, which tells nobody: it is forgotten when its time comes
+        redis.delete("rq:job:a")
+        assert line.sweep(7200) == 0
+    assert line.expiring() == []
+
+
+def test_what_is_in_flight_is_left_to_its_worker(line: Line) -> None:
+    """A device took it before it came back to its line: then it is delivered, and not expired."""
+    line.now += HOUR
+    head = line.look()[0]
+    line.send(("other", None), high=True)
+    line.send(("late", 10))
+    line.look()
+    line.settle(head)
+    line.look()
+    line.redis.hset("rq:job:late", "push_answered", '{"0": "delivered"}')
+    assert line.sweep(10) == 1
+    assert line.redis.zscore("notifier:delivered", "late")
+    assert line.redis.hget("notifier:stats", "expired") is None
+
+
+def test_a_plain_message_pays_nothing(redis: Redis) -> None:
+    """Without an expiry nothing is noted; with one, only where it stands behind another."""
+    line = Line(redis)
+    line.send(("a", 60))
+    line.look()
+    line.send(*((f"b{n}", None) for n in range(20)))
+    line.look()
+    assert not redis.exists("notifier:expiring")
+
+
+def test_many_that_expire_at_once_end_in_pages(line: Line) -> None:
+    """One call ends a bounded number: Redis is free between them."""
+    line.send(*((f"j{n}", 10) for n in range(250)))
+    for _ in range(9):
+        line.look()
+    assert len(line.waiting()) == 251
+    assert [line.sweep(10), line.sweep(), line.sweep(), line.sweep()] == [100, 100, 50, 0]
+    assert line.waiting() == ["head"]
+
+
+def test_a_requeued_one_is_not_taken_for_the_expired(world: World) -> None:  # noqa: F811 - the fixture
+    """What `rq requeue` begins anew has no expiry any more; the audit finds nothing wrong."""
+    world.plain("slow", "first")
+    world.plain("slow", "head")
+    world.plain("slow", "late", meta={"expires_in": 0.05})
+    world.work()
+    eventually(lambda: world.sweep() == 1, "its expiry")
+    assert world.state("late") == "expired"
+    world.all_right()
+    world.job("late").requeue()
+    world.work()
+    assert world.sweep() == 0
+    assert world.state("late") == "waiting"
+    world.all_right()
+
+
+def test_a_worker_does_it(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """The head waits for an hour, the one behind it ends within its beats."""
+    config = write_config(tmp_path, redis_server.url, CONSOLE, user={"windows": ["1/1h"]})
+    with worker(config) as running, notifier(config) as producer:
+        running.ready(redis)
+        producer.send(note("anna", "sent"))
+        head = producer.send(note("anna", "head"))
+        late = producer.send(note("anna", "late", expires_in=0.5))
+        ends(producer, late, "expired")
+        status = producer.status(late)
+        assert status is not None
+        assert status.reason == "expired before its user's limits admitted it"
+        ends(producer, head, "waiting")

@@ -110,7 +110,7 @@ def apply(
     replace: Annotated[bool, typer.Option("--replace", help="remove rates whose section is not in the file")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Publish the rates of a file (user, tiers, users, categories) to the workers on all hosts, through Redis.
+    """Publish the rates of a file (user, tiers, users, categories, limits) to the workers on all hosts, through Redis.
 
     First it shows what changes, and asks.
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 import redis.asyncio
@@ -16,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
+from notifier.limiter.live import LiveLimits
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
@@ -23,6 +25,7 @@ from notifier.limiter.sync import OnError, OnHold, unanswered, unreachable
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.packed import send_async
+from notifier.store.aio import connect_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +47,7 @@ class AsyncLimiter:
         """`client`: a `redis.asyncio.Redis`. The rest: see `Limiter`."""
         self.redis = client
         self.on_error: OnError = on_error
+        self._live: LiveLimits | None = None
         self._requests = Requests(namespace, limits=limits, usage_keep=usage_keep, clock=clock)
 
     @classmethod
@@ -52,6 +56,14 @@ class AsyncLimiter:
         # Redis may have closed a connection that was idle: that is no reason to refuse.
         again = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
         return cls(redis.asyncio.Redis.from_url(url, protocol=2, retry=again), namespace=namespace, **options)
+
+    @classmethod
+    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
+        """See `Limiter.from_config`. It looks for changes in a thread, so that the event loop goes on."""
+        live = LiveLimits(path)
+        made = cls(connect_async(live.settings), namespace=namespace, limits=live.known, **options)
+        made._live = live
+        return made
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
@@ -63,15 +75,15 @@ class AsyncLimiter:
 
     async def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.acquire`."""
-        return (await self._ask([self._requests.request(key, rates, cost)], "take", 0))[0]
+        return (await self._ask([(key, rates, cost)], "take", 0))[0]
 
     async def acquire_many(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
         """See `Limiter.acquire_many`."""
-        return await self._ask([self._requests.request(*each) for each in asked], "take", 0)
+        return await self._ask(asked, "take", 0)
 
     async def peek(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.peek`."""
-        return (await self._ask([self._requests.request(key, rates, cost)], "look", 0))[0]
+        return (await self._ask([(key, rates, cost)], "look", 0))[0]
 
     async def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
         """See `Limiter.check`."""
@@ -79,7 +91,7 @@ class AsyncLimiter:
 
     async def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
         """See `Limiter.add`."""
-        (permit,) = await self._ask([self._requests.added(key, cost, keep)], "add", 0)
+        (permit,) = await self._send([self._requests.added(key, cost, keep)], "add", 0)
         assert isinstance(permit, Permit)
         return permit
 
@@ -92,7 +104,7 @@ class AsyncLimiter:
         timeout: str | timedelta | float | None = None,  # noqa: ASYNC109
     ) -> Permit:
         """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
-        answers = await self._ask([self._requests.request(key, rates, cost)], "take", timeout)
+        answers = await self._ask([(key, rates, cost)], "take", timeout)
         permit = _permit(key, answers[0])
         try:
             await _sleep(permit.wait_us / 1e6)
@@ -170,6 +182,13 @@ class AsyncLimiter:
         return await self._run(self._requests.series(key, last, step))
 
     async def _ask(
+        self, asked: Iterable[Asked], mode: Mode, ahead: str | timedelta | float | None
+    ) -> list[Permit | Hold]:
+        if self._live is not None and self._live.is_due:
+            await asyncio.to_thread(self._live.look)
+        return await self._send([self._requests.request(*each) for each in asked], mode, ahead)
+
+    async def _send(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
     ) -> list[Permit | Hold]:
         try:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import redis
@@ -17,12 +18,14 @@ from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
+from notifier.limiter.live import LiveLimits
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run
 from notifier.scripts.packed import send
+from notifier.store.connection import connect
 
 OnError: TypeAlias = Literal["raise", "hold", "permit"]
 OnHold: TypeAlias = Literal["raise", "wait", "return"]
@@ -196,7 +199,8 @@ class Limiter(KeyLimiter):
         usage_keep: str | timedelta | None = None,
         clock: str = "",
     ) -> None:
-        """`client`: a `redis.Redis`. limits: policies by name, for `rates`.
+        """`client`: a `redis.Redis`. limits: policies by name, for `rates`, or a
+        function that gives those of now.
 
         on_error: what to answer where Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (closed) or
         "permit" (open). usage_keep: count totals, ranks and series, known for so long after a key's last use. clock:
@@ -210,6 +214,16 @@ class Limiter(KeyLimiter):
     def from_url(cls, url: str, *, namespace: str, **options: Any) -> Self:
         """A limiter on the Redis of a URL. options: as of the constructor."""
         return cls(redis.Redis.from_url(url, protocol=2), namespace=namespace, **options)
+
+    @classmethod
+    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
+        """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
+
+        They are live: a changed file, or rates applied by `notifier config apply`, hold within two seconds. options: as
+        of the constructor. Raises SettingsError where the configuration cannot be used, or has several shards.
+        """
+        live = LiveLimits(path)
+        return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
 
     @property
     def _requests(self) -> Requests:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from notifier.limiter import Hold, Limiter, Policy
-from notifier.limiter.rates import parse_rates
+from notifier.rules.rate_text import parse_rates
 
 # An admission, in µs: it took place no earlier than the first and no later than the second.
 Span: TypeAlias = tuple[int, int]

@@ -19,7 +19,9 @@ from pydantic_core import PydanticCustomError
 from notifier.errors import SettingsError
 from notifier.notification.notification import NAME_FORM, USER_BYTES
 from notifier.notification.subscription import HOST_PATTERN, PORTS
+from notifier.rules.policy import Policy
 from notifier.rules.quiet_hours import QUIET_FORM, QuietHours, parse_quiet_hours
+from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
 from notifier.settings import sentinel_url
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
@@ -61,6 +63,10 @@ RATE_TEXT: TypeAlias = Annotated[
         pattern=rf"^\s*[1-9][0-9]*\s*/\s*{_INTERVAL}",
         examples=["10/minute", "5/10s", "200/day", "1/2h"],
     ),
+]
+
+LIMIT_TEXT: TypeAlias = Annotated[
+    str, Field(min_length=3, examples=["5/minute", "5/minute; 100/day; gap 200ms", "burst 20 then 1/3m"])
 ]
 
 
@@ -235,6 +241,18 @@ def check_user(value: str) -> str:
     return value
 
 
+def _limit_name(value: str) -> str:
+    if not value[:1].isalpha():
+        raise ValueError("the name of a limit begins with a letter, which tells it from a rate")
+    return value
+
+
+def _limit(value: object) -> Policy:
+    if not isinstance(value, str):
+        raise ValueError(f"must be rates, is {kind(value)}; {RATES_FORM}")  # noqa: TRY004
+    return parse_rates(value)
+
+
 def _tier(value: str, info: ValidationInfo) -> str:
     tiers = (info.context or {}).get("tiers", ())
     if value not in tiers:
@@ -266,6 +284,8 @@ SHARD: Final = AfterValidator(shard_name)
 NAME: Final = AfterValidator(_name)
 USER: Final = AfterValidator(check_user)
 TIER: Final = AfterValidator(_tier)
+LIMIT_NAME: Final = AfterValidator(_limit_name)
+LIMIT: Final = PlainValidator(_limit, json_schema_input_type=LIMIT_TEXT)
 
 
 def check_apple_id(name: str, value: str) -> None:

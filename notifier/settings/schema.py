@@ -24,6 +24,8 @@ from notifier.settings.schema_types import (
     BurstRule,
     Duration,
     File,
+    Limit,
+    LimitName,
     Name,
     Positive,
     QuietOrIgnore,
@@ -195,6 +197,7 @@ class Settings(Section):
     users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
     users_from: File | None = None
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)
+    limits: dict[LimitName, Limit] = Field(default_factory=dict)
     providers: ProvidersSettings = ProvidersSettings()
     worker: WorkerSettings = WorkerSettings()
     max_waiting: MaxWaiting | None = None

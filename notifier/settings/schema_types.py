@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from notifier.rules.policy import Window
+from notifier.rules.policy import Policy, Window
 from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 from notifier.settings import checks, rule_forms
 from notifier.settings.checks import duration
@@ -28,6 +28,8 @@ HttpsEndpoint = Annotated[str, checks.HTTPS]
 Hosts = Annotated[tuple[str, ...], checks.HOSTS]
 Contact = Annotated[str, checks.CONTACT]
 Name = Annotated[str, checks.NAME]
+LimitName = Annotated[str, checks.NAME, checks.LIMIT_NAME]
+Limit = Annotated[Policy, checks.LIMIT]
 
 
 class Section(BaseModel):

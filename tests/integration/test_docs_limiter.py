@@ -18,6 +18,7 @@ from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 THEIRS = "redis://localhost:6379/0"
 
 
@@ -41,9 +42,13 @@ def run_blocks(page: str, url: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize("page", ["docs/limiter.md", "docs/limiter-web.md", "docs/limiter-migrate.md"])
-def test_the_examples_run(page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each example of the page runs, in the order of the page."""
-    monkeypatch.chdir(ROOT)
+def test_the_examples_run(
+    page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each example of the page runs, in the order of the page, with the configuration that it shows."""
+    config = tmp_path / "notifier.yaml"
+    config.write_text("".join(["{}\n", *YAML.findall((ROOT / page).read_text(encoding="utf-8"))][-1:]))
+    monkeypatch.setenv("NOTIFIER_CONFIG", str(config))
     monkeypatch.setenv("NOTIFIER_REDIS_URL", redis_server.url)
     assert run_blocks(page, redis_server.url)
 

@@ -1,0 +1,115 @@
+"""The named rates of a configuration, as of now: those of its file, or those that were published through Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import structlog
+from redis.exceptions import RedisError
+
+from notifier.errors import SettingsError
+from notifier.rules.policy import Policy
+from notifier.settings import Settings, load_settings
+from notifier.settings.loading import settings_path
+from notifier.store.connection import connect
+from notifier.store.published import KEY, Published, decode, read_rates
+
+LOOK_S: Final = 1.0
+Seen: TypeAlias = tuple[int, int, int] | None
+
+
+class LiveLimits:
+    """Follows `limits` of a configuration; whoever asks looks, once a second at most.
+
+    What cannot be used is logged, and the rates in force hold on. So does a name that is no longer there: a program
+    that asks for it is not to fail, nor to go without a limit, because of a change elsewhere.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """path: as of `load_settings`. Raises SettingsError where it cannot be used, or has several shards."""
+        self._path = settings_path(path)
+        settings = load_settings(self._path)
+        if settings.redis.shards:
+            raise SettingsError(f"{self._path}: redis.shards lists several; give a Limiter the Redis that it is to use")
+        self.settings = settings
+        self._redis = connect(settings)
+        self._lock = threading.Lock()
+        self._known: dict[str, Policy] = dict(settings.limits)
+        self._file = self._before = _fingerprint(self._path)
+        self._published = Published()
+        self._next_look = 0.0
+        self._log = structlog.get_logger("notifier.limiter")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether somebody should look again."""
+        return time.monotonic() >= self._next_look
+
+    def known(self) -> Mapping[str, Policy]:
+        """The rates as of the last look."""
+        return self._known
+
+    def now(self) -> Mapping[str, Policy]:
+        """The rates, after a look if one is due."""
+        if self.is_due:
+            self.look()
+        return self._known
+
+    def look(self) -> None:
+        """Take up what has changed. One looks; others go on with what is known."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_look = time.monotonic() + LOOK_S
+            self._look()
+        except RedisError:
+            return  # nobody is admitted without Redis either
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        file, before = _fingerprint(self._path), self._before
+        self._before = file
+        published = self._asked()
+        # A file is read once it is the same at two looks: half of one may be YAML, and say nothing of limits.
+        changed = file not in {self._file, None} and file == before
+        if published == self._published and not changed:
+            return
+        self._published, self._file = published, file if changed else self._file
+        written: Any = self._redis.hget(KEY, "rates") if published.version else None
+        try:
+            settings = load_settings(self._path, rates=None if written is None else read_rates(written))
+        except SettingsError as error:
+            self._log.error("limits_refused", problems=str(error).splitlines())
+            return
+        self._take_up(settings)
+
+    def _asked(self) -> Published:
+        """What is published; what is to hold from a later moment on is not there yet."""
+        told: Any = self._redis.hmget(KEY, "version", "at")
+        published = decode(*told)
+        if published in {self._published, Published()}:
+            return published
+        seconds, us = self._redis.time()
+        return published if int(seconds) * 1_000_000 + int(us) >= published.at_us else self._published
+
+    def _take_up(self, settings: Settings) -> None:
+        if lost := sorted(self._known.keys() - settings.limits.keys()):
+            self._log.warning("limits_lost", names=lost, hold_on=True)
+        changed = self._known | settings.limits
+        if changed != self._known:
+            self._known = changed
+            self._log.info("limits_taken_up", version=settings.rates_version)
+
+
+def _fingerprint(path: Path) -> Seen:
+    """What changes when the file does; None where it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

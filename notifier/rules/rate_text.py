@@ -1,0 +1,57 @@
+"""Rates in one line of text: `5/minute; 100/day; gap 200ms; burst 20 then 1/3m`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from notifier.rules.policy import Burst, Policy, Window
+from notifier.units import SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
+
+Rule: TypeAlias = Window | Burst | int  # the last is the µs of a gap
+
+RATES_FORM: Final = "write for example '5/minute; 100/day; gap 200ms; burst 20 then 1/3m'"
+_BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+1/(.+)")
+
+
+@lru_cache(maxsize=1024)
+def parse_rates(text: str) -> Policy:
+    """Return the policy in text: parts with semicolons or commas between, each a window, a gap or a burst."""
+    rules = rules_in_text(text)
+    if not rules:
+        raise ValueError(f"{shown(text)} holds no rate; {RATES_FORM}")
+    return together(rules)
+
+
+def rules_in_text(text: str) -> list[Rule]:
+    """Each part of a text."""
+    return [_part(part.strip()) for part in re.split(r"[;,]", text) if part.strip()]
+
+
+def together(rules: Iterable[Rule]) -> Policy:
+    """The policy of rules that hold all at once."""
+    windows, bursts, gaps = [], [], []
+    for rule in rules:
+        if isinstance(rule, Window):
+            windows.append(rule)
+        elif isinstance(rule, Burst):
+            bursts.append(rule)
+        else:
+            gaps.append(rule)
+    if len(bursts) > 1 or len(gaps) > 1:
+        raise ValueError("rates hold one gap and one burst at most; of two the stricter would do")
+    return Policy(tuple(windows), gaps[0] if gaps else 0, bursts[0] if bursts else None)
+
+
+def _part(text: str) -> Rule:
+    """A window, a burst, or the µs of a gap."""
+    if text.startswith("gap "):
+        return parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US)
+    if text.startswith("burst"):
+        match = _BURST.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
+        return Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+    return parse_window(text)

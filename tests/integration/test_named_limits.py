@@ -1,0 +1,137 @@
+"""The section `limits` of the configuration: named rates, live as all rates are."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier.errors import SettingsError
+from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit, live
+from notifier.settings import load_settings
+from notifier.settings.loading import parse_settings, read_source
+from notifier.settings.rates import rates_in
+from notifier.store.published import publish, withdraw
+from notifier.testing.embedded import EmbeddedRedis
+
+
+class File:
+    """A configuration that is written anew."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.path = path
+        self._url = url
+
+    def write(self, limits: str) -> None:
+        self.path.write_text(f"redis: {{url: {self._url}}}\nlimits: {limits}\n")
+
+
+@pytest.fixture
+def file(tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> File:
+    assert redis.ping()
+    monkeypatch.setattr(live, "LOOK_S", 0.0)  # a look at each call
+    made = File(tmp_path / "notifier.yaml", redis_server.url)
+    made.write("{login: 2/day}")
+    return made
+
+
+def how_many(limiter: Any, key: str, name: str = "login") -> int:
+    return sum(isinstance(limiter.acquire(key, name), Permit) for _ in range(12))
+
+
+def test_a_limit_is_asked_by_its_name(file: File) -> None:
+    """A name stands for the rates of the file; another is refused where it enters, and the error says what is known."""
+    limiter = Limiter.from_config(file.path, namespace="n")
+    assert how_many(limiter, "k") == 2
+    with pytest.raises(ValueError, match="no limit is named 'signup': known are login"):
+        limiter.acquire("k", "signup")
+
+
+def test_a_changed_file_holds(file: File) -> None:
+    """A saved file is taken up once it is the same at two looks; what was taken goes on counting."""
+    limiter = Limiter.from_config(file.path, namespace="n")
+    assert how_many(limiter, "k") == 2
+    file.write("{login: 5/day; 9/week, signup: 1/day}")
+    assert how_many(limiter, "k") == 3
+    assert how_many(limiter, "k", "signup") == 0
+
+
+def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Redis) -> None:
+    """Rates applied through Redis hold from their moment on, until they are withdrawn."""
+    limiter = Limiter.from_config(file.path, namespace="n")
+    publish(redis, {"limits": {"login": "7/day"}}, 3_600_000_000)
+    assert how_many(limiter, "early") == 2
+    publish(redis, {"limits": {"login": "4/day"}}, -1)
+    assert how_many(limiter, "k") == 4
+    withdraw(redis)
+    assert how_many(limiter, "later") == 2
+
+
+def test_what_cannot_be_used_changes_nothing(file: File) -> None:
+    """A wrong file, half a file, a lost name: the rates in force hold on, and a program does not fail."""
+    limiter = Limiter.from_config(file.path, namespace="n")
+    for n, wrong in enumerate(("{login: 5 a day}", "{login: [", "{}")):
+        file.write(wrong)
+        assert how_many(limiter, f"k{n}") == 2
+    file.path.unlink()
+    assert how_many(limiter, "gone") == 2
+
+
+def test_asyncio_follows_as_well(file: File) -> None:
+    """AsyncLimiter takes up the same changes, and looks for them in a thread."""
+
+    async def story() -> None:
+        limiter = AsyncLimiter.from_config(file.path, namespace="n")
+        assert [type(await limiter.acquire("k", "login")) for _ in range(3)] == [Permit, Permit, Hold]
+        file.write("{login: 3/day}")
+        await limiter.peek("k", "login")
+        assert [type(await limiter.acquire("k", "login")) for _ in range(2)] == [Permit, Hold]
+        await limiter.aclose()
+
+    asyncio.run(story())
+
+
+def test_one_look_a_second(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
+    """Names cost nothing between two looks: Redis is asked what is published once, not at each call."""
+    monkeypatch.setattr(live, "LOOK_S", 3600.0)
+    limiter = Limiter.from_config(file.path, namespace="n")
+    redis.config_resetstat()
+    how_many(limiter, "k")
+    assert redis.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ("{login: 5 a minute}", "limits.login: '5 a minute' is not a rate"),
+        ("{login: 5}", "limits.login: must be rates, is a number; write for example '5/minute;"),
+        ("{login: ''}", "limits.login: '' holds no rate"),
+        ("{login: gap 1s; gap 2s}", "one gap and one burst at most"),
+        ("{5min: 5/minute}", "begins with a letter"),
+        ("{login: 3/calendar-day}", "limits.login: "),
+    ],
+)
+def test_config_check_says_what_is_wrong(limits: str, why: str) -> None:
+    """A limit that cannot be meant is refused with its line and key, as all of the file is."""
+    with pytest.raises(SettingsError, match=r"^n\.yaml:1:\d+: ") as raised:
+        parse_settings(f"limits: {limits}\n", name="n.yaml")
+    assert why in str(raised.value)
+
+
+def test_limits_are_rates(file: File) -> None:
+    """They are applied, compared and told apart by their version as the other rates are."""
+    before = load_settings(file.path).rates_version
+    file.write("{login: 3/day}")
+    assert load_settings(file.path).rates_version != before
+    assert rates_in(read_source(file.path).data) == {"limits": {"login": "3/day"}}
+
+
+def test_several_shards_are_refused(tmp_path: Path) -> None:
+    """Keys have no shard: the program says which Redis its limiter is to use."""
+    path = tmp_path / "n.yaml"
+    path.write_text("redis: {shards: [redis://a, redis://b]}\nlimits: {login: 5/minute}\n")
+    with pytest.raises(SettingsError, match="give a Limiter the Redis"):
+        Limiter.from_config(path, namespace="n")

@@ -7,7 +7,7 @@ PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 RQ2 := .venv-rq2
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
-AT_ONCE ?= 3
+AT_ONCE ?= 4
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"

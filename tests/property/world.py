@@ -22,6 +22,8 @@ from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis import Redis
 
     from notifier.rules.policies import Policies
@@ -36,6 +38,19 @@ KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
 SUSPECT = 2  # crashes after which only what had been begun is to blame
 UNSENT = ("cancelled", "superseded", "dropped")
+PLACES = [
+    *((command, f"rq:{name}:{lane}", 0, -1) for lane in LANES for name, command in (
+        ("queue", "LRANGE"), ("scheduled", "ZRANGE"), ("wip", "ZRANGE"), ("failed", "ZRANGE"), ("canceled", "ZRANGE")
+    )),
+    ("ZRANGE", "notifier:leases", 0, -1),
+    ("ZRANGE", "notifier:delivered", 0, -1),
+    ("ZRANGE", "notifier:later", 0, -1, "WITHSCORES"),
+]  # fmt: skip
+READ = """
+local found = {}
+for i, command in ipairs(cjson.decode(ARGV[1])) do found[i] = redis.call(unpack(command)) end
+return found
+"""
 ZONES = ("Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham")
 
 
@@ -112,6 +127,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
+        self._reads = self.redis.register_script(READ)
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
         self.sends: dict[tuple[str, str], Sends] = {}
@@ -256,7 +272,7 @@ class World:
         return replace(pulled, users=users)
 
     def _pull_once(self, call: Call[Pulled], most: int) -> Pulled:
-        queued = sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
+        queued = self._queued()
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
         parked = self.parked()
         due = {
@@ -276,7 +292,7 @@ class World:
         assert back | orphans <= lapsed
         assert len(back) + len(orphans) == min(len(lapsed), most)
         assert fell_due <= due | {member[1:] for member in parked}
-        assert pulled.taken == queued - sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
+        assert pulled.taken == queued - self._queued()
         assert pulled.taken <= max(most, len(LANES))
         if len(lapsed) > most:  # nobody goes past the dead
             assert (pulled.users, pulled.taken, fell_due) == ([], 0, set())
@@ -293,6 +309,9 @@ class World:
         self._check_collapsed()
         self._note_superseded()
         return pulled
+
+    def _queued(self) -> int:
+        return sum(self._read([("LLEN", f"rq:queue:{lane}") for lane in LANES]))
 
     def _lose(self, flight: Flight) -> None:
         flight.lost = True
@@ -571,10 +590,12 @@ class World:
 
     def _lines(self) -> dict[tuple[str, str], list[str]]:
         pairs = sorted({(told.user, told.category) for told in self.told.values()})
-        with self.redis.pipeline(transaction=False) as pipe:
-            for user, category in pairs:
-                pipe.zrange(f"notifier:line:{{{user}}}:{category}", 0, -1)
-            return {pair: [_text(job) for job in line] for pair, line in zip(pairs, pipe.execute(), strict=True)}
+        found = self._read([("ZRANGE", f"notifier:line:{{{user}}}:{category}", 0, -1) for user, category in pairs])
+        return {pair: [_text(job) for job in line] for pair, line in zip(pairs, found, strict=True)}
+
+    def _read(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """What these answer, asked by one command: this model asks more often than it acts. Scores come as text."""
+        return self._reads(args=[json.dumps(commands)])
 
     def dump(self) -> dict[str, bytes]:
         """Everything in Redis."""
@@ -586,22 +607,12 @@ class World:
 
     def observe(self) -> dict[str, str]:
         """Where each job is. Law 2: in exactly one place, and RQ's registries say the same."""
-        with self.redis.pipeline(transaction=False) as pipe:
-            for lane in LANES:
-                pipe.lrange(f"rq:queue:{lane}", 0, -1)
-                pipe.zrange(f"rq:scheduled:{lane}", 0, -1)
-                pipe.zrange(f"rq:wip:{lane}", 0, -1)
-                pipe.zrange(f"rq:failed:{lane}", 0, -1)
-                pipe.zrange(f"rq:canceled:{lane}", 0, -1)
-            for key in ("leases", "delivered"):
-                pipe.zrange(f"notifier:{key}", 0, -1)
-            pipe.zrange("notifier:later", 0, -1, withscores=True)
-            found = pipe.execute()
+        found = self._read(PLACES)
         queued, scheduled, started, failed, cancelled = (
             [_text(job) for lane in found[i:15:5] for job in lane] for i in range(5)
         )
         leased, delivered = ([_text(job) for job in ids] for ids in found[15:17])
-        later = {_text(job): int(at) for job, at in found[17]}
+        later = _scored(found[17])
         permits, outcomes = self._fields("push_permit", leased), self._fields("push_outcome", cancelled)
         lined = [job for line in self._lines().values() for job in line]
         # A cancelled job may stand in its queue until it is passed over.
@@ -626,10 +637,8 @@ class World:
         """One field of each of these jobs."""
         if not ids:
             return {}
-        with self.redis.pipeline(transaction=False) as pipe:
-            for job_id in ids:
-                pipe.hget(f"rq:job:{job_id}", name)
-            return {job_id: _text(value) for job_id, value in zip(ids, pipe.execute(), strict=True)}
+        found = self._read([("HGET", f"rq:job:{job_id}", name) for job_id in ids])
+        return {job_id: _text(value) for job_id, value in zip(ids, found, strict=True)}
 
     def check(self) -> None:
         """Law 2: all is counted, and the dead tokens are told. Law 3: whoever waits is looked at in time."""
@@ -683,16 +692,15 @@ class World:
     def gates(self) -> dict[str, int]:
         """The earliest gate of each user."""
         earliest: dict[str, int] = {}
-        for lane in LANES:
-            gates: Any = self.redis.zrange(f"notifier:gates:{lane}", 0, -1, withscores=True)
-            for user, at in gates:
-                earliest[_text(user)] = min(int(at), earliest.get(_text(user), int(at)))
+        for gates in self._read([("ZRANGE", f"notifier:gates:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
+            for user, at in _scored(gates).items():
+                earliest[user] = min(at, earliest.get(user, at))
         return earliest
 
     def has_expiring(self, user: str) -> bool:
         """Whether something that waits in a user's lines can expire."""
         waiting = [job for (name, _), line in self._lines().items() if name == user for job in line]
-        return any(self.redis.hexists(f"rq:job:{job}", "push_deadline") for job in waiting)
+        return any(self._read([("HEXISTS", f"rq:job:{job}", "push_deadline") for job in waiting]))
 
     def due_by_the_rules(self) -> dict[str, int]:
         """For each user with something in a line: the first µs at which the rules admit some head, or one expires."""
@@ -702,6 +710,10 @@ class World:
                 at = self._due(user, category, line[0])
                 due[user] = min(at, due.get(user, at))
         return due
+
+
+def _scored(flat: list[bytes]) -> dict[str, int]:
+    return {_text(member): int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _text(value: Any) -> str:

@@ -26,7 +26,7 @@ for name in [name for name in os.environ if name.startswith("NOTIFIER_") and nam
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 
 # The processes of benchmarks.fleet begin warm in the tests.
-harness.launch = warm.Popen
+harness.launch = warm.launch
 
 # What the models assert is shown as well as what the tests do.
 pytest.register_assert_rewrite("clock_model", "model", "world")

@@ -23,6 +23,8 @@ KILLS = "dead" * 16
 
 def shift_clock(hours: float) -> None:
     """Put the clocks that Python programs read so many hours off; the monotonic ones stay. SIGUSR1 turns it round."""
+    if "workers" in sys.modules:
+        raise RuntimeError("what has been imported keeps the true clocks; this process is to be started cold")
     true_time, true_ns = time.time, time.time_ns
     off = dt.timedelta(hours=hours)
 

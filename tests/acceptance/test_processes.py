@@ -71,7 +71,7 @@ def has_begun(folder: Path, pattern: str) -> bool:
     return bool(list(folder.glob(f"push-throttle-demo-*/{pattern}")))
 
 
-@pytest.mark.parametrize("moment", ["nothing", "redis", "notifier.yaml", "worker-1.log", "wire.jsonl"])
+@pytest.mark.parametrize("moment", ["nothing", "redis", "worker-1.log", "wire.jsonl"])
 def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path, moment: str) -> None:
     """The demo says at once what it sets up. Ctrl-C then, at each step, and in its middle: one line, status 130,
     no traceback; every process and folder of it is gone.

@@ -30,7 +30,7 @@ DRIVERS = {
     "tzdata": "notifier/rules/zones",
     "fastapi": "notifier/limiter/middleware/fastapi",
     "flask": "notifier/limiter/middleware/flask",
-    "django": "notifier/limiter/middleware/django",
+    "django": ("notifier/limiter/middleware/django", "notifier/django/"),
     "prometheus_client": "notifier/server/metrics",
     "uvicorn": "notifier/server/",
 }

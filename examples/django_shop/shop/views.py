@@ -1,0 +1,37 @@
+"""An order is stored and announced in one transaction: without the one there is not the other."""
+
+from django.db import transaction
+from django.http import HttpRequest, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_POST
+
+from notifier import Device, InvalidNotificationError, Notification
+from notifier.django import get_notifier, send_on_commit
+from shop.models import Order
+
+SOLD_OUT = "moon"
+
+
+@require_POST
+def create(request: HttpRequest) -> JsonResponse:
+    """Take an order. What is sold out is noticed late; then nothing is stored, and nobody is told."""
+    customer, item = request.POST["customer"], request.POST["item"]
+    device = Device("fcm", request.POST["token"])
+    thanks = Notification(user=customer, devices=[device], title="Thank you", body=f"We pack your {item}.")
+    try:
+        with transaction.atomic():
+            order = Order.objects.create(customer=customer, item=item, job_id=send_on_commit(thanks))
+            if item == SOLD_OUT:
+                transaction.set_rollback(True)
+                return JsonResponse({"error": "sold out"}, status=409)
+    except InvalidNotificationError as error:
+        return JsonResponse({"error": str(error)}, status=422)
+    return JsonResponse({"order": order.pk}, status=201)
+
+
+def show(request: HttpRequest, number: int) -> JsonResponse:
+    """What became of the announcement of an order."""
+    del request
+    order = get_object_or_404(Order, pk=number)
+    status = get_notifier().status(order.job_id)
+    return JsonResponse({"item": order.item, "told": status.state if status else None})

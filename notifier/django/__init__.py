@@ -1,0 +1,16 @@
+"""A Django app: `INSTALLED_APPS = [..., "notifier.django"]`. See docs/frameworks.md.
+
+NOTIFIER_CONFIG in Django's settings names the YAML; without it, it is found as `Notifier.from_config` finds it.
+"""
+
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
+
+if TYPE_CHECKING:
+    from notifier.django.sending import get_notifier, send_on_commit
+
+__all__ = ["get_notifier", "send_on_commit"]
+
+# Django imports this package before its settings are known.
+__getattr__, __dir__ = lazily(__name__, {"notifier.django.sending": "get_notifier send_on_commit"})

@@ -1,0 +1,36 @@
+"""What Django is told of the app, and what `manage.py check` says of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import Error, register
+
+from notifier.errors import SettingsError
+
+
+class NotifierConfig(AppConfig):
+    """The app `notifier`."""
+
+    name = "notifier.django"
+    label = "notifier"
+    verbose_name = "Push notifications"
+
+    def ready(self) -> None:
+        """See `AppConfig.ready`."""
+        register(check_configuration)
+
+
+def check_configuration(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Error]:
+    """One error for each thing that is wrong in the configuration."""
+    del app_configs  # it is one for the whole project
+    from notifier.django.sending import config_path  # noqa: PLC0415 - loaded by what needs it
+    from notifier.settings import load_settings  # noqa: PLC0415 - as above
+
+    try:
+        load_settings(config_path())
+    except SettingsError as error:
+        return [Error(line, id="notifier.E001") for line in str(error).splitlines()]
+    return []

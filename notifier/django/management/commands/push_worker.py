@@ -1,0 +1,36 @@
+"""`manage.py push_worker`: `notifier worker`, by the configuration of the Django project."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from notifier.django.sending import config_path
+from notifier.rules.policy import LANES
+
+
+class Command(BaseCommand):
+    """Runs one worker until it is told to stop."""
+
+    help = "Run one push worker until it is told to stop (SIGTERM or Ctrl-C)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """See `BaseCommand.add_arguments`."""
+        parser.add_argument(
+            "lanes", nargs="*", help=f"lanes to serve, the most urgent first (default: {' '.join(LANES)})"
+        )
+        parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
+        parser.add_argument("--shard", help="which of redis.shards to serve")
+        parser.add_argument("--burst", action="store_true", help="end when nothing is due")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """See `BaseCommand.handle`."""
+        from workers.__main__ import main  # noqa: PLC0415 - other commands of manage.py need no RQ
+
+        path = config_path()
+        told = {"--config": path and str(path), "--name": options["name"], "--shard": options["shard"]}
+        arguments = [part for name, value in told.items() if value for part in (name, value)]
+        arguments += ["--burst"] if options["burst"] else []
+        sys.exit(main([*arguments, *options["lanes"]], prog="manage.py push_worker"))

@@ -1,0 +1,196 @@
+"""The projects under examples/, on the real frameworks and servers: what they accept, a worker delivers."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+from redis import Redis
+from support import clean_environ, eventually
+
+from notifier.testing.embedded import EmbeddedRedis
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One of the projects, in its folder, with a Redis of the tests."""
+
+    folder: Path
+    environ: dict[str, str]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A Python program of it, to its end."""
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False
+        )
+
+    @contextmanager
+    def serving(self, *command: str) -> Iterator["Site"]:
+        """A server of it. {port} in the command is a free one."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        told = [part.format(port=port) for part in command]
+        with subprocess.Popen([sys.executable, *told], cwd=self.folder, env=self.environ) as process:
+
+            def listens() -> bool:
+                assert process.poll() is None
+                with socket.socket() as tried:
+                    return tried.connect_ex(("127.0.0.1", port)) == 0
+
+            try:
+                eventually(listens, "the server")
+                yield Site(f"http://127.0.0.1:{port}")
+            finally:
+                process.terminate()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A project that is being served."""
+
+    url: str
+
+    def ask(self, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
+        request = Request(self.url + path, data=body, headers={"Content-Type": kind} if kind else {})
+        try:
+            with urlopen(request) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as error:
+            return error.code, error.read()
+
+    def form(self, path: str, **fields: str) -> tuple[int, Any]:
+        return self.ask(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
+
+    def json(self, path: str, **fields: str) -> tuple[int, Any]:
+        return self.ask(path, json.dumps(fields).encode(), "application/json")
+
+
+def project(name: str, redis_server: EmbeddedRedis, **environ: str) -> Project:
+    folder = EXAMPLES / name
+    kept = clean_environ(NOTIFIER_REDIS_URL=redis_server.url, PYTHONDONTWRITEBYTECODE="1", **environ)
+    return Project(folder, kept)
+
+
+def test_fastapi(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """A message that a route accepted is delivered by a worker; what is wrong with it is a 422."""
+    del redis
+    of = project("fastapi_chat", redis_server)
+    with of.serving("-m", "uvicorn", "app:app", "--port", "{port}", "--log-level", "warning") as site:
+        status, found = site.json("/messages", to="anna", token="a-registration-0001", text="Are you coming?")
+        assert status == 202
+        job = f"/messages/{found['job_id']}"
+        assert site.ask(job) == (200, {"state": "queued"})
+        assert of.run("-m", "workers", "--config", "notifier.yaml", "--burst").returncode == 0
+        assert site.ask(job) == (200, {"state": "delivered"})
+        assert site.json("/messages", to="", token="a-registration-0001", text="To whom?")[0] == 422
+        assert site.ask("/messages/unknown")[0] == 404
+
+
+def test_flask_behind_gunicorn(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """The app is made before gunicorn forks, and each of its processes sends; a worker delivers it all."""
+    del redis
+    of, processes, jobs = project("flask_blog", redis_server), set(), []
+    with of.serving(
+        "-m", "gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:{port}", "--log-level", "warning",
+        "app:create_app()",
+    ) as site:  # fmt: skip
+
+        def both() -> bool:
+            told = {"reader": f"reader-{len(jobs)}", "token": "a-registration-0001", "text": "Well said"}
+            status, found = site.form("/comments", **told)
+            assert status == 202
+            jobs.append(found["job_id"])
+            processes.add(found["process"])
+            return len(processes) == 2
+
+        eventually(both, "an answer of each process")
+        assert of.run("-m", "workers", "--config", "notifier.yaml", "--burst").returncode == 0
+        assert {site.ask(f"/comments/{job}")[1]["state"] for job in jobs} == {"delivered"}
+        assert site.form("/comments", reader="", token="a-registration-0001", text="To whom?")[0] == 422
+
+
+@pytest.fixture
+def shop(tmp_path: Path, redis_server: EmbeddedRedis) -> Project:
+    return project("django_shop", redis_server, SHOP_DB=str(tmp_path / "shop.sqlite3"))
+
+
+def test_django(redis: Redis, shop: Project) -> None:
+    """An order and its notification are one transaction; `manage.py push_worker` delivers; the checks are silent."""
+    for command in (["check", "--fail-level", "WARNING"], ["migrate", "--verbosity", "0"]):
+        done = shop.run("manage.py", *command)
+        assert done.returncode == 0, done.stderr
+    with shop.serving("manage.py", "runserver", "--noreload", "{port}") as site:
+        status, found = site.form("/orders", customer="anna", item="lamp", token="a-registration-0001")
+        assert status == 201
+        order = f"/orders/{found['order']}"
+        assert site.ask(order) == (200, {"item": "lamp", "told": "queued"})
+        assert site.form("/orders", customer="anna", item="moon", token="a-registration-0001")[0] == 409
+        assert redis.hget("notifier:stats", "accepted") == b"1"  # and not the one that was rolled back
+        assert site.form("/orders", customer="", item="lamp", token="a-registration-0001")[0] == 422
+        done = shop.run("manage.py", "push_worker", "--burst")
+        assert done.returncode == 0, done.stderr
+        assert site.ask(order) == (200, {"item": "lamp", "told": "delivered"})
+
+
+def test_django_checks_the_configuration(shop: Project, tmp_path: Path) -> None:
+    """`manage.py check` names each thing that is wrong in the YAML, and ends with an error."""
+    (tmp_path / "broken.yaml").write_text("user: {gap: soon}\ncategories: {chat: {lane: express}}\n", encoding="utf-8")
+    settings = f"from shop.settings import *\nNOTIFIER_CONFIG = {str(tmp_path / 'broken.yaml')!r}\n"
+    (tmp_path / "broken_settings.py").write_text(settings, encoding="utf-8")
+    shop.environ.update(PYTHONPATH=str(tmp_path), DJANGO_SETTINGS_MODULE="broken_settings")
+    done = shop.run("manage.py", "check")
+    assert done.returncode == 1
+    assert done.stderr.count("(notifier.E001)") == 2
+    assert "user.gap" in done.stderr
+    assert "categories.chat.lane" in done.stderr
+
+
+FORKS = """
+import os, sys
+from notifier import Device, Notification, Notifier
+
+def note(who, n):
+    return Notification(user=f"{who}-{n}", devices=[Device("fcm", "a-registration-0001")], title="Hello")
+
+notifier = Notifier.from_config(sys.argv[1])
+ids = [notifier.send(note("before", 0))]  # its connection is open when the process forks
+children = []
+for child in range(3):
+    if not (pid := os.fork()):
+        for n in range(50):
+            job_id = notifier.send(note(child, n))
+            assert notifier.status(job_id).state == "queued"
+        os._exit(0)
+    children.append(pid)
+for n in range(50):
+    job_id = notifier.send(note("parent", n))
+    assert notifier.status(job_id).state == "queued"
+assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+assert notifier.send_many(note("after", n) for n in range(10)) == 10
+"""
+
+
+def test_a_notifier_survives_a_fork(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """A Notifier that has been used before a fork serves both sides at once: no answer goes to the wrong process."""
+    config = str(EXAMPLES / "flask_blog" / "notifier.yaml")
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, config],
+        env=clean_environ(NOTIFIER_REDIS_URL=redis_server.url),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert redis.llen("rq:queue:default") == 1 + 3 * 50 + 50 + 10

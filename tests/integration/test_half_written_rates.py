@@ -1,0 +1,114 @@
+"""A configuration that is only half written takes no limit away, wherever it breaks off (issue 9, item 18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES
+from notifier.settings import load_settings
+from notifier.testing.embedded import EmbeddedRedis
+from workers.reload import Reload
+
+WHOLE = """\
+worker: {lease: 60s}
+categories:
+  chat: {lane: urgent, windows: [5/10s]}
+tiers:
+  quiet: {windows: [1/1h], gap: 5s}
+user: {windows: [1/1m, 20/1h], gap: 1s}
+users: {"42": quiet}
+"""
+BEFORE = 'user: {windows: [1/1m, 20/1h], gap: 2s}\ntiers: {quiet: {gap: 9s}}\nusers: {"42": quiet}\n'
+MISSING = "the section user is missing, but the rules in force have one"
+
+pytestmark = pytest.mark.usefixtures("redis")
+Looks = Callable[[str | None], Awaitable[Policies | None]]
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[None]]) -> None:
+    """A worker follows BEFORE; `look` writes a text over it, if there is one, and looks."""
+
+    async def run() -> None:
+        client = AsyncRedis.from_url(url)
+        reload = Reload(path, client, LANES)
+        write(path, BEFORE)
+        await reload.begin(load_settings(path, environ={}))
+        await reload.changed()
+
+        async def look(text: str | None) -> Policies | None:
+            if text is not None:
+                write(path, text)
+            return await reload.changed()
+
+        try:
+            await story(reload, look)
+        finally:
+            await client.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("rest", range(4))
+def test_a_file_that_is_still_being_written_is_left_alone(
+    rest: int, tmp_path: Path, redis_server: EmbeddedRedis
+) -> None:
+    """A look finds the first half, the next the whole, at every fourth place: nothing but the whole is taken up."""
+
+    async def story(reload: Reload, look: Looks) -> None:
+        for cut in range(rest, len(WHOLE), 4):
+            assert await look(WHOLE[:cut]) is None
+            assert reload.problem == ""
+            assert await look(WHOLE) is None, "it has changed since"
+            taken = await look(None)
+            assert taken is not None
+            assert (taken.for_user("7").gap_us, taken.for_user("42").gap_us) == (1_000_000, 5_000_000)
+            assert await look(BEFORE) is None
+            assert await look(None) is not None
+
+    watched(tmp_path / "n.yaml", redis_server.url, story)
+
+
+def test_a_half_that_stays_takes_the_limits_of_nobody(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Whoever wrote it died: at the end of each line it is YAML, and says nothing of what follows."""
+    lines = WHOLE.splitlines(keepends=True)
+    halves = ["".join(lines[:n]) for n in range(1, lines.index("user: {windows: [1/1m, 20/1h], gap: 1s}\n") + 1)]
+
+    async def story(reload: Reload, look: Looks) -> None:
+        for half in halves:
+            assert await look(half) is None
+            assert await look(None) is None
+            assert MISSING in reload.problem or "tiers" in reload.problem or "categories" in reload.problem
+            assert await look(None) is None
+
+    watched(tmp_path / "n.yaml", redis_server.url, story)
+
+
+@pytest.mark.parametrize(("text", "taken_up"), [("user: {}\n", True), ("tiers: {}\n", False), ("user:\n", False)])
+def test_that_there_is_no_limit_is_to_be_said(
+    text: str, taken_up: bool, tmp_path: Path, redis_server: EmbeddedRedis
+) -> None:
+    """`user: {}` is no accident; the section that is lost, or breaks off after its name, may be one."""
+
+    async def story(reload: Reload, look: Looks) -> None:
+        assert await look(text) is None
+        taken = await look(None)
+        assert (taken is not None) == taken_up
+        assert (reload.problem == "") == taken_up
+        if taken is not None:
+            assert taken.for_user("7").is_empty
+            assert await look("users: {}\n") is None
+            assert await look("tiers: {}\n") is None
+            assert await look(None) is None, "these are the same rates"
+            assert reload.problem == "", "where no limit is in force, none is lost"
+
+    watched(tmp_path / "n.yaml", redis_server.url, story)

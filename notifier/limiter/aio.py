@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -17,7 +17,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
-from notifier.limiter.live import LiveLimits
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
@@ -26,6 +25,9 @@ from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.packed import send_async
 from notifier.store.aio import connect_async
+
+if TYPE_CHECKING:
+    from notifier.limiter.live import LiveLimits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +62,8 @@ class AsyncLimiter:
     @classmethod
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
         """See `Limiter.from_config`. It looks for changes in a thread, so that the event loop goes on."""
+        from notifier.limiter.live import LiveLimits  # noqa: PLC0415 - YAML and pydantic are for who has a configuration
+
         live = LiveLimits(path)
         made = cls(connect_async(live.settings), namespace=namespace, limits=live.known, **options)
         made._live = live

@@ -18,7 +18,6 @@ from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
-from notifier.limiter.live import LiveLimits
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits, Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Requests
@@ -222,6 +221,8 @@ class Limiter(KeyLimiter):
         They are live: a changed file, or rates applied by `notifier config apply`, hold within two seconds. options: as
         of the constructor. Raises SettingsError where the configuration cannot be used, or has several shards.
         """
+        from notifier.limiter.live import LiveLimits  # noqa: PLC0415 - YAML and pydantic are for who has a configuration
+
         live = LiveLimits(path)
         return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
 

@@ -87,6 +87,21 @@ class Popen:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return status
 
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, None]:
+        """What it writes until its end; there is nothing to tell it."""
+        assert self.stdout is not None
+        reader = threading.Thread(target=lambda: said.append(self.stdout.read()))  # type: ignore[union-attr]
+        said: list[bytes] = []
+        reader.start()
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            reader.join()
+        return said[0], None
+
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:

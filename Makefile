@@ -102,11 +102,11 @@ bench-sizes: setup  ## what a message costs beside a million that wait; minutes,
 soak: setup  ## a worker's memory over half an hour of steady traffic
 	@$(BIN)/python -m benchmarks.soak
 
-bench-limiter: setup benchmarks/.peers/.installed-by-make  ## the limiter beside the package limits, as a ratio to PING; some minutes
-	@$(BIN)/python -m benchmarks.limiter
+bench-limiter: setup benchmarks/.peers/.installed-by-make  ## the limiter beside limits, throttled-py, pyrate-limiter and a plain sorted set; an hour, or minutes with QUICK=--quick
+	@$(BIN)/python -m benchmarks.limiter $(QUICK)
 
 benchmarks/.peers/.installed-by-make:
-	@$(BIN)/python $(INSTALL) --target benchmarks/.peers limits
+	@$(BIN)/python $(INSTALL) --target benchmarks/.peers limits throttled-py pyrate-limiter
 	@touch $@
 
 bench-providers: setup  ## the providers' clients, each beside its ceiling and its peers; about 3 minutes

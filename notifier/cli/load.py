@@ -12,7 +12,8 @@ from rich.progress import Progress
 
 from notifier.cli.output import JsonOption, Status, complain, print_json, print_rows
 from notifier.errors import LimiterUnreachableError
-from notifier.operations.load import STRATEGIES, Load, Report, check, drive, summary
+from notifier.operations.load import Load, Report, check, drive, summary
+from notifier.operations.load_strategies import STRATEGIES
 
 MAX_PROCESSES = 8
 

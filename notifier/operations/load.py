@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import multiprocessing
 import secrets
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from notifier.limiter import Hold, Limiter, Policy
+from notifier.operations.load_strategies import Span, Strategy, check_strategy, made
+from notifier.rules.policy import Policy
 from notifier.rules.rate_text import parse_rates
 
-# An admission, in µs: it took place no earlier than the first and no later than the second.
-Span: TypeAlias = tuple[int, int]
 Ask: TypeAlias = Callable[[str], "Span | None"]
-LIMITS: Final = {
-    "limits-moving-window": "MovingWindowRateLimiter",
-    "limits-sliding-window": "SlidingWindowCounterRateLimiter",
-    "limits-fixed-window": "FixedWindowRateLimiter",
-}
-STRATEGIES: Final = ("ours", *LIMITS)
-SECOND_US: Final = 1_000_000
 LOOK_S: Final = 0.2
 
 _done: Any = None  # in a child: how many calls each process has made
@@ -49,14 +40,15 @@ class Load:
 class Report:
     """What came of it.
 
-    over_admitted: admissions beyond the limit of an interval, of any key and window. most: the most that one key was
-    admitted in the interval of a window.
+    over_admitted: admissions beyond the limit of an interval, of any key and window. under_admitted: refusals although
+    every window had room. most: the most that one key was admitted in the interval of a window.
     """
 
     calls: int
     admitted: int
     refused: int
     over_admitted: int
+    under_admitted: int
     most: int
     seconds: float
     p50_ms: float
@@ -83,9 +75,12 @@ def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Repor
     results = [future.result() for future in finished]
     _asker(load).forget(f"key{n}" for n in range(load.keys))
     admitted: dict[str, list[Span]] = {}
+    refused: dict[str, list[Span]] = {}
     for result in results:
         for key, span in result.admitted:
             admitted.setdefault(key, []).append(span)
+        for key, span in result.refused:
+            refused.setdefault(key, []).append(span)
     latencies = sorted(each for result in results for each in result.latencies)
     counts = [over(spans, window.limit, window.interval_us) for spans in admitted.values() for window in policy.windows]
     return Report(
@@ -93,6 +88,7 @@ def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Repor
         admitted=(total := sum(map(len, admitted.values()))),
         refused=len(latencies) - total,
         over_admitted=sum(found for found, _ in counts),
+        under_admitted=sum(under(policy, admitted.get(key, ()), spans) for key, spans in refused.items()),
         most=max((most for _, most in counts), default=0),
         seconds=max(result.ended for result in results) - min(result.begun for result in results),
         p50_ms=latencies[len(latencies) // 2] * 1000,
@@ -105,15 +101,9 @@ def check(load: Load) -> Policy:
     policy = parse_rates(load.rates)
     if not policy.windows:
         raise ValueError("rate needs a window, such as 1000/minute: what was admitted is judged by it")
-    if load.strategy not in STRATEGIES:
-        raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {load.strategy!r}")
     if min(load.concurrency, load.iterations, load.keys, load.processes) < 1:
         raise ValueError("concurrency, iterations, keys and processes are 1 at least")
-    if load.strategy in LIMITS:
-        if len(policy.windows) > 1 or policy.gap_us or policy.burst or policy.windows[0].interval_us % SECOND_US:
-            raise ValueError(f"{load.strategy} takes one window of whole seconds")
-        if importlib.util.find_spec("limits") is None:
-            raise ValueError(f"{load.strategy} needs the package limits: pip install limits")
+    check_strategy(load.strategy, policy)
     return policy
 
 
@@ -133,6 +123,25 @@ def over(spans: Iterable[Span], limit: int, interval_us: int) -> tuple[int, int]
     return too_many, most
 
 
+def under(policy: Policy, admitted: Iterable[Span], refused: Iterable[Span]) -> int:
+    """How many refusals were wrong: whenever within their span they took place, every window had room.
+
+    Only of rules that are windows alone: a gap or a burst may have refused as well.
+    """
+    if policy.gap_us or policy.burst is not None:
+        return 0
+    spans = list(admitted)
+    begun, ended = sorted(first for first, _ in spans), sorted(last for _, last in spans)
+    wrong = 0
+    for first, last in refused:
+        at_most = (
+            (bisect_right(begun, last) - bisect_right(ended, first - window.interval_us), window.limit)
+            for window in policy.windows
+        )
+        wrong += all(count < limit for count, limit in at_most)
+    return wrong
+
+
 @dataclass(slots=True)
 class _Result:
     """What one process has done."""
@@ -141,53 +150,13 @@ class _Result:
     begun: float = 0.0
     ended: float = 0.0
     admitted: list[tuple[str, Span]] = field(default_factory=list)
+    refused: list[tuple[str, Span]] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     failed: Exception | None = None
 
 
-class _Ours:
-    """Our limiter; its permits say when they count, by Redis's clock."""
-
-    def __init__(self, load: Load) -> None:
-        self._limiter = Limiter.from_url(load.url, namespace=load.namespace)
-        self._rates = parse_rates(load.rates)
-
-    def ask(self, key: str) -> Span | None:
-        """Ask for a key."""
-        answer = self._limiter.acquire(key, self._rates)
-        return None if isinstance(answer, Hold) else (answer.at_us, answer.at_us)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Leave nothing behind."""
-        for key in keys:
-            self._limiter.reset(key)
-
-
-class _Limits:
-    """A strategy of the package limits; an admission took place between the call and its answer."""
-
-    def __init__(self, load: Load) -> None:
-        limits = importlib.import_module("limits")
-        storage = importlib.import_module("limits.storage").storage_from_string(load.url)
-        self._strategy = getattr(importlib.import_module("limits.strategies"), LIMITS[load.strategy])(storage)
-        (window,) = parse_rates(load.rates).windows
-        self._item = limits.RateLimitItemPerSecond(window.limit, window.interval_us // SECOND_US)
-        self._namespace = load.namespace
-
-    def ask(self, key: str) -> Span | None:
-        """Ask for a key."""
-        begun = time.time_ns() // 1000
-        admitted = self._strategy.hit(self._item, self._namespace, key)
-        return (begun, time.time_ns() // 1000) if admitted else None
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Leave nothing behind."""
-        for key in keys:
-            self._strategy.clear(self._item, self._namespace, key)
-
-
-def _asker(load: Load) -> _Ours | _Limits:
-    return _Ours(load) if load.strategy == "ours" else _Limits(load)
+def _asker(load: Load) -> Strategy:
+    return made(load.strategy, load.url, parse_rates(load.rates), load.namespace)
 
 
 def _share(done: Any) -> None:
@@ -217,11 +186,13 @@ def _calls(load: Load, caller: int, ask: Ask, result: _Result) -> None:
     try:
         for n in range(caller, load.iterations, load.concurrency):
             key = f"key{n % load.keys}"
-            begun = time.perf_counter()
+            began_us, begun = time.time_ns() // 1000, time.perf_counter()
             span = ask(key)
             result.latencies.append(time.perf_counter() - begun)
             if span is not None:
                 result.admitted.append((key, span))
+            else:
+                result.refused.append((key, (began_us, time.time_ns() // 1000)))
             _done[result.process] += 1
     except Exception as error:  # noqa: BLE001 - raised again where the threads are joined
         result.failed = error
@@ -235,6 +206,7 @@ def summary(load: Load, report: Report) -> Sequence[tuple[str, str]]:
         ("admitted", str(report.admitted)),
         ("refused", str(report.refused)),
         ("over-admitted", str(report.over_admitted)),
+        ("under-admitted", str(report.under_admitted)),
         ("most of one key in an interval", str(report.most)),
         ("calls/s", f"{report.calls_per_second:.0f}"),
         ("p50, p99", f"{report.p50_ms:.2f} ms, {report.p99_ms:.2f} ms"),

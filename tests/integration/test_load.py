@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from notifier.cli import load as command_load
 from notifier.cli.app import app
-from notifier.operations.load import Load, Report, check, over
+from notifier.operations.load import Load, Report, check, over, under
+from notifier.rules.rate_text import parse_rates
 from notifier.testing.embedded import EmbeddedRedis
 
 S = 1_000_000
@@ -40,6 +41,14 @@ def test_only_what_is_proved_counts() -> None:
     assert over([*spans, (S - 20, S - 1)], 3, S) == (1, 4)
 
 
+@pytest.mark.parametrize(("refused", "wrong"), [((S, S), 0), ((S + 1, S + 1), 1), ((S, S + 1), 0), ((9 * S, 9 * S), 1)])
+def test_too_few_are_counted(refused: tuple[int, int], wrong: int) -> None:
+    """A refusal is wrong if the window had room whenever within its span it took place; a gap may have refused too."""
+    spans = [(at, at) for at in (1, 2, 3)]
+    assert under(parse_rates("3/s"), spans, [refused]) == wrong
+    assert under(parse_rates("3/s; gap 1ms"), spans, [refused]) == 0
+
+
 def test_a_run(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Processes admit exactly the rate of each key and leave nothing behind; a threshold below it fails."""
     load = ["load", "--url", redis_server.url, "--concurrency", "4", "--processes", "2", "--iterations", "400"]
@@ -48,7 +57,7 @@ def test_a_run(redis_server: EmbeddedRedis, redis: Redis) -> None:
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["calls"], report["admitted"], report["refused"]) == (400, 20, 380)
-    assert (report["over_admitted"], report["most"]) == (0, 10)
+    assert (report["over_admitted"], report["under_admitted"], report["most"]) == (0, 0, 10)
     assert redis.keys("*") == []
 
 
@@ -59,7 +68,7 @@ def test_when_it_fails(
     monkeypatch: pytest.MonkeyPatch, too_many: int, most: int, threshold: str | None, status: int
 ) -> None:
     """Status 1 where the rate was not kept, or more went than the threshold."""
-    report = Report(400, 20, 380, too_many, most, 1.0, 0.1, 0.2)
+    report = Report(400, 20, 380, too_many, 0, most, 1.0, 0.1, 0.2)
     monkeypatch.setattr(command_load, "drive", lambda *_: report)
     words = ["load", "--rate", "10/day", *(["--threshold", threshold] if threshold else [])]
     assert CliRunner().invoke(app, words).exit_code == status

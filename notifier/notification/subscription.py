@@ -13,9 +13,12 @@ import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 ENDPOINT_CHARACTERS: Final = 2048
+MAX_KEPT: Final = 1_024  # subscriptions that were read lately: as many as a worker may have in flight…
+MAX_KEPT_CHARACTERS: Final = 4_096  # …none of them longer than this
 HOST_CHARACTERS: Final = 253  # what a resolver takes
 PORTS: Final = range(1, 65536)
 AUTH_BYTES: Final = 16
@@ -77,6 +80,10 @@ def read_subscription(token: str) -> Subscription:
 
     Raises ValueError, which says what is wrong and shows nothing of it.
     """
+    return _kept(token) if len(token) <= MAX_KEPT_CHARACTERS else _read(token)
+
+
+def _read(token: str) -> Subscription:
     try:
         given = json.loads(token)
     except (ValueError, RecursionError):
@@ -99,11 +106,20 @@ def read_subscription(token: str) -> Subscription:
     return Subscription(endpoint, url[1], url[2], keys["p256dh"], keys["auth"])
 
 
+# A worker reads each one several times on its way: to check it, for its route, to encrypt for it. The points of the
+# curve make that a twentieth of a send.
+_kept = lru_cache(maxsize=MAX_KEPT)(_read)
+
+
 def host_of(token: str) -> str:
     """Return the host of a subscription's push service, with its port if it names one; '' where there is none.
 
     It reads as much as a route needs: whether the rest is well formed, `read_subscription` says.
     """
+    return _kept_host(token) if len(token) <= MAX_KEPT_CHARACTERS else _host_of(token)
+
+
+def _host_of(token: str) -> str:
     try:
         given = json.loads(token)
     except (ValueError, RecursionError):
@@ -113,6 +129,9 @@ def host_of(token: str) -> str:
         return ""
     url = _ENDPOINT.fullmatch(endpoint)
     return url[2] if url is not None and len(url[2]) <= HOST_CHARACTERS else ""
+
+
+_kept_host = lru_cache(maxsize=MAX_KEPT)(_host_of)
 
 
 def _bytes(name: str, value: object) -> bytes:

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device, Notification
-from notifier.notification.subscription import KNOWN_HOSTS, read_subscription
+from notifier.notification import Device, Notification, subscription
+from notifier.notification.subscription import (
+    KNOWN_HOSTS,
+    MAX_KEPT,
+    MAX_KEPT_CHARACTERS,
+    host_of,
+    read_subscription,
+)
 from notifier.providers import check_payload
 from notifier.providers.webpush.payload import OPTIONS, payload
 from notifier.units import mask
@@ -259,3 +265,16 @@ def test_options_travel_in_the_job() -> None:
     made = note(webpush=EVERY)
     assert Notification.from_kwargs(made.to_kwargs()).webpush == EVERY
     assert "webpush" not in note().to_kwargs()
+
+
+def test_what_was_read_lately_is_kept_within_bounds() -> None:
+    """A worker reads a subscription once for all its looks at it; a long text is not kept, nor more than some."""
+    text = written(endpoint="https://updates.push.services.mozilla.com/wpush/v2/kept")
+    assert read_subscription(text) is read_subscription(text)
+    long = text + " " * MAX_KEPT_CHARACTERS
+    assert read_subscription(long) == read_subscription(text)
+    assert read_subscription(long) is not read_subscription(long)
+    for n in range(MAX_KEPT + 10):
+        assert host_of(written(endpoint=f"https://a{n}.notify.windows.com/w")) == f"a{n}.notify.windows.com"
+    assert subscription._kept_host.cache_info().currsize == MAX_KEPT
+    assert host_of(long) == "updates.push.services.mozilla.com"

@@ -161,6 +161,135 @@ def a_redirect_to_itself(peer: H1Peer, request: Request) -> None:
     peer.send(peer.answer(request, 307, b"", b"Location: " + request.path.encode()))
 
 
+# Odd, and right.
+
+
+@row(DELIVERED, DELIVERED, DELIVERED)
+def hints_before_the_answer(peer: H1Peer, request: Request) -> None:
+    peer.send(head(b"103 Early Hints", b"Link: </a>") * 3 + peer.good(request))
+
+
+@row(DELIVERED, DELIVERED, DELIVERED)
+def go_on_before_the_answer(peer: H1Peer, request: Request) -> None:
+    peer.send(head(b"100 Continue") + peer.good(request))
+
+
+@row(DELIVERED, DELIVERED, DELIVERED)
+def chunks_with_trailers(peer: H1Peer, request: Request) -> None:
+    whole = peer.good(request)
+    first, _, body = whole.partition(b"\r\n\r\n")
+    kept = b"\r\n".join(line for line in first.split(b"\r\n") if not line.startswith(b"Content-Length"))
+    chunks = b"".join(
+        b"%x;name=value\r\n%s\r\n" % (len(body[n : n + 7]), body[n : n + 7]) for n in range(0, len(body), 7)
+    )
+    peer.send(kept + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-After: all\r\n\r\n")
+
+
+@row(DELIVERED, DELIVERED, DELIVERED)
+def an_answer_byte_by_byte(peer: H1Peer, request: Request) -> None:
+    for byte in peer.good(request):
+        peer.send(bytes((byte,)))
+
+
+@row(DELIVERED, DELIVERED, DELIVERED)
+def a_body_that_ends_with_its_connection(peer: H1Peer, request: Request) -> None:
+    first, _, body = peer.good(request).partition(b"\r\n\r\n")
+    kept = b"\r\n".join(line for line in first.split(b"\r\n") if not line.startswith(b"Content-Length"))
+    peer.send(kept + b"\r\n\r\n" + body)
+    peer.sock.unwrap()
+    peer.sock.close()
+
+
+@row(DELIVERED, DELIVERED, DELIVERED | UNKNOWN, waves=2)  # after a token the end may cross with a first message
+def an_end_after_each_answer(peer: H1Peer, request: Request) -> None:
+    """The server closes what it did not say that it would close: the next request goes by another connection."""
+    peer.send(peer.good(request))
+    peer.sock.unwrap()
+    peer.sock.close()
+
+
+@row(DELIVERED | UNKNOWN, DELIVERED | UNKNOWN, DELIVERED | UNKNOWN, waves=2)
+def a_crash_after_each_answer(peer: H1Peer, request: Request) -> None:
+    peer.send(peer.good(request))
+    time.sleep(0.05)
+    peer.reset()
+
+
+# Answers that two readers may read in two ways.
+
+
+@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED)
+def a_length_and_chunks(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    fields = head(b"200 OK", b"Content-Length: 3", b"Transfer-Encoding: chunked")
+    peer.send(fields + b'1e\r\n{"name": "projects/p/messages/"}\r\n0\r\n\r\n')
+
+
+@row(UNKNOWN)
+def a_negative_length(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Content-Length: -1") + b"{}")
+
+
+@row(UNKNOWN)
+def a_length_in_other_digits(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", "Content-Length: ٢".encode()) + b"{}")
+
+
+@row(UNKNOWN, DELIVERED | UNKNOWN, UNSENT)
+def a_length_that_is_too_short(peer: H1Peer, request: Request) -> None:
+    """What is over its length belongs to no answer: it must not be the next one's."""
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Content-Length: 1") + b'{"name": "projects/p/messages/1"}')
+
+
+@row(UNKNOWN, UNKNOWN, UNSENT)
+def an_answer_without_a_head(peer: H1Peer, _: Request) -> None:
+    peer.send(b'{"name": "projects/p/messages/1"}\r\n\r\n')
+
+
+@row(UNKNOWN, UNKNOWN | DELIVERED)
+def a_field_without_a_colon(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"What", b"Content-Length: 2") + b"{}")
+
+
+@row(UNKNOWN, UNKNOWN | DELIVERED)
+def a_zero_in_a_field(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"X: a\0b", b"Content-Length: 2") + b"{}")
+
+
+@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED, UNSENT, flood=True)
+def trailers_without_end(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n")
+    peer.flood(b"X-Another: one\r\n")
+
+
+@row(UNKNOWN | DELIVERED, UNKNOWN | DELIVERED, UNSENT, flood=True)
+def a_chunk_whose_size_does_not_end(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
+    peer.flood(b"0" * 1000)
+
+
+@row(UNKNOWN, DELIVERED, timeout_s=SHORT_S)
+def chunks_that_trickle(peer: H1Peer, request: Request) -> None:
+    peer.server.answered[request.name].append(200)
+    peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
+    while not peer.server.healed.is_set():
+        peer.send(b"1\r\nx\r\n")
+        time.sleep(0.1)
+
+
+@row(FAULT, {"rejected"}, FAULT)
+def a_redirect_to_elsewhere(peer: H1Peer, request: Request) -> None:
+    """Nobody goes where a server points: there is nothing at that address but this machine's own."""
+    peer.send(peer.answer(request, 302, b"", b"Location: https://127.0.0.1:1/secret", b"Set-Cookie: a=b"))
+
+
 # Wrong bodies.
 
 

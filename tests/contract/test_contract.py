@@ -161,6 +161,22 @@ def test_each_refusal_has_its_meaning(rig: Rig, simulators: Simulators, kind: st
 
 
 @networked
+def test_what_no_request_can_carry_is_rejected_alone(rig: Rig, simulators: Simulators) -> None:
+    """Half of a surrogate pair, a number without end: rejected here, and what is sent beside it arrives."""
+
+    async def law(s: Stage) -> None:
+        wrong: list[dict[str, object]] = [{"title": "\ud800"}, {"data": {"a": "\ud800"}}, {"badge": 10**5000}]
+        devices = [await s.device() for _ in range(2 * len(wrong))]
+        fields = [*wrong, *({} for _ in wrong)]
+        answers = await asyncio.gather(*(s.send(device, **each) for device, each in zip(devices, fields, strict=True)))
+        assert [(a.outcome, a.status) for a in answers[:3]] == [(Outcome.REJECTED, None)] * 3
+        assert {a.outcome for a in answers[3:]} == {Outcome.DELIVERED}
+        assert len(await s.arrivals()) == len(wrong)
+
+    rig.play(simulators, law)
+
+
+@networked
 def test_retry_after(rig: Rig, simulators: Simulators) -> None:
     """Retry-After is handed on and never slept: in seconds, and as a date by the server's own clock."""
     now = dt.datetime(2031, 5, 1, 12, 0, tzinfo=dt.UTC)

@@ -235,7 +235,8 @@ def main() -> None:
     control.set_inheritable(False)
     sys.path[0] = str(Path.cwd())
     for module in MODULES:
-        with contextlib.suppress(ImportError):  # what it cannot import, no worker imports here
+        # What it cannot import, no worker imports here. The h2 of apns2's environment raises AttributeError.
+        with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -146,13 +146,13 @@ def test_apns2_sends_what_the_default_client_would(
     simulators: Simulators, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     """Every header reaches the wire as the provider made it, but for the priority 10, which apns2 leaves out."""
-    made: list[dict[bytes, bytes]] = []
+    made: list[Any] = []  # each is added to until it is sent
     sent: list[dict[bytes, bytes]] = []
     make, send = ApnsProvider._headers, H2Connection.send_headers
 
     def making(*arguments: Any) -> Any:
-        made.append(dict(headers := make(*arguments)))
-        return headers
+        made.append(make(*arguments))
+        return made[-1]
 
     def sending(state: Any, stream_id: int, headers: Any, **options: Any) -> None:
         sent.append(dict(headers))
@@ -163,7 +163,7 @@ def test_apns2_sends_what_the_default_client_would(
 
     async def law(s: Stage) -> None:
         assert (await s.send(**fields)).status is not None
-        assert [{b"apns-priority": b"10"} | headers for headers in sent] == made
+        assert [{b"apns-priority": b"10"} | headers for headers in sent] == [dict(headers) for headers in made]
 
     RIG.play(simulators, law)
 

@@ -327,7 +327,7 @@ def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120,
 @contextmanager
 def notifier(config: Path) -> Iterator[Notifier]:
     """A producer by a configuration, whatever this process's environment says."""
-    with Notifier.from_config(config, {}) as producer:
+    with Notifier.from_config(config, {}, follow=False) as producer:  # no thread that asks Redis beside a test's own
         yield producer
 
 

@@ -59,7 +59,7 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
 
 def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
     """Cancel a notification that no worker has taken yet. Exit status 1 if it is too late."""
-    with Notifier.from_config(context.obj) as notifier:
+    with Notifier.from_config(context.obj, follow=False) as notifier:
         answer = notifier.cancel(job_id)
     if json:
         print_json({"job_id": job_id, "answer": answer})
@@ -155,7 +155,7 @@ def explain(
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which providers and apps are held up now, and why. Exit status 1 if nothing goes through one."""
-    with Notifier.from_config(context.obj) as notifier:
+    with Notifier.from_config(context.obj, follow=False) as notifier:
         held = notifier.routes()
     if json:
         print_json([_with_shard(each) for each in held])

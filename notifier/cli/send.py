@@ -60,7 +60,7 @@ def send(
         zone=zone,
         app=app,
     )
-    with Notifier.from_config(context.obj) as notifier:
+    with Notifier.from_config(context.obj, follow=False) as notifier:
         job_id = notifier.send(notification)
     print_json({"job_id": job_id}) if json else say(job_id)
 
@@ -84,7 +84,7 @@ def send_file(
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
     form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
-    with Notifier.from_config(context.obj) as notifier, _open(file) as lines:
+    with Notifier.from_config(context.obj, follow=False) as notifier, _open(file) as lines:
         kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
         progress = _progress(file, kept_at, again=again)
         if progress.done:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -21,15 +24,18 @@ from notifier.producer.backend import CHUNK
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
 
 if TYPE_CHECKING:
+    from notifier.producer.live import LiveSettings
     from notifier.settings import Settings
 
 T = TypeVar("T")
 MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
+FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 MISSING: Final = object()
 
 
@@ -41,7 +47,6 @@ class AsyncNotifier:
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
     One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most
     50 calls under way at once; the others wait, within their deadline.
-    policies: the rules of the configuration, by user and category.
     """
 
     def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
@@ -54,29 +59,61 @@ class AsyncNotifier:
         self._builder = JobBuilder(settings)
         self._exchanges = Exchanges(settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
-        self.policies = self._builder.policies
+        self._live: LiveSettings | None = None
+        self._follows = False
         self._calls = Calls(MAX_CALLS)
         self.limiter = AsyncUserLimiter(client, timeout=self._timeout, calls=self._calls)
 
     @classmethod
-    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Self:
-        """An AsyncNotifier by the YAML, found as `Notifier.from_config` does.
+    def from_config(
+        cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ, *, follow: bool = True
+    ) -> Self:
+        """An AsyncNotifier by the YAML, found as `Notifier.from_config` does; see there for `follow`.
 
         Raises SettingsError where the configuration cannot be used, or has several shards.
         """
-        from notifier.settings import load_settings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+        from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
-        return cls.of(load_settings(path, environ))
+        live = LiveSettings(path, environ)
+        made = cls(_client(live.settings), live.settings)
+        live.follow(made._use)
+        made._live, made._follows = live, follow
+        return made
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """An AsyncNotifier by these settings."""
-        if settings.redis.shards:
-            return cls(redis.asyncio.Redis(), settings)  # refused there
-        return cls(connect_async(settings), settings)
+        return cls(_client(settings), settings)
+
+    @property
+    def policies(self) -> Policies:
+        """See `Notifier.policies`."""
+        return self._builder.policies
+
+    async def reload(self) -> None:
+        """See `Notifier.reload`. A thread reads, so that the event loop goes on."""
+        if self._live is None:
+            raise SettingsError("this AsyncNotifier was made without a file; only one of from_config can reload")
+        await asyncio.to_thread(self._live.reload)
+
+    def _use(self, settings: Settings) -> None:
+        self._exchanges.use(settings)
+        self._builder.use(settings)
+
+    async def _follow(self, timeout: Timeout) -> float:
+        """Begin to follow the configuration with the first call; returns how long that took, in seconds."""
+        if not self._follows or self._live is None or self._live.has_begun:
+            return 0.0
+        begun = time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(FIRST_LOOK_S, seconds(timeout, self._timeout) / 2)):
+                await asyncio.to_thread(self._live.begin)
+        return time.monotonic() - begun
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
+        if self._live is not None:
+            self._live.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -91,7 +128,8 @@ class AsyncNotifier:
 
     async def send(self, notification: Notification, *, job_id: str | None = None, timeout: Timeout = None) -> str:
         """See `Notifier.send`."""
-        return (await self._enqueue([self._builder.build(notification, job_id)], timeout))[0]
+        spent = await self._follow(timeout)
+        return (await self._enqueue([self._builder.build(notification, job_id)], timeout, spent))[0]
 
     async def send_many(
         self,
@@ -102,6 +140,7 @@ class AsyncNotifier:
         timeout: Timeout = None,
     ) -> int:
         """See `Notifier.send_many`. timeout: of each hundred."""
+        await self._follow(timeout)
         bulk = Bulk(self._builder, CHUNK, on_accepted)
         ids = None if job_ids is None else iter(job_ids)
 
@@ -127,6 +166,8 @@ class AsyncNotifier:
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
         """See `Notifier.acquire`."""
+        if spent := await self._follow(timeout):
+            timeout = seconds(timeout, self._timeout) - spent
         rules = self._builder.rules(user, category)
         return await self.limiter.acquire(user, rules, cost=rules.category.cost, timeout=timeout)
 
@@ -155,15 +196,18 @@ class AsyncNotifier:
         """See `Notifier.status`."""
         return await self._run(self._exchanges.status(job_id), timeout)
 
-    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout) -> list[str]:
+    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout, spent: float = 0.0) -> list[str]:
         steps = self._exchanges.enqueue(jobs)
-        return all_accepted(await self._run(steps, timeout, on_one_connection=self._exchanges.waits_for_replicas))
+        waits = self._exchanges.waits_for_replicas
+        return all_accepted(await self._run(steps, timeout, spent, on_one_connection=waits))
 
-    async def _run(self, steps: Exchange[T], timeout: Timeout, *, on_one_connection: bool = False) -> T:
+    async def _run(
+        self, steps: Exchange[T], timeout: Timeout, spent: float = 0.0, *, on_one_connection: bool = False
+    ) -> T:
         within = seconds(timeout, self._timeout)
         try:
             run = self._on_one_connection(steps) if on_one_connection else exchange_async(self._redis, steps)
-            return await self._calls.run(run, within)
+            return await self._calls.run(run, within - spent)
         except TimeoutError:
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 
@@ -189,3 +233,8 @@ def _next_id(ids: Iterator[str] | None) -> str | None:
         return next(ids)
     except StopIteration:
         raise ValueError("job_ids has fewer entries than there are notifications") from None
+
+
+def _client(settings: Settings) -> redis.asyncio.Redis:
+    # Of several shards none is asked: AsyncNotifier refuses them.
+    return redis.asyncio.Redis() if settings.redis.shards else connect_async(settings)

@@ -55,6 +55,10 @@ class Backend(Protocol):
         """See `Notifier.feedback`."""
         ...
 
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on; the connections stay."""
+        ...
+
     def close(self) -> None:
         """Close the connections."""
         ...
@@ -68,6 +72,10 @@ class SingleRedis:
         self._exchanges = Exchanges(settings)
         self.limiter: UserLimiter = RedisLimiter(redis)
         self.chunk = CHUNK
+
+    def use(self, settings: Settings) -> None:
+        """See `Backend.use`."""
+        self._exchanges.use(settings)
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -62,6 +62,10 @@ class Exchanges:
     """The exchanges with one Redis, by the settings."""
 
     def __init__(self, settings: Settings) -> None:
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
         self._settings = settings
         self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
         self._max_waiting_in_all = settings.most_waiting().in_all

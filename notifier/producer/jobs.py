@@ -28,6 +28,10 @@ class JobBuilder:
     """Checks notifications and builds their jobs, by the settings."""
 
     def __init__(self, settings: Settings) -> None:
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
         self.policies = settings.policies()
         self._most = settings.most_waiting()
         self._platforms = settings.providers.platforms()

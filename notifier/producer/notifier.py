@@ -13,54 +13,89 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
-from notifier.errors import OverloadedError
+from notifier.errors import OverloadedError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.producer.backend import Backend, SingleRedis
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.shards.backend import Shards
 from notifier.store.connection import connect
 
 if TYPE_CHECKING:
+    from notifier.producer.live import LiveSettings
     from notifier.settings import Settings
 
 
 class Notifier:
     """Accepts notifications. Threads may share one; it opens no connection before the first call.
 
-    Every call but `check` waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis
-    hangs, a call ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more;
-    `send_many` for each hundred. `feedback(follow=True)` waits for ever. In an asyncio program use AsyncNotifier.
-    policies: the rules of the configuration, by user and category.
+    Every call waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis hangs, a call
+    ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more; `send_many` for
+    each hundred. The first call may take a second more, for `follow`. `feedback(follow=True)` waits for ever. In an
+    asyncio program use AsyncNotifier.
     """
 
     def __init__(self, redis: Redis | Backend, settings: Settings) -> None:
         """`from_config` builds one from the YAML. redis: a client; or where else notifications are kept."""
+        self._live: LiveSettings | None = None
+        self._follows = False
         self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
         self._builder = JobBuilder(settings)
-        self.policies = self._builder.policies
         self.limiter = self._backend.limiter
 
     @classmethod
-    def from_config(cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Notifier:
+    def from_config(
+        cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ, *, follow: bool = True
+    ) -> Notifier:
         """A Notifier by the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
 
+        follow: from the first call on, a thread looks for changes: of the file, and of the rates that
+        `notifier config apply` has published. They hold within two seconds; the section redis stays as it was.
         Raises SettingsError where the configuration cannot be used.
         """
-        from notifier.settings import load_settings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+        from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
-        return cls.of(load_settings(path, environ))
+        live = LiveSettings(path, environ)
+        made = cls(_where(live.settings), live.settings)
+        live.follow(made._use)
+        made._live, made._follows = live, follow
+        return made
 
     @classmethod
     def of(cls, settings: Settings) -> Notifier:
         """A Notifier by these settings."""
-        return cls(Shards(settings) if settings.redis.shards else connect(settings), settings)
+        return cls(_where(settings), settings)
+
+    @property
+    def policies(self) -> Policies:
+        """The rules of the configuration, by user and category."""
+        return self._builder.policies
+
+    def reload(self) -> None:
+        """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.
+
+        Raises SettingsError, also where this was not made by `from_config`; RedisUnusableError.
+        """
+        if self._live is None:
+            raise SettingsError("this Notifier was made without a file; only one of from_config can reload")
+        self._live.reload()
+
+    def _use(self, settings: Settings) -> None:
+        self._backend.use(settings)
+        self._builder.use(settings)
+
+    def _follow(self) -> None:
+        if self._follows and self._live is not None and not self._live.has_begun:
+            self._live.begin()
 
     def close(self) -> None:
         """Close the connections to Redis."""
+        if self._live is not None:
+            self._live.close()
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -71,6 +106,7 @@ class Notifier:
 
     def check(self, notification: Notification) -> None:
         """Raise InvalidNotificationError, as `send` would, without sending."""
+        self._follow()
         self._builder.build(notification)
 
     def send(self, notification: Notification, *, job_id: str | None = None) -> str:
@@ -82,6 +118,7 @@ class Notifier:
         OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
+        self._follow()
         return self._backend.enqueue([self._builder.build(notification, job_id)])[0]
 
     def send_many(
@@ -100,6 +137,7 @@ class Notifier:
         the end names what was not accepted; `on_accepted` is not called from the first of these on.
         So it is with OverloadedError.
         """
+        self._follow()
         bulk = Bulk(self._builder, self._backend.chunk, on_accepted)
         with self._backend.sending() as enqueue:
 
@@ -127,6 +165,7 @@ class Notifier:
         It counts as what the workers send. Quiet hours and calendar windows are left out: they go by a notification's
         zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
         """
+        self._follow()
         rules = self._builder.rules(user, category)
         return self.limiter.acquire(user, rules, cost=rules.category.cost)
 
@@ -167,4 +206,9 @@ class Notifier:
 
     def status(self, job_id: str) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept."""
+        self._follow()
         return self._backend.status(job_id)
+
+
+def _where(settings: Settings) -> Redis | Backend:
+    return Shards(settings) if settings.redis.shards else connect(settings)

@@ -48,6 +48,11 @@ class Shards:
         self.chunk = CHUNK * len(clients)  # about a hundred for each
         self.limiter: UserLimiter = ShardedLimiter(self._map, clients)
 
+    def use(self, settings: Settings) -> None:
+        """See `Backend.use`."""
+        for shard in self._at.values():
+            shard.use(settings)
+
     def close(self) -> None:
         """Close the connections to all shards."""
         self._stack.close()

@@ -50,8 +50,7 @@ class MemoryBackend:
     """A `Backend` in memory. `now_us` is the time since it began, which `advance` alone moves."""
 
     def __init__(self, settings: Settings, begins: datetime) -> None:
-        self._settings = settings
-        self._policies = settings.policies()
+        self.use(settings)
         self._begins = begins
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
@@ -61,6 +60,11 @@ class MemoryBackend:
         self.now_us = 0
         self.limiter: UserLimiter = MemorySends(lambda: self._begins_us + self.now_us)
         self.chunk = CHUNK
+
+    def use(self, settings: Settings) -> None:
+        """See `Backend.use`."""
+        self._settings = settings
+        self._policies = settings.policies()
 
     def at(self, us: int) -> datetime:
         """A moment of simulated time."""

@@ -1,0 +1,148 @@
+"""The settings of a producer as of now: those of its file, or the rates that were published through Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from notifier.errors import RedisUnusableError, SettingsError
+from notifier.settings import Settings, load_settings
+from notifier.settings.loading import Seen, fingerprint, settings_path
+from notifier.store.connection import connect
+from notifier.store.published import KEY, Published, decode, read_rates
+
+LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
+LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
+PATIENCE_US: Final = 1_000_000  # of a look at Redis: the first call waits for one
+
+
+class LiveSettings:
+    """Follows a configuration for one Notifier, in a thread of its own, from the first call on.
+
+    What cannot be used is logged, and the settings in force hold on. Redis, its password and its shards stay as they
+    were. After a fork the child begins anew.
+    """
+
+    def __init__(self, path: str | Path | None, environ: Mapping[str, str]) -> None:
+        """path, environ: see `load_settings`. Raises SettingsError where they cannot be used."""
+        self._path = settings_path(path, environ)
+        self._environ = environ
+        begun = fingerprint(self._path, None)
+        self.settings = load_settings(self._path, environ)
+        seen = self._fingerprint()
+        self._seen: Seen = seen if seen and seen[:1] == begun else ()  # it may have changed while it was read
+        self._before: Seen = self._seen
+        self._published = Published()
+        self._take_up: Callable[[], Callable[[Settings], object] | None] = lambda: None
+        self._process = 0  # that in which it looks
+        self._begin_anew()
+
+    def follow(self, take_up: Callable[[Settings], object]) -> None:
+        """take_up: a method, called with changed settings for as long as its object lives."""
+        self._take_up = weakref.WeakMethod(take_up)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it looks in this process."""
+        return self._process == os.getpid()
+
+    def begin(self) -> None:
+        """Look once, for a second at most, and from then on again and again."""
+        if self.has_begun:
+            return
+        self._process = os.getpid()
+        self._begin_anew()
+        self._look()
+        # It holds no reference to the Notifier, so one that nobody closed ends it too.
+        threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._closed.set()
+
+    def reload(self) -> None:
+        """Take up what holds now. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
+        try:
+            with self._lock:
+                self._read(self._asked(), self._fingerprint())
+        except RedisError as error:
+            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+
+    def _begin_anew(self) -> None:
+        # What a fork leaves behind may be held by a thread that is not there any more.
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        self._clients: dict[str, Redis] = {}
+
+    def _keep_looking(self) -> None:
+        closed = self._closed
+        while not closed.wait(LOOK_S) and self._take_up() is not None:
+            self._look()
+        for client in self._clients.values():
+            client.close()
+
+    def _look(self) -> None:
+        try:
+            with self._lock:
+                self._take_up_changes()
+        except (RedisError, RedisUnusableError):
+            return  # at the next look
+        except SettingsError as error:
+            LOG.warning("changed configuration refused, the one in force holds on: %s", error)
+
+    def _take_up_changes(self) -> None:
+        seen, before = self._fingerprint(), self._before
+        self._before = seen
+        published = self._asked()
+        # A file is read once it is the same at two looks: half of one may be YAML, and say nothing of limits.
+        changed = seen not in {self._seen, None} and seen == before
+        if published == self._published and not changed:
+            return
+        try:
+            self._read(published, seen if changed else self._seen)
+        except SettingsError:
+            self._published, self._seen = published, seen if changed else self._seen  # refused once
+            raise
+        LOG.info("changed configuration taken up: rates %s", self.settings.rates_version)
+
+    def _read(self, published: Published, seen: Seen) -> None:
+        written = self._ask(lambda redis: redis.hget(KEY, "rates")) if published.version else None
+        rates = None if written is None else read_rates(written)
+        self.settings = load_settings(self._path, self._environ, rates=rates)
+        self._published, self._seen = published, seen
+        if (take_up := self._take_up()) is not None:
+            take_up(self.settings)
+
+    def _asked(self) -> Published:
+        """What is published; what is to hold from a later moment on is not there yet."""
+        published = decode(*self._ask(lambda redis: redis.hmget(KEY, "version", "at")))
+        if published in {self._published, Published()}:
+            return published
+        seconds, us = self._ask(lambda redis: redis.time())
+        return published if int(seconds) * 1_000_000 + int(us) >= published.at_us else self._published
+
+    def _ask(self, question: Callable[[Redis], Any]) -> Any:
+        """The answer of the first shard that gives one: all have the same."""
+        *others, last = [shard.name for shard in self.settings.redis.shards] or [""]
+        for name in others:
+            with contextlib.suppress(RedisError):
+                return question(self._client(name))
+        return question(self._client(last))
+
+    def _client(self, name: str) -> Redis:
+        if name not in self._clients:
+            of = self.settings.redis.shard(name)
+            hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, PATIENCE_US)})
+            self._clients[name] = connect(hasty)
+        return self._clients[name]
+
+    def _fingerprint(self) -> Seen:
+        return fingerprint(self._path, self.settings.users_from)

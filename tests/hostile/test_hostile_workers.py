@@ -76,6 +76,17 @@ def a_token_without_end(peer: H1Peer) -> None:
         peer.flood(b"x" * 1000)
 
 
+def a_message_byte_by_byte(peer: H1Peer) -> None:
+    for request in peer.requests():
+        if request.path == "/token":
+            peer.send(peer.good(request))
+            continue
+        peer.send(head(b"200 OK", b"Transfer-Encoding: chunked"))
+        while not peer.server.healed.is_set():
+            peer.send(b"1\r\nx\r\n")
+            time.sleep(0.05)
+
+
 def apns_settings(folder: Path, server: HostileServer, ca_file: Path) -> dict[str, Any]:
     key_file, _ = make_apns_key(folder, KEY_ID)
     sign_in = {"team_id": TEAM_ID, "key_id": KEY_ID, "key_file": str(key_file), "topic": TOPIC}
@@ -128,9 +139,9 @@ def test_a_worker_before_a_hostile_apns(
     play(script, "apns", redis, redis_server, tmp_path)
 
 
-@pytest.mark.parametrize("script", [a_token_byte_by_byte, a_token_without_end])
-def test_a_worker_before_a_hostile_token_endpoint(
+@pytest.mark.parametrize("script", [a_token_byte_by_byte, a_token_without_end, a_message_byte_by_byte])
+def test_a_worker_before_a_hostile_fcm(
     script: Callable[[H1Peer], None], redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
-    """No fetch of a token outlives the worker, and nothing is lost while there is none."""
+    """No fetch of a token and no answer outlives the worker, and nothing is lost meanwhile."""
     play(script, "fcm", redis, redis_server, tmp_path)

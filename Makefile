@@ -17,7 +17,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an 
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
+
+check-alerts:  ## the alerts of deploy/prometheus, by promtool (apt-get install prometheus)
+	@promtool check rules deploy/prometheus/alerts.yaml
+	@promtool check config --syntax-only deploy/prometheus/prometheus.yaml
+	@promtool test rules tests/unit/alerts.promtool.yaml
 
 check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our simulators of APNs and Web Push
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from notifier.notification import Device, Notification
     from notifier.notification.job import deliver
     from notifier.producer.aio import AsyncNotifier
+    from notifier.producer.events import Ended
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
     from notifier.producer.notifier import Notifier
@@ -34,6 +35,7 @@ __all__ = [
     "CalendarWindow",
     "Category",
     "Device",
+    "Ended",
     "Gone",
     "Held",
     "Hold",
@@ -73,6 +75,7 @@ __getattr__, __dir__ = lazily(
         "notifier.notification": "Device Notification",
         "notifier.notification.job": "deliver",
         "notifier.producer.aio": "AsyncNotifier",
+        "notifier.producer.events": "Ended",
         "notifier.producer.exchanges": "Status",
         "notifier.producer.feedback": "Gone",
         "notifier.producer.notifier": "Notifier",

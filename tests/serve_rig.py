@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
 
 import uvicorn
 from support import eventually
 
+from notifier.server import state
 from notifier.server.app import build
 
 TOKEN = "a-token-of-the-test"
@@ -48,7 +50,7 @@ class Client:
         return self.ask("POST", path, urlencode(fields), **kind, **(_headers or {}))
 
     def ask(self, method: str, path: str, body: str | None, **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         given = {name.replace("_", "-"): value for name, value in {**self._headers, **headers}.items()}
         try:
             connection.request(method, path, body=body, headers=given)
@@ -63,9 +65,12 @@ class Client:
 
 
 @contextmanager
-def serving(config: Path, token: str = "", *, is_open: bool = False) -> Iterator[Client]:
-    """The application under uvicorn, in a thread, on a port of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+def serving(config: Path, token: str = "", *, is_open: bool = False, answer_s: float = 60) -> Iterator[Client]:
+    """The application under uvicorn, in a thread, on a port of its own.
+
+    answer_s: after how long a Redis that hangs is answered for; no machine is slow enough for that to come by itself.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening, patch.object(state, "ANSWER_S", answer_s):
         options = uvicorn.Config(build(config, token, is_open=is_open), log_level="error", lifespan="off")
         server = uvicorn.Server(options)
         thread = threading.Thread(target=server.run, args=([listening],))

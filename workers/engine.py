@@ -203,6 +203,7 @@ class Engine:
                 keep_failed_us=self._tuning.keep_failed_us,
                 rooms=rooms,
                 keep_delivered_us=self._tuning.keep_delivered_us,
+                keep_events_us=self._tuning.keep_events_us,
             )
         )
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6

@@ -42,6 +42,7 @@ class Tuning:
     keep_failed_us: int
     keep_delivered_us: int
     keep_feedback_us: int
+    keep_events_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,7 @@ class Flights:
             keep_failed_us=self._tuning.keep_failed_us,
             keep_delivered_us=self._tuning.keep_delivered_us,
             keep_feedback_us=self._tuning.keep_feedback_us,
+            keep_events_us=self._tuning.keep_events_us,
             labels=[f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
             numbers=numbers,
         )

@@ -214,7 +214,10 @@ class PushWorker(Worker):
         """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
         swept = sweep(
-            self.queue_names(), keep_failed_us=tuning.keep_failed_us, keep_delivered_us=tuning.keep_delivered_us
+            self.queue_names(),
+            keep_failed_us=tuning.keep_failed_us,
+            keep_delivered_us=tuning.keep_delivered_us,
+            keep_events_us=tuning.keep_events_us,
         )
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.

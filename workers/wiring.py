@@ -186,6 +186,7 @@ def build_tuning(settings: Settings) -> Tuning:
         keep_failed_us=settings.keep_failed_us,
         keep_delivered_us=max(settings.keep_delivered_us, ASKED_AGAIN * settings.redis.socket_timeout_us),
         keep_feedback_us=settings.keep_feedback_us,
+        keep_events_us=settings.events.keep_us,
     )
 
 

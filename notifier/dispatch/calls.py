@@ -58,15 +58,17 @@ def enqueue(
     stamp: str,
     max_waiting: int | None = None,
     keep_failed_us: int = 0,
+    keep_events_us: int = 0,
     clock: str = "",
 ) -> Call[list[str | Refused]]:
     """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
 
-    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept.
+    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept. keep_events_us, of
+    this and of the other calls: how long the event of each end is kept; with 0 there is none.
     """
     in_all = "" if max_waiting is None else max_waiting
     args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
-    args += (in_all, -(-keep_failed_us // 1_000_000))
+    args += (in_all, _kept(keep_failed_us, keep_events_us))
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
@@ -116,6 +118,7 @@ def pull(
     keep_failed_us: int = 0,
     rooms: Mapping[str, int] | None = None,
     keep_delivered_us: int = 0,
+    keep_events_us: int = 0,
     clock: str = "",
 ) -> Call[Pulled]:
     """Line up what has arrived or fallen due, and name the users to look at.
@@ -133,8 +136,8 @@ def pull(
         held = None if shut is None else frozenset(map(from_bytes, shut))
         return Pulled(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us)
 
-    keep_failed_s = -(-keep_failed_us // 1_000_000)
-    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, keep_failed_s]
+    kept = _kept(keep_failed_us, keep_events_us)
+    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, kept]
     args += (json.dumps(rooms) if rooms else "", keep_delivered_us, *lanes)
     return Call(script("pull"), [], args, decode)
 
@@ -275,6 +278,7 @@ def settle(
     keep_failed_us: int,
     keep_delivered_us: int,
     keep_feedback_us: int,
+    keep_events_us: int = 0,
     labels: Sequence[str] = (),
     numbers: Mapping[str, int] | None = None,
     clock: str = "",
@@ -293,7 +297,7 @@ def settle(
     ]
     args: list[str | bytes | int] = [
         clock,
-        -(-keep_failed_us // 1_000_000),
+        _kept(keep_failed_us, keep_events_us),
         keep_delivered_us,
         worker,
         table,
@@ -304,18 +308,23 @@ def settle(
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 
-def cancel(job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, clock: str = "") -> Call[Cancelled]:
+def cancel(
+    job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, keep_events_us: int = 0, clock: str = ""
+) -> Call[Cancelled]:
     """Cancel one job; the reply is 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, job_id, -(-keep_failed_us // 1_000_000), keep_delivered_us]
+    args: list[str | bytes | int] = [clock, job_id, _kept(keep_failed_us, keep_events_us), keep_delivered_us]
     return Call(script("cancel"), [], args, lambda reply: cast("Cancelled", from_bytes(reply)))
 
 
-def sweep(lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, clock: str = "") -> Call[int]:
+def sweep(
+    lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, keep_events_us: int = 0, clock: str = ""
+) -> Call[int]:
     """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
 
     It ends at most `SWEPT_AT_ONCE` of each kind.
     """
-    args: list[str | int] = [clock, -(-keep_failed_us // 1_000_000), keep_delivered_us, encode_reason(EXPIRED), *lanes]
+    kept = _kept(keep_failed_us, keep_events_us)
+    args: list[str | int] = [clock, kept, keep_delivered_us, encode_reason(EXPIRED), *lanes]
     return Call(script("sweep"), [], args, int)
 
 
@@ -330,6 +339,12 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
 def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
     """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
     return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (from_bytes(reply[0]), reply[1]))
+
+
+def _kept(failed_us: int, events_us: int) -> str | int:
+    """How long the failed are kept, in s; beside it, where each end is to be an event, how long these are, in ms."""
+    failed_s = -(-failed_us // 1_000_000)
+    return f"{failed_s} {-(-events_us // 1000)}" if events_us else failed_s
 
 
 def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:

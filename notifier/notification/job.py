@@ -51,10 +51,11 @@ def encode_data(notification: Notification) -> bytes:
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 
 
-def encode_meta(notification: Notification, expires_in_us: int | None = None) -> bytes:
+def encode_meta(notification: Notification, expires_in_us: int | None = None, ref: str | None = None) -> bytes:
     """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
 
     expires_in_us: when it expires, in µs; once it has failed and is requeued, the time begins anew.
+    ref: the caller's own, which its event tells.
     """
     meta: dict[str, Any] = {"user": notification.user, "category": notification.category}
     if expires_in_us is not None:
@@ -65,6 +66,8 @@ def encode_meta(notification: Notification, expires_in_us: int | None = None) ->
         meta["zone"] = notification.zone
     if notification.collapse_id is not None:
         meta["collapse_id"] = notification.collapse_id
+    if ref is not None:
+        meta["ref"] = ref
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
 
 

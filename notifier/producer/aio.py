@@ -21,6 +21,7 @@ from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
 from notifier.producer.admission import all_accepted
 from notifier.producer.backend import CHUNK
+from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
@@ -186,6 +187,21 @@ class AsyncNotifier:
         """See `Notifier.feedback`: ``async for gone in notifier.feedback(): …``. Each look has its own deadline."""
         kwargs = self._redis.connection_pool.connection_kwargs
         found = self._exchanges.feedback(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
+        return search_async(self._redis, found)
+
+    def events(
+        self,
+        group: str = "default",
+        consumer: str | None = None,
+        *,
+        follow: bool = False,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> AsyncIterator[Ended]:
+        """See `Notifier.events`: ``async for ended in notifier.events(): …``. Each look has its own deadline."""
+        if not self._builder.has_events:
+            raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
+        kwargs = self._redis.connection_pool.connection_kwargs
+        found = self._exchanges.events(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
         return search_async(self._redis, found)
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:

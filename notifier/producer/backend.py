@@ -14,6 +14,7 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.limiter import RedisLimiter, UserLimiter
 from notifier.producer.admission import all_accepted
+from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.store.connection import unusable
@@ -59,6 +60,10 @@ class Backend(Protocol):
         """Go by these settings from now on; the connections stay."""
         ...
 
+    def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Ended]:
+        """See `Notifier.events`."""
+        ...
+
     def close(self) -> None:
         """Close the connections."""
         ...
@@ -91,6 +96,11 @@ class SingleRedis:
             group, consumer, follow=follow, lease=lease, kwargs=self._redis.connection_pool.connection_kwargs
         )
         return search(self._redis, found)
+
+    def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Ended]:
+        """See `Backend.events`."""
+        kwargs = self._redis.connection_pool.connection_kwargs
+        return search(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease, kwargs=kwargs))
 
     def routes(self) -> list[Held]:
         """See `Backend.routes`."""

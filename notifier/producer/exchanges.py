@@ -16,6 +16,7 @@ from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MOST, Expected, find_forecast
 from notifier.producer.admission import accepted
+from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import Ceiling
 from notifier.scripts.ownership import fenced
@@ -76,7 +77,10 @@ class Exchanges:
         """See `Notifier.cancel`."""
         kept = self._settings
         found: calls.Cancelled = yield calls.cancel(
-            job_id, keep_failed_us=kept.keep_failed_us, keep_delivered_us=kept.keep_delivered_us
+            job_id,
+            keep_failed_us=kept.keep_failed_us,
+            keep_delivered_us=kept.keep_delivered_us,
+            keep_events_us=kept.events.keep_us,
         )
         return found
 
@@ -89,6 +93,12 @@ class Exchanges:
     ) -> Search[Gone]:
         """See `Notifier.feedback`. kwargs: of the client's connections."""
         return find_gone(group, consumer, lease, follow=follow, timeout_s=kwargs.get("socket_timeout"))
+
+    def events(
+        self, group: str, consumer: str | None, *, follow: bool, lease: timedelta, kwargs: Mapping[str, Any]
+    ) -> Search[Ended]:
+        """See `Notifier.events`. kwargs: of the client's connections."""
+        return find_ended(group, consumer, lease, follow=follow, timeout_s=kwargs.get("socket_timeout"))
 
     def enqueue(
         self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None
@@ -106,6 +116,7 @@ class Exchanges:
             stamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             max_waiting=self._max_waiting_in_all,
             keep_failed_us=self._settings.keep_failed_us,
+            keep_events_us=self._settings.events.keep_us,
         )
         answers: list[str | Refused] = yield call if fence is None else fenced(call, fence)
         if self.waits_for_replicas:

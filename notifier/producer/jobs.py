@@ -21,6 +21,7 @@ from notifier.rules.policy import Category
 if TYPE_CHECKING:
     from notifier.settings import Settings
 
+LONGEST_REF: Final = 256
 JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -35,6 +36,7 @@ class JobBuilder:
         self.policies = settings.policies()
         self._most = settings.most_waiting()
         self._platforms = settings.providers.platforms()
+        self.has_events = settings.events.keep_us > 0
 
     def build(self, notification: Notification, job_id: str | None = None) -> calls.Job:
         """The job of a notification. Raises InvalidNotificationError. job_id: None is a random one."""
@@ -68,7 +70,7 @@ class JobBuilder:
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
-            meta=encode_meta(notification, expires_in_us),
+            meta=encode_meta(notification, expires_in_us, self._ref(notification)),
             expires_in_us=expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),
@@ -78,6 +80,16 @@ class JobBuilder:
             max_waiting=most,
             category=category.name,
         )
+
+    def _ref(self, notification: Notification) -> str | None:
+        """What the caller calls it, for its event."""
+        ref = notification.data.get("ref") if self.has_events else None
+        if ref is not None and (not isinstance(ref, str) or len(ref.encode(errors="replace")) > LONGEST_REF):
+            raise InvalidNotificationError(
+                "data.ref",
+                f"stands in the event of the notification, so it must be text of at most {LONGEST_REF} bytes",
+            )
+        return ref
 
     def _check_routes(self, notification: Notification, category: Category) -> None:
         app = notification.app or category.app

@@ -17,6 +17,7 @@ from notifier.errors import OverloadedError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.producer.backend import Backend, SingleRedis
+from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
@@ -196,6 +197,25 @@ class Notifier:
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
         return self._backend.feedback(group, consumer, follow=follow, lease=lease)
+
+    def events(
+        self,
+        group: str = "default",
+        consumer: str | None = None,
+        *,
+        follow: bool = False,
+        lease: timedelta = timedelta(minutes=1),
+    ) -> Iterator[Ended]:
+        """Iterate over how notifications ended: ``for ended in notifier.events(): …``.
+
+        Each is given and acknowledged as in `feedback`, so at least once to each group, and at most `events.keep` after
+        its notification ended. Notifications of one user may end in another order than they were accepted.
+        Raises SettingsError where `events.keep` is 0s, RedisUnusableError if Redis does not answer.
+        """
+        self._follow()
+        if not self._builder.has_events:
+            raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
+        return self._backend.events(group, consumer, follow=follow, lease=lease)
 
     def routes(self) -> list[Held]:
         """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.

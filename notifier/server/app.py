@@ -53,6 +53,8 @@ def build(path: Path, token: str, *, is_open: bool = False) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        if state.webhook is not None:
+            state.webhook.start()
         yield
         state.close()
 

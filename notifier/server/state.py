@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from notifier.operations.traffic import Traffic
 from notifier.producer.notifier import Notifier
 from notifier.server.answers import BusyError
 from notifier.server.metrics import Metrics
+from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
 from notifier.shards.map import connect_all
 from notifier.store.connection import ask
@@ -44,6 +46,8 @@ class State:
         self.traffic = Traffic(self.clients)
         self.audit = BackgroundAudit(self.clients)
         self.previewing = threading.Lock()
+        hook = settings.events.webhook
+        self.webhook = None if hook is None else Webhook(self.clients, hook, hook.read_secret(os.environ))
         self._making = threading.Lock()
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
@@ -90,6 +94,8 @@ class State:
     def close(self) -> None:
         """Close the connections."""
         self.traffic.stop()
+        if self.webhook is not None:
+            self.webhook.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
 

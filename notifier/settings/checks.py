@@ -155,6 +155,13 @@ def _https(value: object) -> str:
     return match[0].rstrip("/")
 
 
+def _webhook(value: object) -> str:
+    parts = urlsplit(value) if isinstance(value, str) and value.isascii() and value.isprintable() else None
+    if parts is None or parts.scheme not in {"https", "http"} or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("is not an address to post to; write https://host/path, without user and password")
+    return parts.geturl()
+
+
 def _apple_endpoint(value: object) -> str:
     if isinstance(value, str) and value in APPLE_ENDPOINTS:
         return APPLE_ENDPOINTS[value]
@@ -275,6 +282,7 @@ ZONE: Final = PlainValidator(_zone, json_schema_input_type=str)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)
+WEBHOOK: Final = PlainValidator(_webhook, json_schema_input_type=str)
 HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
 HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
 CONTACT: Final = AfterValidator(_contact)

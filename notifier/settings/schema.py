@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from notifier.errors import SettingsError
 from notifier.rules.policies import MostWaiting, Policies
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.rules.quiet_hours import QuietHours, free_us
@@ -169,6 +170,37 @@ class WorkerSettings(Section):
     backoff: BackoffSettings = BackoffSettings()
 
 
+class WebhookSettings(Section):
+    """Where `notifier serve` posts the events to."""
+
+    url: Annotated[str, checks.WEBHOOK] = Field(description="Where to post to.")
+    secret_file: File | None = Field(
+        default=None, description="A file with the secret that signs; else NOTIFIER_WEBHOOK_SECRET."
+    )
+    timeout_us: Positive = Field(default=10 * SECOND, alias="timeout", description="How long one request may take.")
+
+    def read_secret(self, environ: Mapping[str, str]) -> str:
+        """The secret that signs: of NOTIFIER_WEBHOOK_SECRET, else of the file. Raise SettingsError."""
+        if environ.get("NOTIFIER_WEBHOOK_SECRET"):
+            return environ["NOTIFIER_WEBHOOK_SECRET"]
+        if self.secret_file is None:
+            raise SettingsError("events.webhook: set NOTIFIER_WEBHOOK_SECRET, or name a file with it in secret_file")
+        return checks.read_secret(self.secret_file, "events.webhook.secret_file").strip()
+
+
+class EventsSettings(Section):
+    """How each notification ended, as a stream to read."""
+
+    keep_us: Duration = Field(default=0, alias="keep")
+    webhook: WebhookSettings | None = None
+
+    @model_validator(mode="after")
+    def _webhook_has_events(self) -> Self:
+        if self.webhook is not None and not self.keep_us:
+            raise wrong_at("keep", "is 0s, so there are no events for the webhook; give 1d, say")
+        return self
+
+
 class LogSettings(Section):
     """How and how much is logged."""
 
@@ -204,6 +236,7 @@ class Settings(Section):
     keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")
     keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
     keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
+    events: EventsSettings = EventsSettings()
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
     _rates_version: str = PrivateAttr("")

@@ -16,6 +16,7 @@ from notifier.dispatch.circuits import Held
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.producer.backend import CHUNK, SingleRedis
+from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.rules.policies import Rules
@@ -84,13 +85,20 @@ class Shards:
         lease: timedelta,
     ) -> Iterator[Gone]:
         """See `Backend.feedback`. A shard that does not answer holds up no other's: it is raised at the end."""
+        return self._read(lambda shard: shard.feedback(group, consumer, follow=False, lease=lease), follow=follow)
+
+    def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Ended]:
+        """See `Backend.events`, and `feedback`."""
+        return self._read(lambda shard: shard.events(group, consumer, follow=False, lease=lease), follow=follow)
+
+    def _read(self, read: Callable[[SingleRedis], Iterator[T]], *, follow: bool) -> Iterator[T]:
         while True:
             found, dead = False, {}
             for name, shard in self._at.items():
                 try:
-                    for gone in shard.feedback(group, consumer, follow=False, lease=lease):
+                    for each in read(shard):
                         found = True
-                        yield gone
+                        yield each
                 except RedisUnusableError as error:
                     dead[name] = error
             if dead:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
@@ -19,6 +19,7 @@ from notifier.notification.job import decode_data
 from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.operations.preview.trace import Event
 from notifier.producer.backend import CHUNK
+from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
 from notifier.settings import Settings
@@ -55,6 +56,7 @@ class MemoryBackend:
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._gone_read: dict[str, int] = {}
+        self._ended_read: dict[str, int] = {}
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
@@ -189,6 +191,23 @@ class MemoryBackend:
             for device in sent.devices:
                 gone_at = self.at(entry.ends_us).astimezone(UTC)
                 yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, gone_at, entry.job_id)
+
+    def events(
+        self,
+        group: str,
+        consumer: str | None,  # noqa: ARG002 - of the protocol, as the next
+        *,
+        follow: bool,  # noqa: ARG002
+        lease: timedelta,  # noqa: ARG002
+    ) -> Iterator[Ended]:
+        """See `Backend.events`: what has ended by now, once for each group. It never waits."""
+        ended = [e for e in self.accepted.values() if self.state(e) in get_args(Outcome)]
+        for entry in sorted(ended, key=lambda entry: entry.ends_us)[self._ended_read.get(group, 0) :]:
+            self._ended_read[group] = self._ended_read.get(group, 0) + 1
+            sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
+            outcome = cast("Outcome", self.state(entry))
+            ref = sent.data.get("ref")
+            yield Ended(entry.job_id, entry.job_id, sent.user, sent.category, outcome, at, entry.reason or "", ref=ref)
 
     def close(self) -> None:
         """See `Backend.close`."""

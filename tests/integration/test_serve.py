@@ -16,7 +16,6 @@ from support import eventually, fcm, note, notifier, worker, write_config
 
 from notifier.cli.__main__ import main
 from notifier.dispatch.health import LOOKED
-from notifier.server import state as shared
 from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
@@ -118,15 +117,14 @@ def test_another_name_does_not_lead_here(config: Path) -> None:
         assert ask("/api/v1/stats", Host="notifier.internal")[0] == 200
 
 
-def test_a_redis_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_that_hangs(tmp_path: Path) -> None:
     """While Redis takes connections and never answers, it is alive, says 503 in time, and turns away a crowd."""
-    monkeypatch.setattr(shared, "ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
         config = write_config(tmp_path, url)
         document = config.read_text(encoding="utf-8").replace(f"url: {url}", f"url: {url}\n  socket_timeout: 1s")
         config.write_text(document, encoding="utf-8")
-        with serving(config) as ask:
+        with serving(config, answer_s=0.3) as ask:
             for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs/one"):
                 status, text, _ = ask(path)
                 assert (status, "Redis does not answer" in text) == (503, True), path

@@ -5,6 +5,8 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,27 @@ def test_redis_keeps_what_it_is_given() -> None:
     assert services["worker"]["deploy"]["replicas"] == 2
     (scrape,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")[0]["scrape_configs"]
     assert scrape["authorization"]["credentials_file"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
+def test_alerts_fire_when_they_should() -> None:
+    """Promtool takes the rules, and each alert of its tests fires where it should and nowhere else."""
+    done = subprocess.run(["make", "check-alerts"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workers_are_scaled_by_what_is_due() -> None:
+    """KEDA counts what is due and what nobody has looked at, never what the limits hold back."""
+    overlay = documents(DEPLOY / "keda" / "kustomization.yaml")[0]
+    assert overlay["resources"] == ["../kubernetes", "scaledobject.yaml"]
+    scaled = documents(DEPLOY / "keda" / "scaledobject.yaml")[0]["spec"]
+    used = {name for trigger in scaled["triggers"] for name in METRIC.findall(trigger["metadata"]["query"])}
+    assert used == {"notifier_oldest_due_seconds", "notifier_queued", "notifier_due_users"}
+    assert used <= series()
+    deployment = documents(DEPLOY / "kubernetes" / "worker.yaml")[0]
+    assert scaled["scaleTargetRef"] == {"name": deployment["metadata"]["name"]} == {"name": "notifier-worker"}
+    assert overlay["patches"][0]["target"] == {"kind": "Deployment", "name": "notifier-worker"}
+    assert scaled["minReplicaCount"] == deployment["spec"]["replicas"]
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.yaml")), ids=lambda path: path.name)

@@ -1,3 +1,23 @@
+-- The events. Who wants them says so beside keep_failed, '<s> <ms>' in place of '<s>': then each end of a notification
+-- is an entry of the stream notifier:events, as old as these ms at most. Else nothing is written or asked for.
+local ends = {}
+
+-- ends.read: the s of keep_failed.
+function ends.read(keep)
+  local whole, events = string.match(keep, '^(%d+) (%d+)$')
+  ends.keep = tonumber(events)
+  return tonumber(whole or keep)
+end
+
+-- ends.tell: a notification ended as `outcome`. detail: why, or by which job. meta: nil is that of its hash.
+function ends.tell(now, id, outcome, detail, meta)
+  if not ends.keep then return end
+  local oldest = text(math.max(0, math.floor(now / 1000) - ends.keep))
+  redis.call('XADD', 'notifier:events', 'MINID', '~', oldest, '*', 'job_id', id, 'outcome', outcome,
+    'detail', detail or '', 'meta', meta or redis.call('HGET', job_key(id), 'meta') or '')
+  redis.call('PEXPIRE', 'notifier:events', text(ends.keep))
+end
+
 local MOST_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
 
 -- leave_line: takes a job that no worker holds out of its user's line. Returns whether it stood there.
@@ -19,6 +39,7 @@ end
 -- values. One that is queued stays in its list, which can be long: *pull* passes over it.
 local function end_unsent(now, id, origin, word, keep, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
+  ends.tell(now, id, word, select(2, ...))
   redis.call('ZREM', 'notifier:later', id)
   redis.call('ZREM', 'rq:scheduled:' .. origin, id)
   redis.call('HDEL', key, 'push_order')

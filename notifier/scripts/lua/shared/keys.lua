@@ -21,6 +21,7 @@
 --   notifier:seq                     counter                   arrivals and permits
 --   notifier:delivered               zset job id -> µs         compact records, kept for keep_delivered
 --   notifier:feedback                stream                    dead tokens, kept for keep_feedback
+--   notifier:events                  stream                    how each ended, kept for events.keep, see end.lua
 --   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users

@@ -71,6 +71,7 @@ local function begin_anew(now, id, key, origin, job, another)
     redis.call('ZREM', 'notifier:later', id)
     for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', 'rq:scheduled:' .. lane, id) end
     tally(user, 'superseded')
+    ends.tell(now, id, 'superseded')
   end
   if another then forget(key) else redis.call('HDEL', key, unpack(OF_A_START)) end
   redis.call('PERSIST', key)

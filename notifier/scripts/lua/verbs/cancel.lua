@@ -1,9 +1,9 @@
 -- cancel: ends a notification that has not been handed to a worker yet.
--- ARGV 1 clock  2 job id  3 keep_failed s  4 keep_delivered µs
+-- ARGV 1 clock  2 job id  3 keep_failed s, see end.lua  4 keep_delivered µs
 -- returns 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices took it:
 --   then it is delivered, and the others get it no more) or 'unknown'
 --! include clock keys alarm newcomer end cancel
-local now, id, keep, keep_delivered = now_us(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local now, id, keep, keep_delivered = now_us(ARGV[1]), ARGV[2], ends.read(ARGV[3]), tonumber(ARGV[4])
 local key = job_key(id)
 local job = redis.call('HMGET', key, 'origin', 'push_permit', 'status', 'push_outcome')
 if not job[1] then return redis.call('ZSCORE', 'notifier:delivered', id) and 'ended' or 'unknown' end

@@ -4,8 +4,8 @@
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
 --      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
---      7 keep_failed s  8 the routes by which the caller may send so many more and no more, JSON: {route: how many};
---      or '' 9 keep_delivered µs
+--      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
+--      {route: how many}; or ''  9 keep_delivered µs
 --      10.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
@@ -25,7 +25,7 @@ local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1} end
 
-local worker, lanes, rank = ARGV[5], {}, {}
+local worker, lanes, rank, keep_failed = ARGV[5], {}, {}, ends.read(ARGV[7])
 for i = 10, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
@@ -87,7 +87,7 @@ if on_join then
     if digest then collapse_id = DIGEST end
     if not how or type(collapse_id) ~= 'string' then return order end
     local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-    if old then order, expected, unlike = supersede(now, user, category, old, id, order, ARGV[7]) end
+    if old then order, expected, unlike = supersede(now, user, category, old, id, order, keep_failed) end
     if old and digest then full = gather_for(id, old, how) end
     note_newcomer(user, category, collapse_id, id)
     return order, expected, unlike
@@ -128,7 +128,7 @@ local function place(id, from)
     if from and tell_unread(id) then return false end
     hold(id)
   elseif what == 'cancelled' then
-    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), ARGV[7], tonumber(ARGV[9]))
+    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
   if is_new then look_at(user, lane, fresh) end
   return true
@@ -145,6 +145,7 @@ local function put_back(id, key, job)
   if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
     forget(key)
     tally(nil, 'superseded')
+    ends.tell(now, id, 'superseded')
     if job.again then redis.call('LPUSH', 'rq:queue:' .. job.origin, id) end
     return
   end

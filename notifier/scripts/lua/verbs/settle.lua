@@ -1,6 +1,6 @@
 -- settle: closes permits with what happened to them, moves each job to its next state, and sets the gates of the
 -- users who still have something waiting.
--- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 the worker's name
+-- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 the worker's name
 --      5 rules, JSON (see gates.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone], …
@@ -20,7 +20,7 @@
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules alarm newcomer end cancel leaving
 --! include lineup gates many flight gather targets limits zones orphans minute full
-local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
 local reply, touched, order, totals = {}, {}, {}, {}
@@ -172,9 +172,12 @@ local function settle(id, permit, user, category, index, reached, state, word, d
     end
   end
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
-  if job[2] and job[3] == 'queued' and user ~= '' then word = again(id, key, job[2], job[4], state, word)
+  local told, meta = state == 'delivered' or state == 'failed', nil -- the other ends are told where they come about
+  if job[2] and job[3] == 'queued' and user ~= '' then
+    word, told = again(id, key, job[2], job[4], state, word), true
   elseif state == 'delivered' then delivered(id, key, job[3] == 'canceled' and job[2])
-  elseif not job[2] then word = 'cancelled' -- somebody deleted the job while it was in flight
+  elseif not job[2] then -- somebody deleted the job while it was in flight
+    word, told, meta = 'cancelled', true, cjson.encode({user = user, category = category})
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   elseif state == 'dropped' then
     redis.call('HDEL', key, 'push_permit', 'push_deadline')
@@ -182,6 +185,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered)
   else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault') end
   if word ~= '' then count(user, word) end
+  if told and user ~= '' then ends.tell(now, id, word, detail, meta) end
   if gone then tell(id, user, gone) end
   if user ~= '' then land(user, category) end
   if not touched[user] then

@@ -1,12 +1,12 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
 -- what has expired behind the head of its line, where no gate leads to.
--- ARGV 1 clock  2 keep_failed s  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
+-- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
 -- In rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
 --! include clock keys alarm newcomer end cancel leaving lineup minute full
 local MOST = 100
-local now, keep, keep_delivered = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
 
 local function look_at(canceled, id)
@@ -36,6 +36,7 @@ local function end_expired(id, origin, meta)
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', ARGV[4])
   redis.call('EXPIRE', results, keep)
   tally(meta.user, 'expired')
+  ends.tell(now, id, 'expired', ARGV[4])
   local field = 'o|expired|' .. meta.category .. '|'
   numbers[field] = (numbers[field] or 0) + 1
 end

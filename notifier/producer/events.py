@@ -1,0 +1,77 @@
+"""The events: how each notification ended. Written by the scripts where `events.keep` asks for it, read here."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, cast
+
+from notifier.notification.job import decode_reason
+from notifier.producer import stream
+from notifier.producer.stream import Entry, Reader
+from notifier.store.exchange import Search
+
+STREAM: Final = "notifier:events"
+ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it
+
+Outcome = Literal["delivered", "rejected", "expired", "superseded", "dropped", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a notification ended. event_id: the same each time that this event is given, and different for each.
+
+    at: when, by Redis's clock, to the millisecond. reason: why it was not delivered, or ''. superseded_by: the job
+    that took its place, or ''. ref: what stands in its `data` under ``ref``, or None.
+    """
+
+    event_id: str
+    job_id: str
+    user: str
+    category: str
+    outcome: Outcome
+    at: datetime
+    reason: str = ""
+    superseded_by: str = ""
+    ref: str | None = None
+
+
+def find_ended(
+    group: str, consumer: str | None, lease: timedelta, *, follow: bool, timeout_s: float | None
+) -> Search[Ended]:
+    """The events that this group has not acknowledged; see `Notifier.events`. timeout_s: of the connection."""
+    return stream.find_each(Reader(STREAM, group, consumer, lease, timeout_s), _ended, follow=follow)
+
+
+def find_batches(
+    group: str, consumer: str, lease: timedelta, *, most: int, follow: bool, timeout_s: float | None
+) -> Search[list[Ended]]:
+    """As `find_ended`, at most so many at a time; they are acknowledged together."""
+    return stream.find_batches(Reader(STREAM, group, consumer, lease, timeout_s, most), _ended, follow=follow)
+
+
+def _ended(entry: Entry) -> Ended:
+    entry_id, fields = entry
+    text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+    meta: Any = None
+    with suppress(ValueError):  # of a plain producer, whose meta may be anything
+        meta = json.loads(text["meta"] or "{}")
+    told = meta if isinstance(meta, dict) else {}
+    outcome, detail = text["outcome"], text["detail"]
+    if outcome in ENCODED and detail:
+        with suppress(ValueError, OSError):
+            detail = decode_reason(detail.encode())
+    shown = "" if outcome in {"delivered", "superseded"} else detail
+    return Ended(
+        event_id=entry_id.decode(),
+        job_id=text["job_id"],
+        user=str(told.get("user", "")),
+        category=str(told.get("category", "default")),
+        outcome=cast("Outcome", outcome),
+        at=datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC),
+        reason=shown,
+        superseded_by=detail if outcome == "superseded" else "",
+        ref=told["ref"] if isinstance(told.get("ref"), str) else None,
+    )

@@ -1,0 +1,121 @@
+"""A stream in Redis that groups of consumers read: each entry is given once to each group, until it is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from redis.exceptions import ResponseError
+
+from notifier.store.exchange import Commands, Exchange, Item, Search
+
+T = TypeVar("T")
+ANYONE: Final = "anyone"  # the consumer of all who give no name; whose crash it was, the lease tells
+BLOCK_S: Final = 2.5  # how long one call waits at most for something new
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[T]:
+    """What the reader's group has not acknowledged, one after the other, until nothing is left, or for ever.
+
+    What was given is acknowledged when the loop comes back for more. reader: it gives one at a time.
+    """
+    return _find(reader, lambda entries: map(decode, entries), follow=follow)
+
+
+def find_batches(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[list[T]]:
+    """As `find_each`, as many together as the reader gives at a time."""
+    return _find(reader, lambda entries: [[decode(entry) for entry in entries]], follow=follow)
+
+
+def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow: bool) -> Search[T]:
+    block = False
+    while True:
+        entries = yield from reader.next(block=block)
+        block = follow and not entries
+        if not entries:
+            if not follow:
+                return
+            continue
+        # One without fields was trimmed away since this consumer was given it.
+        if kept := [entry for entry in entries if entry[1]]:
+            for item in items(kept):
+                yield Item(item)
+        reader.done = [entry_id for entry_id, _ in entries]
+
+
+class Reader:
+    """One consumer of a group. done: the entries to acknowledge along with the next look."""
+
+    def __init__(  # noqa: PLR0917 - who reads what
+        self, stream: str, group: str, consumer: str | None, lease: timedelta, timeout_s: float | None, most: int = 1
+    ) -> None:
+        """timeout_s: of the connection. most: how many are given at a time."""
+        self._stream = stream
+        self._most = most
+        self._group = group
+        self._consumer = consumer or ANYONE
+        self._lease_ms = max(0, -(-lease // timedelta(milliseconds=1)))
+        self._block_ms = max(1, int(min(BLOCK_S, (timeout_s or 2 * BLOCK_S) / 2) * 1000))
+        self._left_behind = consumer is not None
+        self.done: list[bytes] = []
+
+    def next(self, *, block: bool) -> Exchange[list[Entry]]:
+        """What this consumer left behind, if it has a name; then what is new; then what others left behind.
+
+        The abandoned come last, so that one over which a consumer always breaks holds up no other.
+        """
+        if self._left_behind:
+            if entries := (yield from self._read("0")):
+                return entries
+            self._left_behind = False
+        new = yield from self._read(">", block_ms=self._block_ms if block else None)
+        return new or (yield from self._take_over())
+
+    def _read(self, after: str, block_ms: int | None = None) -> Exchange[list[Entry]]:
+        def once(pipe: Any) -> None:
+            if self.done:
+                pipe.xack(self._stream, self._group, *self.done)
+            pipe.xreadgroup(self._group, self._consumer, {self._stream: after}, count=self._most, block=block_ms)
+
+        streams = yield from self._ask(once)
+        self.done = []
+        return list(streams[0][1]) if streams else []
+
+    def _take_over(self) -> Exchange[list[Entry]]:
+        """Entries that were given to somebody a lease ago, who has not acknowledged them."""
+        cursor = b"0-0"
+        while True:
+
+            def once(pipe: Any, start: bytes = cursor) -> None:
+                pipe.xautoclaim(
+                    self._stream, self._group, self._consumer, self._lease_ms, start_id=start, count=self._most
+                )
+
+            cursor, entries = (yield from self._ask(once))[:2]
+            # Before Redis 7, what was trimmed away since comes as an entry without an id.
+            found: list[Entry] = [entry for entry in entries if entry[0] is not None]
+            if found or cursor == b"0-0":
+                return found
+
+    def _ask(self, queue: Callable[[Any], None]) -> Exchange[Any]:
+        """The last reply. What an answer that was lost had given out is given again after the lease."""
+        while True:
+            try:
+                return (yield Commands(queue))[-1]
+            except ResponseError as error:
+                # Nobody has read for this group yet; or the stream has gone, and its groups with it: it lives
+                # as long as its youngest entry is kept.
+                if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
+                    raise
+            yield from self._join()
+
+    def _join(self) -> Exchange[None]:
+        """Make the group, before the oldest entry."""
+        try:
+            yield Commands(lambda pipe: pipe.xgroup_create(self._stream, self._group, id="0", mkstream=True))
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):  # another consumer was faster
+                raise

@@ -195,6 +195,15 @@ class Requests:
             raise ValueError("this limiter counts no usage; give it usage_keep, such as usage_keep='30d'")
 
 
+def namespaces_call() -> Call[list[tuple[str, int, int]]]:
+    """The namespaces that count usage: the name, how many keys it knows, and the µs of a use within its last minute."""
+
+    def decode(reply: list[Any]) -> list[tuple[str, int, int]]:
+        return [(_text(name), int(keys), int(at)) for name, keys, at in reply[1:]]
+
+    return Call(script("limit_usage"), [], ["", "", "namespaces"], decode)
+
+
 def check_key(key: str) -> bytes:
     """Return a key as Redis has it; raise for what cannot name a key."""
     if not isinstance(key, str):

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from notifier.errors import NotifierError, SettingsError
-from notifier.server import actions, looks
+from notifier.server import actions, limits, looks
 from notifier.server.actions import Asked
 from notifier.server.answers import HEADERS, BusyError, ProblemError, html_answer, json_answer, problem
 from notifier.server.guard import Guard
@@ -27,6 +27,7 @@ from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.audit import audit_page
 from notifier.server.pages.job import find_job_page, job_page
 from notifier.server.pages.layout import View, problem_page
+from notifier.server.pages.limits import namespace_page, namespaces_page
 from notifier.server.pages.now import now_page
 from notifier.server.pages.rates import preview_page, rates_page
 from notifier.server.pages.routes import routes_page
@@ -75,6 +76,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/routes", looks.routes, routes_page),
         at.page("/rates", looks.rates, rates_page),
         at.page("/audit", looks.audit, audit_page),
+        at.page("/limits", limits.namespaces, namespaces_page, limits.namespace, namespace_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/rates/preview", actions.preview, preview_page, seconds=PREVIEW_S),
         at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
@@ -95,6 +97,8 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/jobs/{job_id}", looks.job),
         at.json("/api/v1/rates", looks.rates),
         at.json("/api/v1/audit", looks.audit),
+        at.json("/api/v1/limits", limits.namespaces),
+        at.json("/api/v1/limits/{namespace}", limits.namespace),
         at.json("/api/v1/actions", looks.actions),
         at.act("/api/v1/jobs/{id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
         at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),

@@ -17,7 +17,7 @@ from support import ends, eventually, fcm, note, notifier, worker, write_config
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
 
-PAGES = ("/", "/user", "/user?id=ann", "/job", "/routes", "/rates", "/audit")
+PAGES = ("/", "/user", "/user?id=ann", "/job", "/routes", "/rates", "/audit", "/limits")
 TAGS = {
     *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "nav", "main", "footer", "div"),
     *("a", "strong", "h1", "h2", "p", "br", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "time"),

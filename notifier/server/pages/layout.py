@@ -16,6 +16,7 @@ PAGES: Final = (
     ("/routes", "Routes"),
     ("/rates", "Rates"),
     ("/audit", "Audit"),
+    ("/limits", "Limits"),
 )
 RENEW_S: Final = 5
 # What a form says when it is done: pages are led to by one of these words, so that no link can put others in our mouth.

@@ -5,8 +5,10 @@
 --   notifier:used:<namespace>                    hash minute -> how many of all keys
 --   notifier:ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use
 --   notifier:ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
+--   notifier:namespaces                          zset namespace -> µs of a use, by the minute
 -- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
 local MINUTE, MOST_IDLE, RATED = 60000000, 4, 8
+local NAMESPACES, UNUSED = 'notifier:namespaces', 34560000000000 -- 400 days
 
 local function keys_key(namespace, key) return 'notifier:keys:' .. namespace .. ':{' .. key .. '}' end
 local function use_key(namespace, key) return 'notifier:use:' .. namespace .. ':{' .. key .. '}' end
@@ -44,6 +46,8 @@ local function note_usage(namespace, key, cost, admitted, now, keep)
     if redis.call('HINCRBY', use, minute, cost) == cost then forget_minutes(use, now - keep) end
     if redis.call('HINCRBY', used_key(namespace), minute, cost) == cost then
       forget_minutes(used_key(namespace), now - keep)
+      redis.call('ZADD', NAMESPACES, stamp, namespace)
+      redis.call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
     end
     redis.call('PEXPIRE', used_key(namespace), lasts)
     redis.call('ZINCRBY', rank_key(namespace, 'total'), cost, key)

@@ -1,12 +1,12 @@
 -- limit_usage: what is known of a namespace's keys. Changes nothing.
--- ARGV 1 clock  2 namespace  3 'count' | 'usage' | 'series' | 'top'
+-- ARGV 1 clock  2 namespace  3 'count' | 'usage' | 'series' | 'top' | 'namespaces' (of all)
 --      count:  4 key  5 µs of the span that ends now
 --      usage:  4 key
 --      series: 4 key, or '' for all of the namespace
 --      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
 -- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total,
 -- last and
---   held, and its sends of the last hour, for each
+--   held, and its sends of the last hour, for each; namespaces: name, how many keys it knows, µs of a use
 --! include clock counts usage
 local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]
 
@@ -48,6 +48,15 @@ local function top(by, most, least_first)
   return reply
 end
 
+local function namespaces()
+  local found, reply = redis.call('ZREVRANGE', NAMESPACES, 0, -1, 'WITHSCORES'), {now}
+  for i = 1, #found, 2 do
+    reply[#reply + 1] = {found[i], redis.call('ZCARD', rank_key(found[i], 'last')), found[i + 1]}
+  end
+  return reply
+end
+
+if what == 'namespaces' then return namespaces() end
 if what == 'count' then return {now, count(ARGV[4], tonumber(ARGV[5]))} end
 if what == 'top' then return top(ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1') end
 local hash = ARGV[4] == '' and used_key(namespace) or use_key(namespace, ARGV[4])

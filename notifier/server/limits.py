@@ -1,0 +1,34 @@
+"""What is read of the program's own limits, for their page and for the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from notifier.errors import LimiterUnreachableError
+from notifier.operations.limit_view import RANKS, view_namespace, view_namespaces
+from notifier.server.answers import ProblemError
+from notifier.server.state import State
+
+
+def namespaces(state: State, _: Request) -> dict[str, Any]:
+    """All namespaces that count usage."""
+    return {"at": state.now(), "namespaces": view_namespaces(state.clients)}
+
+
+def namespace(state: State, request: Request) -> dict[str, Any]:
+    """The keys of one, ranked, and a series."""
+    name = request.path_params.get("namespace") or request.query_params.get("id", "")
+    by, key = request.query_params.get("by", "total"), request.query_params.get("key", "")
+    if by not in RANKS:
+        raise ProblemError(404, "Unknown", f"keys are ranked by {', '.join(RANKS)}")
+    try:
+        found = view_namespace(state.clients, name, next(rank for rank in RANKS if rank == by), key)
+    except LimiterUnreachableError as error:
+        raise ProblemError(503, "Redis does not answer", str(error)) from None
+    except ValueError as error:
+        raise ProblemError(404, "Unknown", str(error)) from None
+    if found is None:
+        raise ProblemError(404, "Unknown", "no namespace of this name counts its usage; give its Limiter usage_keep")
+    return {"at": state.now(), **found}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import jwt
@@ -333,3 +333,43 @@ def test_expiry_by_the_clock_of_redis(identity):
 async def send_all(providers: list[ApnsProvider]) -> set[tuple[Outcome, str]]:
     answers = await asyncio.gather(*(p.send(dispatch(job_id=f"job-{n}")) for n, p in enumerate(providers)))
     return {(answer.outcome, answer.reason) for answer in answers}
+
+
+class Told(LocalTokenStore):
+    """A store that says when it has answered, before whoever asked has read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: list[Callable[[], None]] = []
+
+    async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
+        kept = await super().offer(name, seen, sealed, made_us)
+        for tell in self.answered:
+            tell()
+        return kept
+
+
+@pytest.mark.parametrize("hops", range(7))
+def test_who_waited_for_the_token_goes_before_who_comes_when_it_is_there(identity, hops):
+    """Law 4: sends that had to wait for the first token, and one that comes at any moment after, arrive in order."""
+
+    async def run():
+        store = Told()
+        async with rig(identity, client={"tokens": store}) as up:
+            tasks: list[asyncio.Task[Any]] = []
+
+            def send(left: int = 0) -> None:
+                if left:
+                    asyncio.get_running_loop().call_soon(send, left - 1)
+                else:
+                    tasks.append(asyncio.create_task(up.send(title=f"{len(tasks)}")))
+
+            send()
+            send()
+            store.answered.append(lambda: send(hops))
+            while len(tasks) < 3:
+                await asyncio.sleep(0)
+            assert {(await task).outcome for task in tasks} == {Outcome.DELIVERED}
+            assert [arrival.title for arrival in up.log.arrivals] == ["0", "1", "2"]
+
+    asyncio.run(run())

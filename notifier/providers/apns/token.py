@@ -66,21 +66,36 @@ class ProviderToken:
         self._usable_until = self._look_at = self._refused_at = -1.0  # on the loop's clock
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
+        self._asking = 0
         self._store_lost = False
 
     def current(self) -> bytes:
-        """Return ``bearer <JWT>``; empty where none can be had without waiting: then ask `fetch`."""
+        """Return ``bearer <JWT>``; empty where none can be had without waiting: then ask `fetch`.
+
+        So it is also while others wait that came before: sends are to go on in the order in which they came.
+        """
         now = asyncio.get_running_loop().time()
         if now >= self._look_at:
             self._look_soon()
-        return self._authorization if now < self._usable_until else b""
+        return b"" if self._asking else self._usable()
 
     async def fetch(self) -> bytes:
-        """Return ``bearer <JWT>`` as soon as the store has answered; empty where it does not."""
-        if authorization := self.current():
-            return authorization
-        await asyncio.shield(self._look_soon())
-        return self.current()
+        """Return ``bearer <JWT>`` as soon as the store has answered; empty where it does not. First come, first go."""
+        turn = asyncio.get_running_loop().create_future()
+        # Each goes on two steps of the loop after the answer, or after it came, if that was later.
+        if self._usable():
+            asyncio.get_running_loop().call_soon(_resolve, turn)
+        else:
+            self._look_soon().add_done_callback(lambda _: _resolve(turn))
+        self._asking += 1
+        try:
+            await turn
+        finally:
+            self._asking -= 1
+        return self._usable()
+
+    def _usable(self) -> bytes:
+        return self._authorization if asyncio.get_running_loop().time() < self._usable_until else b""
 
     async def renew(self, refused: bytes) -> bool:
         """Return whether a send with the token `refused` as expired is worth another try with a newer one."""
@@ -171,6 +186,11 @@ class ProviderToken:
         self._usable_until = now + USABLE_S - age_s
         self._look_at = now + min(LOOK_EVERY_S, max(REFRESH_US / SECOND_US - age_s, AGAIN_S))
         self._clock_ahead_s = kept.now_us / SECOND_US - now
+
+
+def _resolve(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # cancelled meanwhile
+        turn.set_result(None)
 
 
 def _load(pem: str) -> ec.EllipticCurvePrivateKey:

@@ -40,21 +40,15 @@ class RouteNow:
 
 def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteNow]:
     """All routes of the configuration, and what else is held, on each shard. Raises RedisUnusableError."""
-    names = [
-        route(platform, app)
-        for platform, section in settings.providers.platforms().items()
-        for app in (None, *section.apps)
-        if section.why_not(app) is None
-    ]
-    project = settings.providers.limits().fcm_project
+    names, projects = _routes(settings), limited_routes(settings)
     found = []
     for shard, redis in clients.items():
         try:
             held = {each.route: each for each in read_routes(redis)}
             limits = read_limits(redis)
             for name in [*names, *(name for name in sorted({*held, *limits}) if name not in names)]:
-                limited = project if name.partition("/")[0] == "fcm" else None
-                used = None if limited is None else _used(redis, name, limited)
+                limited = projects.get(name)
+                used = None if limited is None else project_use(redis, name, limited)
                 text = None if limited is None else str(limited)
                 found.append(RouteNow(name, shard, held.get(name), limits.get(name), used, text))
         except RedisError as error:
@@ -62,8 +56,24 @@ def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteN
     return found
 
 
-def _used(redis: Any, name: str, limited: Window) -> int:
-    """As limits.lua counts: a bucket counts until it has left the interval as a whole."""
+def limited_routes(settings: Settings) -> dict[str, Window]:
+    """The routes whose project has a limit, and the limit."""
+    project = settings.providers.limits().fcm_project
+    names = [name for name in _routes(settings) if name.partition("/")[0] == "fcm"]
+    return {} if project is None else dict.fromkeys(names, project)
+
+
+def _routes(settings: Settings) -> list[str]:
+    return [
+        route(platform, app)
+        for platform, section in settings.providers.platforms().items()
+        for app in (None, *section.apps)
+        if section.why_not(app) is None
+    ]
+
+
+def project_use(redis: Any, name: str, limited: Window) -> int:
+    """Messages of a project that count now, as in limits.lua: a bucket until it has left the interval as a whole."""
     seconds, us = redis.time()
     oldest = int(seconds) * 1_000_000 + int(us) - limited.interval_us - bucket_us(limited.interval_us)
     counts = redis.hgetall(f"notifier:project:{name}")

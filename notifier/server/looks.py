@@ -23,7 +23,7 @@ from notifier.server.state import State
 from notifier.settings import load_settings
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
-from notifier.shards.map import connect_home
+from notifier.shards.map import connect_home, on_shard
 from notifier.store.connection import ask, unusable
 
 MOST_MINUTES: Final = 180
@@ -45,7 +45,8 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     given = request.query_params.get("minutes", "10")
     is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
     minutes = min(MOST_MINUTES, max(1, int(given))) if is_number else 10
-    return read_stats(state.clients, minutes).as_json()
+    live, dead = state.live()
+    return read_stats(live, minutes).as_json() | {"dead": dead}
 
 
 def user(state: State, request: Request) -> dict[str, Any]:
@@ -65,11 +66,12 @@ def user(state: State, request: Request) -> dict[str, Any]:
 
 def next_due(state: State, _: Request) -> dict[str, Any]:
     """The users who are looked at next."""
-    found = sorted((each for redis in state.clients.values() for each in next_users(redis)), key=lambda each: each[2])
+    live, dead = state.live()
+    found = sorted((each for redis in live.values() for each in next_users(redis)), key=lambda each: each[2])
     shown = [
         {"user": user, "lane": lane, "at": datetime.fromtimestamp(at / 1e6, tz=UTC)} for user, lane, at in found[:50]
     ]
-    return {"at": state.now(), "next": shown}
+    return {"at": state.now(), "next": shown, "dead": dead}
 
 
 def job(state: State, request: Request) -> dict[str, Any]:
@@ -113,25 +115,24 @@ def held_routes(state: State, _: Request) -> list[dict[str, Any]]:
 
 def routes(state: State, _: Request) -> dict[str, Any]:
     """Every route, and what was answered by it lately."""
-    together = read_stats(state.clients, ROUTE_MINUTES).together
+    live, dead = state.live()
+    together = read_stats(live, ROUTE_MINUTES).together
     told = []
-    for each in view_routes(state.clients, state.in_force.read().settings):
-        ended = {word: n for (word, _, by), n in together.ended.items() if by == each.route and n}
+    for each in view_routes(live, state.in_force.read().settings):
         answers = merged([together.answers[each.route]]) if each.route in together.answers else None
         told.append(
             asdict(each)
             | {
                 "state": each.state,
-                "delivered": together_of(together.ended, each.route, delivered=True),
-                "others": together_of(together.ended, each.route, delivered=False),
+                "delivered": _ended(together.ended, each.route, delivered=True),
+                "others": _ended(together.ended, each.route, delivered=False),
                 "p99": None if answers is None else answers.quantile_s(0.99),
-                "ended": ended,
             }
         )
-    return {"at": state.now(), "routes": told}
+    return {"at": state.now(), "routes": told, "dead": dead}
 
 
-def together_of(ended: Any, route: str, *, delivered: bool) -> int:
+def _ended(ended: Any, route: str, *, delivered: bool) -> int:
     """How many of a route were delivered, or ended or were tried otherwise."""
     return sum(n for (word, _, by), n in ended.items() if by == route and (word == "delivered") == delivered)
 
@@ -139,7 +140,8 @@ def together_of(ended: Any, route: str, *, delivered: bool) -> int:
 def rates(state: State, _: Request) -> dict[str, Any]:
     """What is in force, and who follows it."""
     known = state.in_force.read()
-    published, workers = find_followers(state.clients)
+    live, dead = state.live()
+    published, workers = find_followers(live)
     settings, applied = known.settings, known.published
     users = len(settings.users) + len(settings.users_in_files)
     return {
@@ -152,6 +154,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "rates": write_yaml(dict(known.rates)) if users <= MOST_USERS else None,
         "workers": [asdict(worker) | {"shard": name} for name, worker in workers],
         "traffic": asdict(state.traffic.now()),
+        "dead": dead,
     }
 
 
@@ -172,6 +175,6 @@ def audit(state: State, _: Request) -> dict[str, Any]:
 
 def actions(state: State, _: Request) -> dict[str, Any]:
     """What people did here, the last first."""
-    found = [each for redis in state.clients.values() for each in read_actions(redis, MOST_ACTIONS)]
-    found.sort(key=lambda each: each.at, reverse=True)
-    return {"actions": [asdict(each) for each in found[:MOST_ACTIONS]]}
+    name, redis = next(iter(state.clients.items()))  # where they are written
+    with on_shard(name):
+        return {"actions": [asdict(each) for each in read_actions(redis, MOST_ACTIONS)]}

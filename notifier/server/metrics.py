@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 
 from notifier.dispatch.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, minute_now, read_fields
 from notifier.errors import RedisUnusableError
+from notifier.operations.route_view import project_use
 from notifier.operations.stats import Now, read_now
+from notifier.rules.policy import Window
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # (name, help, labels) of each gauge of one Redis; every one has the label shard, '' where there is one Redis.
@@ -29,6 +31,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_later": ("waiting for a time of their own: send_at, or a retry", ()),
     "notifier_in_flight": ("being sent", ()),
     "notifier_route_closed": ("1 for each route by which not all goes now", ("route", "state")),
+    "notifier_project_used_ratio": ("how much of its project's limit is used, 0 to 1", ("route",)),
     "notifier_workers": ("workers that Redis knows", ()),
     "notifier_workers_healthy": ("workers that have looked for work lately", ()),
     "notifier_redis_memory_bytes": ("memory that Redis uses", ()),
@@ -42,8 +45,10 @@ class Metrics(Collector):
     Counters begin at 0 when the process starts, as Prometheus expects. A minute is read until it has ended.
     """
 
-    def __init__(self, clients: Mapping[str, Any]) -> None:
+    def __init__(self, clients: Mapping[str, Any], projects: Mapping[str, Window]) -> None:
+        """projects: the limits of those that have one, by route."""
         self._clients = clients
+        self._projects = projects
         self._totals = Numbers()
         self._seen: dict[str, tuple[int, dict[str, int]]] = {}  # of each shard the minute read last, and its fields
         self._registry = CollectorRegistry()
@@ -69,11 +74,14 @@ class Metrics(Collector):
             try:
                 now = read_now(redis)
                 self._count_on(name, redis)
+                used = {by: project_use(redis, by, limited) / limited.limit for by, limited in self._projects.items()}
             except RedisUnusableError:
                 gauges["notifier_redis_up"].add_metric([name], 0)
                 continue
             gauges["notifier_redis_up"].add_metric([name], 1)
             _of_one_redis(gauges, name, now)
+            for by, ratio in used.items():
+                gauges["notifier_project_used_ratio"].add_metric([by, name], ratio)
             for word, n in now.totals.items():
                 events.add_metric([word, name], n)
         yield from gauges.values()

@@ -15,13 +15,14 @@ from typing import Any, Final, TypeVar
 from notifier.errors import RedisUnusableError
 from notifier.operations.audit.background import BackgroundAudit
 from notifier.operations.in_force import InForce, Known
+from notifier.operations.route_view import limited_routes
 from notifier.operations.traffic import Traffic
 from notifier.producer.notifier import Notifier
 from notifier.server.answers import BusyError
 from notifier.server.metrics import Metrics
 from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
-from notifier.shards.map import connect_all
+from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class State:
         self._stack = ExitStack()
         self.clients = dict(self._stack.enter_context(connect_all(settings)))
         self.in_force = InForce(path, self.clients)
-        self.metrics = Metrics(self.clients)
+        self.metrics = Metrics(self.clients, limited_routes(settings))
         self.traffic = Traffic(self.clients)
         self.audit = BackgroundAudit(self.clients)
         self.previewing = threading.Lock()
@@ -80,6 +81,23 @@ class State:
                 made = Notifier.of(known.settings) if len(clients) > 1 else Notifier(clients[0], known.settings)
                 self._made = known, made
             return self._made[1]
+
+    def live(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """The clients of the shards that answer, and what is wrong with the others.
+
+        Raises RedisUnusableError where none answers.
+        """
+        live, dead = dict[str, Any](), dict[str, str]()
+        for name, redis in self.clients.items():
+            try:
+                with on_shard(name):
+                    ask(redis.ping)
+                live[name] = redis
+            except RedisUnusableError as error:
+                if len(dead) + 1 == len(self.clients):
+                    raise
+                dead[name] = str(error)
+        return live, dead
 
     def now(self) -> datetime:
         """The time by Redis's clock: of the first shard that answers."""

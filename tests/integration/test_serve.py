@@ -46,6 +46,7 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert 'notifier_provider_latency_seconds_count{route="fcm"} 3.0' in text
             assert 'notifier_lateness_seconds_bucket{category="chat",le="+Inf"} 3.0' in text
             assert 'notifier_redis_up{shard=""} 1.0' in text
+            assert f'notifier_project_used_ratio{{route="fcm",shard=""}} {3 / 600_000}' in text
             eventually(lambda: 'notifier_workers_healthy{shard=""} 1.0' in ask("/metrics")[1], "a healthy worker")
             assert json.loads(ask("/api/v1/stats")[1])["now"]["redis"]["totals"]["delivered"] == 3
             told = json.loads(ask("/api/v1/users/u0?category=chat")[1])

@@ -14,6 +14,7 @@ from redis import Redis
 from serve_rig import EVIL, TOKEN, Client, serving
 from support import ends, eventually, fcm, note, notifier, worker, write_config
 
+from notifier.shards.map import home
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
 
@@ -282,6 +283,24 @@ def test_pages_stay_bounded(config: Path, redis: Redis) -> None:
             assert status == 200, path
             assert len(page) < 150_000, path
             assert commands() - before < 3_500, path
+
+
+def test_a_shard_that_is_away(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Pages show the shards that answer and name the others; of users, those of a dead shard alone are not found."""
+    assert redis.dbsize() == 0
+    shards = [{"name": "a", "url": redis_server.url}, {"name": "b", "url": "redis://127.0.0.1:1/0"}]
+    config = write_config(tmp_path, "", redis={"shards": shards})
+    here, there = (next(f"u{n}" for n in range(99) if home(f"u{n}", "ab") == shard) for shard in "ab")
+    with serving(config, TOKEN) as stranger:
+        ask = stranger.with_token()
+        for path in ("/", "/user", "/routes", "/rates"):
+            status, page, _ = ask(path)
+            assert (status, "shard b: Redis does not answer" in page) == (200, True), path
+        assert ask.post("/api/v1/notifications", body(here))[0] == 202
+        assert json.loads(ask(f"/api/v1/users/{here}")[1])["shard"] == "a"
+        for status, text, _ in (ask.post("/api/v1/notifications", body(there)), ask(f"/api/v1/users/{there}")):
+            assert (status, "shard b" in text) == (503, True)
+        assert ask.post("/api/v1/rates/withdraw")[0] == ask("/readyz")[0] == 503
 
 
 def test_an_action_at_a_redis_that_hangs(tmp_path: Path) -> None:

@@ -85,6 +85,11 @@ def wrong(detail: str) -> Html:
     return tag("div", tag("ul", [tag("li", line) for line in detail.splitlines()]), class_="said wrong", role="alert")
 
 
+def dead_shards(told: dict[str, Any]) -> Html | None:
+    """Which shards do not answer: what is shown is of the others."""
+    return wrong("\n".join(told["dead"].values())) if told["dead"] else None
+
+
 def lines(of: str) -> list[Any]:
     """Text with its line breaks."""
     return [part for line in of.splitlines() for part in (line, tag("br"))]

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from notifier.server.html import Html, moment, span, table, tag
-from notifier.server.pages.layout import View, document
+from notifier.server.pages.layout import View, dead_shards, document
 
 
 def now_page(told: dict[str, Any], view: View) -> str:
     """The page, of what `Stats.as_json` tells."""
-    body: list[Any] = [tag("h1", "Now")]
+    body: list[Any] = [tag("h1", "Now"), dead_shards(told)]
     for shard, now in told["now"].items():
         of = "" if shard == "redis" else f" on {shard}"
         body += [tag("h2", f"Lanes{of}"), _lanes(now)]

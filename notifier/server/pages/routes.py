@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notifier.server.html import Html, bar, moment, span, table, tag
-from notifier.server.pages.layout import View, document
+from notifier.server.pages.layout import View, dead_shards, document
 
 MEANS = {
     "open": "closed: nothing goes",
@@ -44,6 +44,7 @@ def routes_page(told: dict[str, Any], view: View) -> str:
         view,
         "Routes",
         tag("h1", "Routes"),
+        dead_shards(told),
         table(columns, rows, "The configuration names no platform: nothing can be sent."),
         tag(
             "p",

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from notifier.server.html import Html, bar, facts, moment, table, tag, text
-from notifier.server.pages.layout import View, act, document, find_form, link
+from notifier.server.pages.layout import View, act, dead_shards, document, find_form, link
 
 FIRST: Final = 20  # of what waits in line; the others are a link away
 
@@ -24,6 +24,7 @@ def find_user_page(told: dict[str, Any], view: View) -> str:
         tag("h1", "User"),
         find_form("/user", "user", "User id", ""),
         tag("h2", "Next to be looked at"),
+        dead_shards(told),
         table(("user", "lane", "when"), rows, "Nobody has something waiting."),
         tag("p", "At most 50 are listed.", class_="hint") if rows else None,
     )

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.dispatch import calls, in_flight
+from notifier.dispatch import calls, exceptions, in_flight
 from notifier.dispatch.calls import Leased, Named, Plain, Settlement
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
@@ -87,6 +87,7 @@ class Engine:
         self._lanes = list(lanes)
         self._stock = stock
         self._tuning = tuning
+        self._lease_s = (tuning.lease_us - tuning.timeout_us) / 1e6 - MARGIN_S
         self._circuits = circuits
         self._capacity = capacity
         self._flights = Flights(
@@ -204,20 +205,27 @@ class Engine:
                 rooms=rooms,
                 keep_delivered_us=self._tuning.keep_delivered_us,
                 keep_events_us=self._tuning.keep_events_us,
+                direct=self._rules,
             )
         )
+        # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
+        send_by = asked_at + self._lease_s
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6
         self._note_look()
         self._note_suspended(pulled.suspended)
         self._circuits.use(pulled.shut)
         self._flights.adopt(pulled.orphans)
+        for leased in pulled.leased:
+            self._flights.begin(leased, send_by, asked_at)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
         if pulled.unread:
             await self._call(calls.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
+        if pulled.unpublished:
+            await exceptions.publish(self._redis, self._rules, self._worker)
         if not pulled.users:
             return bool(pulled.taken or pulled.unread or pulled.orphans)
-        asked = [self._admit(pulled.users, room, rooms, pulled.until_us)]
+        asked = [self._admit(pulled.users, room - len(pulled.leased), rooms | pulled.rooms, pulled.until_us)]
         if len(pulled.users) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
             asked.append(self._watch.call())
@@ -240,8 +248,7 @@ class Engine:
     ) -> None:
         # rooms: those of *pull*, so that what has come free since is theirs who are parked, and not who has just come.
         loop = asyncio.get_running_loop()
-        # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
-        send_by = loop.time() + (self._tuning.lease_us - self._tuning.timeout_us) / 1e6 - MARGIN_S
+        send_by = loop.time() + self._lease_s  # as in `_take`
         admitted = await self._call(
             calls.admit(
                 users,

@@ -93,6 +93,8 @@ class Pulled:
     notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
     are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not known.
     orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
+    leased: what went the direct way. rooms: by route, how many more may be sent beside these. unpublished: *pull* let
+    nothing go the direct way, as Redis does not know who has rules of their own, see `exceptions.publish`.
     """
 
     now_us: int
@@ -105,6 +107,9 @@ class Pulled:
     unread: list[Plain] = field(default_factory=list)
     orphans: list[Leased] = field(default_factory=list)
     until_us: int = -1
+    leased: list[Leased] = field(default_factory=list)
+    rooms: dict[str, int] = field(default_factory=dict)
+    unpublished: bool = False
 
 
 def pull(
@@ -119,26 +124,34 @@ def pull(
     rooms: Mapping[str, int] | None = None,
     keep_delivered_us: int = 0,
     keep_events_us: int = 0,
+    direct: RuleTable | None = None,
     clock: str = "",
 ) -> Call[Pulled]:
-    """Line up what has arrived or fallen due, and name the users to look at.
+    """Lease what has arrived and may go at once, line up what else is due, and name the users to look at.
 
     on_join: of a RuleTable. keep_failed_us, keep_delivered_us: how long what ends by this is kept. rooms: by route,
-    how many more this worker may send; a route that is not among them takes any number.
+    how many more this worker may send; a route that is not among them takes any number. direct: the rules by which
+    something may be leased here; without them all goes through its line.
     """
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, stock, taken, shut, unread, orphans, until_us = reply
+        now, next_us, users, stock, taken, shut, unread, orphans, until_us, leased, left, unpublished = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
         named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
         plain = [Plain(*job) for job in unread]
         held = None if shut is None else frozenset(map(from_bytes, shut))
-        return Pulled(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us)
+        return Pulled(
+            *(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us),
+            leased=[*map(_leased, leased)],
+            rooms={from_bytes(left[i]): left[i + 1] for i in range(0, len(left), 2)},
+            unpublished=bool(unpublished),
+        )
 
     kept = _kept(keep_failed_us, keep_events_us)
     args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, kept]
-    args += (json.dumps(rooms) if rooms else "", keep_delivered_us, *lanes)
+    args += (json.dumps(rooms) if rooms else "", keep_delivered_us)
+    args += (direct.of_everyone, direct.exceptions, *lanes) if direct else ("", "", *lanes)
     return Call(script("pull"), [], args, decode)
 
 

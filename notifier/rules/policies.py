@@ -104,6 +104,16 @@ class Policies:
         """Whether the category is configured, or is `default`."""
         return name in self._categories
 
+    @property
+    def everyone(self) -> Policy:
+        """The policy of the users that have none of their own."""
+        return self._everyone
+
+    @property
+    def users(self) -> Mapping[str, Policy]:
+        """The policies of the users that have one of their own."""
+        return self._users
+
     def for_user(self, user: str) -> Policy:
         """Return the policy in force for a user."""
         return self._users.get(user, self._everyone)

@@ -1,4 +1,8 @@
-"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces."""
+"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces.
+
+A piece that begins with `--! exports NAME …` keeps all its other names to itself. Lua allows 200 local names in a
+script, and a reader needs to know only those that a piece is used by.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from redis.exceptions import NoScriptError
 
 _INCLUDE = re.compile(r"^--! include (.+)$", re.MULTILINE)
+_EXPORTS = re.compile(r"\A(?:--! exports .+\n)+")
 T = TypeVar("T")
 _LUA = resources.files(__package__).joinpath("lua")
 ROOMS: Final = ("verbs", "audit", "migration")
@@ -37,8 +42,16 @@ def script(name: str) -> Script:
 
 
 def read_piece(name: str) -> str:
-    """The text of a piece that scripts include."""
-    return _LUA.joinpath("shared", f"{name}.lua").read_text(encoding="utf-8")
+    """The text of a piece that scripts include, in a block of its own if it says what it exports."""
+    text = _LUA.joinpath("shared", f"{name}.lua").read_text(encoding="utf-8")
+    exports = _EXPORTS.match(text)
+    if exports is None:
+        return text
+    names = exports[0].replace("--! exports", "").split()
+    either = "|".join(map(re.escape, names))
+    text = re.sub(rf"^local function ({either})\b", r"function \1", text, flags=re.MULTILINE)
+    text = re.sub(rf"^local ({either}) = ", r"\1 = ", text, flags=re.MULTILINE)
+    return f"local {', '.join(names)}\ndo\n{text}end\n"
 
 
 @dataclass(frozen=True, slots=True)

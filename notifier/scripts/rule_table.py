@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from notifier.rules.policies import Policies
@@ -18,7 +19,7 @@ class RuleTable:
     """The rules for *admit* and *settle*; see `gates.lua` and `limits.lua` for what stands where.
 
     on_join: what newcomers find in their lines, as *pull* takes it. known: the same, and that all other categories are
-    to be taken for `default`.
+    to be taken for `default`. of_everyone: the table for the users without rules of their own.
     """
 
     def __init__(
@@ -57,6 +58,18 @@ class RuleTable:
         self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[Policy, str] = {}
+        self.of_everyone, _ = self._encode([policies.everyone])
+
+    @cached_property
+    def exceptions(self) -> str:
+        """A name for the set of the users with rules of their own, alike in all processes with the same file; or ''."""
+        names = "\0".join(self._policies.users).encode(errors="surrogatepass")
+        return hashlib.sha1(names, usedforsecurity=False).hexdigest() if names else ""
+
+    @property
+    def exceptional(self) -> Collection[str]:
+        """The users with rules of their own."""
+        return self._policies.users.keys()
 
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits
@@ -72,8 +85,11 @@ class RuleTable:
 
     def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
         """The table for these users, and for each the index of its policy."""
+        return self._encode(map(self._policies.for_user, users))
+
+    def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
         known: dict[Policy, int] = {}
-        indexes = [known.setdefault(self._policies.for_user(user), len(known)) for user in users]
+        indexes = [known.setdefault(policy, len(known)) for policy in policies]
         arrays = [policy_array(policy) for policy in known]
         more = '"x":true,' if self._more or any(map(has_more, arrays)) else ""
         devices = "" if self._device.is_empty else f'"d":[{",".join(map(self._devices, known))}],'

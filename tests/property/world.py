@@ -122,6 +122,7 @@ class World:
     targets: dict[str, str] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
     max_waiting: tuple[int, int] | None = None
+    taken_at_once: int = 0
     stride: ClassVar[int] = 1  # 1: the jobs' ids are in the order of their acceptance
     kind_of_sends: ClassVar[type[Sends]] = Sends
 
@@ -130,6 +131,8 @@ class World:
         self._reads = self.redis.register_script(READ)
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
+        if self.rules.exceptions:
+            self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
         self.sends: dict[tuple[str, str], Sends] = {}
         self.tell_zones()
 
@@ -148,7 +151,7 @@ class World:
         high: bool = False,
         expires_in_us: int | None = None,
         send_in_us: int = 0,
-        targets: str = "",
+        targets: str = "- fcm:n|somewhere",
         plain: bool = False,
         collapse_id: str | None = None,
     ) -> str:
@@ -257,11 +260,13 @@ class World:
             worker=worker,
             on_join=self.rules.on_join,
             keep_failed_us=KEEP,
+            direct=self.rules,
             clock=str(self.now),
         )
         pulled, users = None, list[Named]()
         while pulled is None or pulled.orphans:
             pulled = self._pull_once(call, most)
+            self.taken_at_once += len(pulled.leased)
             users += [named for named in pulled.users if named[0] not in {user for user, *_ in users}]
             for orphan in pulled.orphans:
                 self._put_back(orphan)
@@ -280,10 +285,18 @@ class World:
             for job_id, told in self.told.items()
             if self.states[job_id] == "later" and told.due_us is not None and told.due_us <= self.now
         }
+        waiting = self._lines()
         pulled = run(self.redis, call)
         moves = self._moves(
-            "queue>line", "queue>superseded", "later>line", "later>superseded", "leased>line", "line>superseded"
+            "queue>leased",
+            "queue>line",
+            "queue>superseded",
+            "later>line",
+            "later>superseded",
+            "leased>line",
+            "line>superseded",
         )
+        self._note_direct(pulled, moves, waiting)
         back = {job_id for job_id, move in moves.items() if move == "leased>line"}
         for job_id in back:  # nothing of it was sent: it had expired, or is dropped
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
@@ -312,6 +325,24 @@ class World:
 
     def _queued(self) -> int:
         return sum(self._read([("LLEN", f"rq:queue:{lane}") for lane in LANES]))
+
+    def _note_direct(self, pulled: Pulled, moves: dict[str, str], waiting: dict[tuple[str, str], list[str]]) -> None:
+        """What was leased from its queue: its user had nothing that waits, and nothing before it is left there."""
+        assert [leased.job_id for leased in pulled.leased] == [
+            job_id for job_id in (leased.job_id for leased in pulled.leased) if moves.get(job_id) == "queue>leased"
+        ]
+        assert len(pulled.leased) == sum(move == "queue>leased" for move in moves.values())
+        for leased in pulled.leased:
+            told = self.told[leased.job_id]
+            assert not any(line for (user, _), line in waiting.items() if user == told.user)
+            assert not [
+                other
+                for job_id, other in self.told.items()
+                if self.states[job_id] == "queue" and other.at_once and other.number < told.number
+                if (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
+            ]
+            told.lined = True
+            self._dispatched(Flight(leased, self.now, self.now + LEASE), {(told.user, told.category): [leased.job_id]})
 
     def _lose(self, flight: Flight) -> None:
         flight.lost = True
@@ -391,8 +422,9 @@ class World:
 
     def round(self, most: int = 50, room: int = 50) -> int:
         """Pull and admit; returns how many jobs were taken."""
+        self.taken_at_once = 0
         pulled = self.pull(most)
-        return self.admit(pulled.users, room) if pulled.users else 0
+        return self.taken_at_once + (self.admit(pulled.users, room) if pulled.users else 0)
 
     def admit(self, users: list[Named], room: int = 50, read: dict[str, str] | None = None) -> int:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""

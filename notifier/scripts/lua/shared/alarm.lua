@@ -1,3 +1,4 @@
+--! exports idle_leaders serves alarm lanes_of_leader newest_rules
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
 --   notifier:leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
@@ -5,7 +6,8 @@
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
 -- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
-local known_leaders, newest_rules -- {lanes, µs, …} and {version, since}, read once in a call
+local newest_rules = {} -- {version, since}
+local known_leaders -- {lanes, µs, …}; both are read once in a call
 local function idle_leaders()
   if known_leaders then return known_leaders end
   local fields = redis.call('HGETALL', 'notifier:leaders')

@@ -1,3 +1,4 @@
+--! exports replay_on burst_next keep_burst
 -- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is
 -- told by the µs at which it would be full again. notifier:burst:{user}[:<category>] holds that (`full`) as of the
 -- sends up to `at`, and with which `every`; those behind it, some in flight at the end of their lease, are gone

@@ -1,3 +1,4 @@
+--! exports is_counting beside counted_nth counted fold MANY MOST_FOLDED
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
 -- rule can ask for one (policy.e). Older ones, which are later than none of those, are folded into
 --   notifier:counts:{user}[:<category>]  zset µs -> how many, in all, up to then
@@ -6,7 +7,8 @@
 -- first entry has lapsed: what it counted is known to be over. notifier:counting is there while anybody may have
 -- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
 local COUNTING = 'notifier:counting'
-local MANY, MOST_FOLDED = 8, 100 -- sends that are set aside at once
+local MANY = 8 -- as few sends are set aside at once
+local MOST_FOLDED = 100 -- and as many
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 

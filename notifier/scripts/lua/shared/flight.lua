@@ -30,7 +30,7 @@ end
 
 local function land(user, category)
   local key = flight_key(user, category)
-  if redis.call('HINCRBY', key, 'n', -1) <= 0 then redis.call('DEL', key) end
+  if redis.call('HINCRBY', key, 'n', '-1') <= 0 then redis.call('DEL', key) end
 end
 
 -- keep_claim: what this worker has in flight lasts longer.

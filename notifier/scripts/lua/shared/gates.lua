@@ -1,3 +1,5 @@
+--! exports read_rules cost_of policy_of bypasses bypasses_any drops
+--! exports is_untried digest_at next_of sign_of wake_for_gates set_gates gates_due
 -- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
 -- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more
 -- kinds.

@@ -1,3 +1,4 @@
+--! exports gather write_gathered
 -- gather: keeps a write for `write_gathered`, which makes one call of all those of a key: what a call costs is for the
 -- most part the call itself. For what the script does not read again. command: 'ZADD', 'ZADD XX' or 'ZREM'.
 local MOST_GATHERED = 1000

@@ -1,3 +1,4 @@
+--! exports judge note_probe
 -- What the providers have to say of a head. A part of *admit*, whose rules, holds, rooms, now, worker and earliest it
 -- uses.
 

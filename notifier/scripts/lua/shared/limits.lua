@@ -1,3 +1,4 @@
+--! exports device_policy device_next count_device close_device project_of count_project project_frees write_projects
 -- The providers' own limits; see targets.lua.
 -- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
 -- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;

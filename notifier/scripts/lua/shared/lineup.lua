@@ -1,3 +1,4 @@
+--! exports goes_by_clock is_text forget is_another steering line_up HIGH orders
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 
 local MOST_EXPIRES = 3155760000 -- a hundred years, in s

@@ -1,3 +1,4 @@
+--! exports may_have_been_sent closed_lines is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it

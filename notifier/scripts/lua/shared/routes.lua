@@ -1,3 +1,5 @@
+--! exports route_key parked_key rests_key hold_of read_holds has_older_rest
+--! exports change_hold drop_hold probe_at FAR CLAIM RESTS_KEPT
 -- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
 -- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
 -- under '<route>|full' while the minute is full; and under '<route>|busy|<lane>' what waits in a lane because a

@@ -1,3 +1,4 @@
+--! exports unfold is_empty nth next_for pace record
 -- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds
 -- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
 --   e  µs that a send is kept as itself, whatever else counts it

@@ -5,28 +5,33 @@
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
 --      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
 --      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
---      {route: how many}; or ''  9 keep_delivered µs
---      10.. the caller's lanes, most urgent first
+--      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see gates.lua); or '': nothing
+--      goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none has
+--      12.. the caller's lanes, most urgent first
 -- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
 -- order is the order of the queue whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or
 -- nil}, …},
---          {orphan, …}, until}
+--          {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 if the exceptions are to be published}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
 --   notifications of ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is
 --   open. next is 'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back,
 --   see orphans.lua.
 --   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
+--   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys alarm newcomer end cancel leaving lineup routes collapse behind targets orphans full
+--! include clock keys counts burst rules alarm newcomer end cancel leaving lineup gates flight gather
+--! include routes collapse behind targets limits orphans direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', 'rq:suspended') == 1 then return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1} end
+if redis.call('EXISTS', 'rq:suspended') == 1 then
+  return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1, {}, {}, 0}
+end
 
 local worker, lanes, rank, keep_failed = ARGV[5], {}, {}, ends.read(ARGV[7])
-for i = 10, #ARGV do
+for i = 12, #ARGV do
   lanes[#lanes + 1] = ARGV[i]
   rank[ARGV[i]] = #lanes
 end
@@ -124,6 +129,7 @@ local function place(id, from)
   full = false
   local what, user, lane, is_new = line_up(now, id, join, known, from)
   is_new = is_new or full
+  if what == 'lined' then direct.waits[user] = true end
   if what == 'stock' then
     if from and tell_unread(id) then return false end
     hold(id)
@@ -189,7 +195,7 @@ if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
     for _, lane in ipairs(lanes) do redis.call('ZADD', 'notifier:gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
-  return {now, now, {}, stock, 0, false, {}, orphans, -1}
+  return {now, now, {}, stock, 0, false, {}, orphans, -1, {}, {}, 0}
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', 'notifier:later', id)
@@ -209,17 +215,41 @@ end
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
 
+-- open_direct: lets what comes now go the direct way, where nothing is in force that only *admit* knows of. Those who
+-- are due already keep their room beside it; where they are many, all go through their lines. Returns whether the
+-- caller is to publish who has other rules.
+local function open_direct()
+  local some_wait, left = false, most
+  for i, lane in ipairs(lanes) do
+    some_wait = some_wait or waiting[i] > 0
+    left = left - redis.call('ZCOUNT', 'notifier:gates:' .. lane, '-inf', text(now))
+  end
+  if not some_wait or ARGV[10] == '' or some_behind or left < most * 3 / 4 then return false end
+  if redis.call('EXISTS', 'notifier:routes', 'notifier:moves') > 0 or goes_by_clock() then return false end
+  if ARGV[11] ~= '' then
+    direct.exceptions = EXCEPTIONS .. ARGV[11]
+    if redis.call('EXISTS', direct.exceptions) == 0 then return true end
+  end
+  direct.rules = read_rules(ARGV[10])
+  direct.rooms = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}
+  direct.room = direct.rules.z and 0 or left
+  return false
+end
+local unpublished = open_direct()
+
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)
   local queue = 'rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
-    -- RQ's own scheduler may have queued again what waits for a time of its own.
-    local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
-      and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
-    if not is_later and not place(id, lane) then
-      return stay(queue, ids, j)
+    if not direct.take(id, lane, worker, now, lease, until_text) then
+      -- RQ's own scheduler may have queued again what waits for a time of its own.
+      local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
+        and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
+      if not is_later and not place(id, lane) then
+        return stay(queue, ids, j)
+      end
     end
     taken = taken + 1
     for _, before in pairs(behind) do
@@ -368,6 +398,7 @@ local function first(key)
   if at and (not next_due or at < next_due) then next_due = at end
 end
 first('notifier:later')
+if lease_ends < 0 and #direct.leased > 0 then lease_ends = now + lease end
 if lease_ends >= 0 then next_due = math.min(next_due or math.huge, lease_ends) end
 for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
 if some_behind and redis.call('EXISTS', 'notifier:behind') == 1 then next_due = now end
@@ -379,4 +410,8 @@ if on_watch then
     if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
   end
 end
-return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends}
+direct.write(worker, now, lease, until_text)
+local rooms = {}
+for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
+return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,
+  unpublished and 1 or 0}

@@ -37,9 +37,9 @@ local function count(user, word)
   end
   if user == '' then return end
   local usage = 'notifier:usage:{' .. user .. '}'
-  if redis.call('HINCRBY', usage, word, 1) % RENEW_EVERY == 1 then
+  if redis.call('HINCRBY', usage, word, '1') % RENEW_EVERY == 1 then
     redis.call('HSETNX', usage, 'first', now_text)
-    redis.call('EXPIRE', usage, 2592000) -- 30 days: an idle user leaves nothing behind
+    redis.call('EXPIRE', usage, '2592000') -- 30 days: an idle user leaves nothing behind
   end
   redis.call('HSET', usage, 'last', now_text)
 end
@@ -161,7 +161,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   elseif redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
   for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
-  local cost = tonumber(string.match(permit, 'x(%d+)') or 1)
+  local cost = string.find(permit, 'x', 1, true) and tonumber(string.match(permit, 'x(%d+)')) or 1
   close_permit(permit, sent_key(user), reached == 1, cost)
   close_permit(permit, sent_key(user, category), reached == 1, cost)
   if job[5] then
@@ -202,8 +202,8 @@ end
 write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
-for _, user in ipairs(order) do
-  local fields = redis.call('HGETALL', lines_key(user))
+-- set_user_gates: leaves the gates of a user who has something waiting. fields: of notifier:lines:{user}.
+local function set_user_gates(user, fields)
   local lines, turn, closed = {}, nil, closed_lines(user, fields)
   local user_next = {}
   local count, lanes = lines_in(fields)
@@ -232,6 +232,11 @@ for _, user in ipairs(order) do
     end
   end
   set_gates(user, lines, now, turn)
+end
+
+for _, user in ipairs(order) do
+  local fields = redis.call('HGETALL', lines_key(user))
+  if #fields > 0 then set_user_gates(user, fields) end
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', 'notifier:stats', word, n) end
 add_to_minute(now, numbers.h)

@@ -1,0 +1,23 @@
+"""The users with rules of their own, as a set in Redis: so that *pull* knows whose rules are those of everyone."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from notifier.scripts.rule_table import RuleTable
+
+KEY: Final = "notifier:exceptions:"
+KEPT_S: Final = 86_400  # then whoever pulls next publishes it again; what no worker follows any more goes
+AT_ONCE: Final = 1_000  # users in a command
+
+
+async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
+    """Write the set under its name, all at once for those who read it."""
+    key, draft = KEY + rules.exceptions, f"{KEY}draft:{worker}"
+    await redis.delete(draft)
+    users = iter(rules.exceptional)
+    while some := list(islice(users, AT_ONCE)):
+        await redis.sadd(draft, *some)
+    await redis.expire(draft, KEPT_S)
+    await redis.rename(draft, key)

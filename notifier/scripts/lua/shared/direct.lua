@@ -1,0 +1,122 @@
+--! exports direct EXCEPTIONS
+-- The direct way: what comes from its queue and need not wait is leased at once, in the same step, and never stands in
+-- a line. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
+-- for a user of whom nothing waits, under rules that let it go. All else goes through its line.
+--   notifier:exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
+local EXCEPTIONS = 'notifier:exceptions:'
+local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
+  'push_permit', 'push_arriving', 'push_rq_job', 'push_seen', 'ttl'}
+local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
+
+-- room: how many more may go this way now. rules: of everyone, see gates.lua. exceptions: the key of the set, or nil.
+-- rooms: by route, how many more the caller may send; a route that is not among them takes any number.
+local direct = {room = 0, rules = nil, exceptions = nil, rooms = {}, leased = {}, waits = {}, claims = {}, claimed = {}}
+
+-- new_job: the fields of NEW_JOB and what the meta tells, or nil where there is more to look at.
+local function new_job(id, lane, now)
+  local job = redis.pcall('HMGET', job_key(id), unpack(NEW_JOB))
+  if job.err or job[1] ~= lane or job[2] ~= 'queued' or not (job[4] and job[5]) then return nil end
+  for i = FIRST_STATE, #NEW_JOB do
+    if job[i] then return nil end
+  end
+  local deadline = job[6] and number(job[6])
+  if job[6] and not (deadline and deadline > now) or id:find('[\128-\255]') then return nil end
+  local meta = steering(job[3])
+  if not meta or meta.zone or meta.collapse_id or meta.expires_in and not deadline then return nil end
+  return job, meta, deadline
+end
+
+-- nothing_waits: for this user; and the rules of everyone are the user's.
+function direct.nothing_waits(user)
+  local waits = direct.waits[user]
+  if waits == nil then
+    waits = redis.call('EXISTS', lines_key(user)) == 1
+      or direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
+    direct.waits[user] = waits
+  end
+  return not waits
+end
+
+-- claim_of: the caller's claim on what is in flight of a line, see flight.lua; or nil where it has none.
+function direct.claim_of(user, category, worker, now)
+  local key = flight_key(user, category)
+  local claim = direct.claims[key]
+  if not claim then
+    local n, elsewhere, left = flight_of(user, category, worker, now)
+    claim = {user = user, category = category, n = n, closed = elsewhere or left}
+    direct.claims[key] = claim
+    if not claim.closed then direct.claimed[#direct.claimed + 1] = claim end
+  end
+  return not claim.closed and claim
+end
+
+-- has_room: whether the providers let it go now: their projects, the devices, and what the caller may send by a route.
+function direct.has_room(plan, bypass, now)
+  local rules = direct.rules
+  if plan.limited then return false end
+  for _, target in ipairs(plan.of) do
+    if device_policy(rules, 0, target, bypass) then return false end
+  end
+  for _, need in ipairs(plan.needs) do
+    if (direct.rooms[need.by] or 1) <= 0 then return false end
+    local project = project_of(rules, need.route, need.platform, now)
+    if project and project.sum + math.min(need.n, project.limit) > project.limit then return false end
+  end
+  return true
+end
+
+-- spend: records what goes under `permit`, with the user, the category and the projects.
+function direct.spend(scopes, plan, permit, cost, now, lease, until_text, trim)
+  for _, scope in ipairs(scopes) do
+    if not is_empty(scope[2]) then record(scope[1], scope[2], permit, now + lease, until_text, now, trim, cost) end
+  end
+  for _, need in ipairs(plan.needs) do
+    local project, room = project_of(direct.rules, need.route, need.platform, now), direct.rooms[need.by]
+    if project then count_project(project, need.n) end
+    if room then direct.rooms[need.by] = room - need.n end
+  end
+end
+
+-- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its line.
+function direct.take(id, lane, worker, now, lease, until_text)
+  if direct.room <= 0 then return false end
+  local job, meta, deadline = new_job(id, lane, now)
+  if not job then return false end
+  local rules, user, category = direct.rules, meta.user, meta.category
+  local own, digests = rules.c[category], rules.e and rules.e[category]
+  if not own or digests or not direct.nothing_waits(user) then return false end
+  local claim = direct.claim_of(user, category, worker, now)
+  if not claim then return false end
+  local bypass, cost = rules.b[category], rules.n and rules.n[category] or 1
+  local scopes = {{sent_key(user), rules.u[1]}, {sent_key(user, category), own}}
+  for _, scope in ipairs(bypass and {} or scopes) do
+    if next_for(scope[1], scope[2], cost) > now then return false end
+  end
+  local plan = plan_of(job[5], rules.a and rules.a[category])
+  if not direct.has_room(plan, bypass, now) then return false end
+
+  local order = orders.next()
+  local permit = text(order)
+  if cost > 1 then permit = permit .. 'x' .. cost end
+  direct.spend(scopes, plan, permit, cost, now, lease, until_text, order % 8 == 0)
+  gather('ZADD', 'rq:wip:' .. lane, '+inf', id .. ':' .. permit)
+  gather('ZADD', 'notifier:leases', until_text, id)
+  if meta.priority == 'high' then order = order - HIGH end
+  redis.call('HSET', job_key(id), 'status', 'started', 'push_order', text(order), 'push_permit', permit,
+    'worker_name', worker)
+  direct.room, claim.n = direct.room - 1, claim.n + 1
+  direct.leased[#direct.leased + 1] = {id, permit, user, category, job[4], deadline and deadline - now or false, 0, 0,
+    false, false}
+  return true
+end
+
+-- write: what was gathered for all of them.
+function direct.write(worker, now, lease, until_text)
+  if #direct.leased == 0 then return end
+  write_gathered()
+  write_projects(now)
+  for _, claim in ipairs(direct.claimed) do
+    take_off(claim.user, claim.category, worker, claim.n, nil, lease, until_text)
+  end
+  redis.call('HINCRBY', 'notifier:stats', 'dispatched', #direct.leased)
+end

@@ -34,7 +34,7 @@ FAR: Final = 4_102_444_800_000_000
 LINE: Final = "notifier:line:{%s}:default"
 LINES: Final = "notifier:lines:{%s}"
 SENT: Final = "notifier:sent:{%s}"
-FLIGHT: Final = "notifier:flight:{%s}:default"
+CLAIM: Final = "notifier:claim:{%s}:default"
 JOB: Final = "rq:job:%s"
 
 
@@ -82,10 +82,7 @@ WAITING: Final[dict[str, Break]] = {
     "without a gate": lambda redis, _, user: redis.zrem("notifier:gates:default", user),
     "in a line nobody knows of": lambda redis, _, user: redis.hdel(LINES % user, "default"),
     "in a lane without a gate": lambda redis, _, user: redis.hset(LINES % user, "default", "bulk"),
-    "held up by a worker for ever": lambda redis, _, user: redis.hset(
-        FLIGHT % user,
-        mapping={"o": "gone", "n": 1, "u": FAR},
-    ),
+    "held up by a worker for ever": lambda redis, _, user: redis.set(CLAIM % user, f"1 {FAR} - gone"),
     "held up by a permit of nobody": lambda redis, _, user: redis.zadd(SENT % user, {"99": FAR}),
     "parked for what is not held": lambda redis, _, user: (
         redis.zrem("notifier:gates:default", user),

@@ -87,7 +87,7 @@ def test_a_line_in_flight_is_left_alone_when_rules_change(redis: Redis, before: 
     line.settle("a", after)
     assert line.look("b", after) == 1
     line.settle("b", before)
-    assert not redis.keys("notifier:flight:*")
+    assert not redis.keys("notifier:claim:*")
 
 
 steps = st.tuples(st.sampled_from(["look", "settle"]), st.sampled_from("ab"), st.sampled_from(sorted(RULES)))
@@ -105,4 +105,4 @@ def test_no_line_is_ever_in_two_hands(redis: Redis, story: list[tuple[tuple[str,
     for worker in "ab":
         while line.flying[worker]:
             line.settle(worker, "none")
-    assert not redis.keys("notifier:flight:*")
+    assert not redis.keys("notifier:claim:*")

@@ -76,7 +76,7 @@ def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple
     return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
 
 
-def audit_key(kind: Literal["permit", "flight", "parked"], key: bytes, of: bytes = b"") -> Call[bool]:
+def audit_key(kind: Literal["permit", "claim", "parked"], key: bytes, of: bytes = b"") -> Call[bool]:
     """Put right a key that holds what nobody stands for; the reply tells whether it was still to be done."""
     return Call(script("audit_key"), [], ["", kind, key, of], bool)
 

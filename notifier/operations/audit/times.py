@@ -1,4 +1,4 @@
-"""What bears a time, audited: permits in the future that nobody is sending under, flights without an end.
+"""What bears a time, audited: permits in the future that nobody is sending under, claims without an end.
 
 A permit stands in the future while its job is in flight under a lease, never before and never again. So one that did
 before all leases were read, and does after it, and belongs to none of them, was left behind.
@@ -20,13 +20,13 @@ MOST_NOTED: Final = 10_000
 A_LOOK: Final = 100
 SENT: Final = b"notifier:sent:"
 OF_DEVICE: Final = re.compile(rb"notifier:device:[^:]+")
-FLIGHT: Final = b"notifier:flight:"
+CLAIM: Final = b"notifier:claim:"
 PARKED: Final = b"notifier:parked:"
-DONE: Final = {"permit": "dated now", "flight": "removed", "parked": "removed"}
+DONE: Final = {"permit": "dated now", "claim": "removed", "parked": "removed"}
 
 
 class Times:
-    """Looks at permits, flights and what is parked, a page of keys at a time."""
+    """Looks at permits, claims and what is parked, a page of keys at a time."""
 
     def __init__(self, redis: Redis, *, repair: bool) -> None:
         self._redis: Any = redis
@@ -39,7 +39,7 @@ class Times:
         self._note(sets)
         if len(self._noted) >= MOST_NOTED:
             yield from self.findings()
-        yield from self._endless([key for key in keys if key.startswith(FLIGHT)])
+        yield from self._endless([key for key in keys if key.startswith(CLAIM)])
         for key in keys:
             if key.startswith(PARKED):
                 yield from self._parked(key)
@@ -83,17 +83,17 @@ class Times:
                 held.update(permit for permit in pipe.execute() if permit)
         return held
 
-    def _endless(self, flights: list[bytes]) -> Iterator[Finding]:
-        if not flights:
+    def _endless(self, claims: list[bytes]) -> Iterator[Finding]:
+        if not claims:
             return
         with self._redis.pipeline(transaction=False) as pipe:
-            for key in flights:
+            for key in claims:
                 pipe.pttl(key)
             left = pipe.execute()
-        for key, ms in zip(flights, left, strict=True):
+        for key, ms in zip(claims, left, strict=True):
             if ms == -1:
                 saw = "is kept for ever, and holds its line for one worker"
-                yield Finding(f"flight {_text(key)}", saw, "gone with its lease", self._put_right("flight", key))
+                yield Finding(f"claim {_text(key)}", saw, "gone with its lease", self._put_right("claim", key))
 
     def _parked(self, key: bytes) -> Iterator[Finding]:
         route = key.removeprefix(PARKED)
@@ -106,7 +106,7 @@ class Times:
             done = self._put_right("parked", key, route)
             yield Finding(f"parking {_text(key)}", saw, "gone, and its users with gates", done)
 
-    def _put_right(self, kind: Literal["permit", "flight", "parked"], key: bytes, of: bytes = b"") -> str:
+    def _put_right(self, kind: Literal["permit", "claim", "parked"], key: bytes, of: bytes = b"") -> str:
         if not self._repair:
             return ""
         return DONE[kind] if run(self._redis, audit_key(kind, key, of)) else "right again by itself"

@@ -67,8 +67,8 @@ class State:
                         if times == "members":
                             pipe.set(COUNTING, "1", px=2 * lasts_ms)
             pipe.execute()
-        flights = (f"notifier:flight:{scope}" for scope in scopes)  # of workers that died: nothing flies any more
-        self._old.delete(*(key for key, _ in keys), *flights)
+        claims = (f"notifier:claim:{scope}" for scope in scopes)  # of workers that died: nothing flies any more
+        self._old.delete(*(key for key, _ in keys), *claims)
 
     def _write(self, pipe: Any, key: str, times: Times, content: Any) -> None:
         if times == "scores":

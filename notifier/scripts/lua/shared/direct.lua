@@ -37,17 +37,17 @@ function direct.nothing_waits(user)
   return not waits
 end
 
--- claim_of: the caller's claim on what is in flight of a line, see flight.lua; or nil where it has none.
+-- claim_of: the caller's claim on what is in flight of a line, see claims.lua; or nil where it has none.
 function direct.claim_of(user, category, worker, now)
-  local key = flight_key(user, category)
-  local claim = direct.claims[key]
-  if not claim then
-    local n, elsewhere, left = flight_of(user, category, worker, now)
-    claim = {user = user, category = category, n = n, closed = elsewhere or left}
-    direct.claims[key] = claim
-    if not claim.closed then direct.claimed[#direct.claimed + 1] = claim end
+  local key = claim_key(user, category)
+  local held = direct.claims[key]
+  if not held then
+    local n, elsewhere, left = claim_of(user, category, worker, now)
+    held = {user = user, category = category, before = n, n = n, closed = elsewhere or left}
+    direct.claims[key] = held
+    if not held.closed then direct.claimed[#direct.claimed + 1] = held end
   end
-  return not claim.closed and claim
+  return not held.closed and held
 end
 
 -- has_room: whether the providers let it go now: their projects, the devices, and what the caller may send by a route.
@@ -85,8 +85,8 @@ function direct.take(id, lane, worker, now, lease, until_text)
   local rules, user, category = direct.rules, meta.user, meta.category
   local own, digests = rules.c[category], rules.e and rules.e[category]
   if not own or digests or not direct.nothing_waits(user) then return false end
-  local claim = direct.claim_of(user, category, worker, now)
-  if not claim then return false end
+  local held = direct.claim_of(user, category, worker, now)
+  if not held then return false end
   local bypass, cost = rules.b[category], rules.n and rules.n[category] or 1
   local scopes = {{sent_key(user), rules.u[1]}, {sent_key(user, category), own}}
   for _, scope in ipairs(bypass and {} or scopes) do
@@ -104,7 +104,7 @@ function direct.take(id, lane, worker, now, lease, until_text)
   if meta.priority == 'high' then order = order - HIGH end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_order', text(order), 'push_permit', permit,
     'worker_name', worker)
-  direct.room, claim.n = direct.room - 1, claim.n + 1
+  direct.room, held.n = direct.room - 1, held.n + 1
   direct.leased[#direct.leased + 1] = {id, permit, user, category, job[4], deadline and deadline - now or false, 0, 0,
     false, false}
   return true
@@ -115,8 +115,8 @@ function direct.write(worker, now, lease, until_text)
   if #direct.leased == 0 then return end
   write_gathered()
   write_projects(now)
-  for _, claim in ipairs(direct.claimed) do
-    take_off(claim.user, claim.category, worker, claim.n, nil, lease, until_text)
+  for _, held in ipairs(direct.claimed) do
+    if held.n > held.before then claim(held.user, held.category, worker, held.n, nil, lease, until_text) end
   end
   redis.call('HINCRBY', 'notifier:stats', 'dispatched', #direct.leased)
 end

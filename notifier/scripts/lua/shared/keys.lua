@@ -7,7 +7,7 @@
 --   burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see collapse.lua
 --   notifier:arriving:{user}         zset job id -> µs         under max_waiting, who has not come to a line yet
---   notifier:flight:{user}:<category> hash {o: worker, n: how many, u: until µs, left: routes}, see flight.lua
+--   notifier:claim:{user}:<category> string                  who has heads of the line in flight, see claims.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see routes.lua
 --   notifier:rests:{user}:<category> <route>                   what waits for it of a line, see routes.lua
@@ -51,5 +51,5 @@ local function sent_key(user, category)
 end
 local function collapse_key(user, category) return 'notifier:collapse:{' .. user .. '}:' .. category end
 local function arriving_key(user) return 'notifier:arriving:{' .. user .. '}' end
-local function flight_key(user, category) return 'notifier:flight:{' .. user .. '}:' .. category end
+local function claim_key(user, category) return 'notifier:claim:{' .. user .. '}:' .. category end
 local function job_key(id) return 'rq:job:' .. id end

@@ -16,7 +16,7 @@
 --   notifier:zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys counts burst rules alarm gates many flight gather
+--! include clock keys counts burst rules alarm gates many claims gather
 --! include newcomer take routes targets limits zones orphans full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
@@ -79,7 +79,7 @@ local function lines_of(user, fields)
         policy = policy_of(rules, category), bypass = bypasses(rules, category), drops = drops(rules, category),
         cost = cost_of(rules, category)}
       if peek_line(line) then
-        line.flying, line.elsewhere, line.left = flight_of(user, category, worker, now)
+        line.flying, line.elsewhere, line.left = claim_of(user, category, worker, now)
         line.elsewhere = line.elsewhere or is_closed(closed, category, line.bypass)
         lines[#lines + 1] = line
       else
@@ -125,7 +125,7 @@ local function names_of(targets)
   return #names > 0 and table.concat(names, ' ')
 end
 
--- send_head: takes the head of line i, and counts it in `flying`: see *take_off*. needs, open, shut: of *judge*; nil
+-- send_head: takes the head of line i, and counts it in `flying`: see *claim*. needs, open, shut: of *judge*; nil
 -- for what has expired. Returns whether a permit was spent on it. A permit that ends in 'd' was counted with devices,
 -- one in 'n' nowhere; one with x and a number counts as so many sends.
 local function send_head(user, sent, policy, index, lines, i, flying, job, needs, open, shut, dropped)
@@ -326,7 +326,7 @@ local function visit(user, due_lane, since, index)
       end
     end
   end
-  for category, of in pairs(flying) do take_off(user, category, worker, of.n, of.left, lease, until_text) end
+  for category, of in pairs(flying) do claim(user, category, worker, of.n, of.left, lease, until_text) end
   local gates = set_gates(user, lines, now, turn)
   if whole then
     local least = math.huge

@@ -22,7 +22,7 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys counts burst rules alarm newcomer end cancel leaving lineup gates flight gather
+--! include clock keys counts burst rules alarm newcomer end cancel leaving lineup gates claims gather
 --! include routes collapse behind targets limits orphans direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'

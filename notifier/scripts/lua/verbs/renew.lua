@@ -2,9 +2,9 @@
 -- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
 --      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
---! include clock keys alarm flight targets orphans full
+--! include clock keys alarm claims targets orphans full
 local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local until_text, reply, claims = text(now + lease), {}, {}
+local until_text, reply, kept = text(now + lease), {}, {}
 
 local function renew(id, permit, user, category, answered)
   local job = redis.call('HMGET', job_key(id), 'push_permit', 'origin', 'push_targets', 'push_answered')
@@ -20,11 +20,11 @@ local function renew(id, permit, user, category, answered)
     return 1
   end
   stay_in_flight(id, permit, user, category, job[3], job[4], tonumber(ends), now + lease, until_text)
-  claims[flight_key(user, category)] = true
+  kept[claim_key(user, category)] = true
   return 1
 end
 
 for i = 4, #ARGV, 5 do reply[#reply + 1] = renew(unpack(ARGV, i, i + 4)) end
-for key in pairs(claims) do keep_claim(key, worker, lease, until_text) end
+for key in pairs(kept) do keep_claim(key, worker, lease, until_text) end
 write_lasting()
 return reply

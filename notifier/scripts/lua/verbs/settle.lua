@@ -19,7 +19,7 @@
 --         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules alarm newcomer end cancel leaving
---! include lineup gates many flight gather targets limits zones orphans minute full
+--! include lineup gates many claims gather targets limits zones orphans minute full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -187,7 +187,7 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   if word ~= '' then count(user, word) end
   if told and user ~= '' then ends.tell(now, id, word, detail, meta) end
   if gone then tell(id, user, gone) end
-  if user ~= '' then land(user, category) end
+  if user ~= '' then release(user, category) end
   if not touched[user] then
     touched[user] = rules.u[index + 1]
     order[#order + 1] = user

@@ -289,8 +289,8 @@ MUTANTS = (
     Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
     Mutant(
         "two workers send one line",
-        "_flight",
-        "if flight[1] ~= worker then return 0, true end",
+        "claims",
+        "if claim.owner ~= worker then return 0, true end",
         "",
         "property/test_story.py",
     ),

@@ -16,26 +16,32 @@ class Numbers:
     """What was measured since the last settle call that Redis answered."""
 
     def __init__(self) -> None:
-        self._adds: Counter[str] = Counter()
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._sums_us: dict[tuple[str, str], int] = {}
+        self._given_back: Counter[str] = Counter()
 
     def late(self, category: str, seconds: float) -> None:
         """A notification was handed over so long after its user was due."""
-        self._add(f"late|{category}", seconds)
+        self._add("late", category, seconds)
 
     def answered(self, route: str, seconds: float) -> None:
         """A provider took so long to answer."""
-        self._add(f"answer|{route}", seconds)
+        self._add("answer", route, seconds)
 
-    def _add(self, name: str, seconds: float) -> None:
+    def _add(self, what: str, of: str, seconds: float) -> None:
         us = max(0, round(seconds * 1e6))
-        self._adds[f"{name}|{bucket(us)}"] += 1
-        self._adds[f"{name}|s"] += us
+        in_bucket = what, of, bucket(us)
+        self._counts[in_bucket] = self._counts.get(in_bucket, 0) + 1
+        self._sums_us[what, of] = self._sums_us.get((what, of), 0) + us
 
     def take(self) -> Mapping[str, int]:
-        """All of it; what Redis did not take is to be given back."""
-        taken, self._adds = self._adds, Counter()
+        """All of it, as Redis names it; what Redis did not take is to be given back."""
+        taken, self._given_back = self._given_back, Counter()
+        taken.update({f"{what}|{of}|{n}": count for (what, of, n), count in self._counts.items()})
+        taken.update({f"{what}|{of}|s": us for (what, of), us in self._sums_us.items()})
+        self._counts, self._sums_us = {}, {}
         return taken
 
     def give_back(self, taken: Mapping[str, int]) -> None:
         """Keep these for the next call."""
-        self._adds.update(taken)
+        self._given_back.update(taken)

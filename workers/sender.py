@@ -106,24 +106,24 @@ class Sender:
         log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
         try:
             check_crashes(leased.crashes)
-            notification = counted(decode(leased), category, leased.count)
+            notification = counted(decode(leased), category, leased.stands_for)
         except InvalidNotificationError as error:
             log().warning("malformed", reason=str(error))
             self._observer.not_sent()
             return _failed(leased, "failed", f"malformed: {error}", reached=False)
 
         app = notification.app or category.app
-        by = "+".join(dict.fromkeys(self._known(device.platform, app) for device in notification.devices))
+        by = self._routes_of(notification, app)
         if leased.dropped:
             log().info("dropped")
-            return replace(_settled(leased, "dropped", "dropped", "when_blocked", reached=False), route=by)
+            return _settled(leased, "dropped", "dropped", "when_blocked", reached=False)._replace(route=by)
         answered = _read_answers(leased.answered)
         if leased.left_us is not None and leased.left_us <= 0:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
-                return replace(_delivered(leased, reached=False), route=by)
+                return _delivered(leased, reached=False, route=by)
             log().info("expired")
             why = "expired before its user's limits admitted it"
-            return replace(_failed(leased, "expired", why, reached=False), route=by)
+            return _failed(leased, "expired", why, reached=False)._replace(route=by)
         waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
@@ -134,6 +134,8 @@ class Sender:
             found = await asyncio.gather(*(self._one(dispatch, app, leased) for dispatch in dispatches))
         if self._log.is_enabled_for(logging.DEBUG):
             log().debug("sent", outcomes=[answer.outcome.value for answer, _ in found])
+        if not answered and all(answer.outcome is Outcome.DELIVERED for answer, _ in found):  # nearly always, too
+            return _delivered(leased, reached=True, route=by)
         by_device = {index: answer for index, (answer, _) in zip(waiting, found, strict=True)}
         alone = any(not waits and answer.outcome in FREE for answer, waits in found)
         settlement = self._settlement(leased, category, notification, answered, by_device, log, alone=alone)
@@ -142,7 +144,7 @@ class Sender:
             for index, answer in by_device.items()
             if answer.outcome is Outcome.DEAD_TOKEN
         )
-        settlement = replace(settlement, gone=gone, route=by)
+        settlement = settlement._replace(gone=gone, route=by)
         silences = tuple(
             Silence(provider, notification.devices[index], answer.passed)
             for index, answer in by_device.items()
@@ -152,10 +154,13 @@ class Sender:
         )
         return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
 
-    def _known(self, platform: str, app: str | None) -> str:
-        """The route, for the numbers: anybody may invent an app."""
-        by = route(platform, app)
-        return by if by in self._providers else f"{platform}/unknown"
+    def _routes_of(self, notification: Notification, app: str | None) -> str:
+        """The routes of all devices, for the numbers: anybody may invent an app."""
+        found: dict[str, None] = {}
+        for device in notification.devices:
+            by = route(device.platform, app)
+            found[by if by in self._providers else f"{device.platform}/unknown"] = None
+        return "+".join(found)
 
     def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
         """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""
@@ -305,8 +310,10 @@ def decode(leased: Leased) -> Notification:
 
 def _read_answers(written: bytes | None) -> dict[str, str]:
     """What the devices have answered finally, by their places; nothing where somebody else has written there."""
+    if not written:
+        return {}
     try:
-        read = json.loads(written or b"{}")
+        read = json.loads(written)
     except (ValueError, RecursionError):
         return {}
     return {place: str(word) for place, word in read.items()} if isinstance(read, dict) else {}
@@ -342,8 +349,8 @@ def failed(leased: Leased, reason: str) -> Settlement:
     return _failed(leased, "failed", reason, reached=False)
 
 
-def _delivered(leased: Leased, *, reached: bool) -> Settlement:
-    return _settled(leased, "delivered", "delivered", reached=reached)
+def _delivered(leased: Leased, *, reached: bool, route: str = "") -> Settlement:
+    return _settled(leased, "delivered", "delivered", reached=reached, route=route)
 
 
 def _describe(answer: Answer) -> str:
@@ -355,8 +362,15 @@ def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlem
 
 
 def _settled(
-    leased: Leased, state: State, word: str = "", detail: str | int = "", answered: str = "", *, reached: bool
+    leased: Leased,
+    state: State,
+    word: str = "",
+    detail: str | int = "",
+    answered: str = "",
+    *,
+    reached: bool,
+    route: str = "",
 ) -> Settlement:
     return Settlement(
-        leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail, answered
+        leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail, answered, (), route
     )

@@ -155,12 +155,11 @@ def pull(
     return Call(script("pull"), [], args, decode)
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(NamedTuple):
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
-    shut: the routes that it is not to go by now; the others take it meanwhile. count: how many it stands for, itself
-    and those that it superseded. dropped: the rules hold it back, and its category lets nothing wait. refusals: how
+    shut: the routes that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those
+    that it superseded. dropped: the rules hold it back, and its category lets nothing wait. refusals: how
     often it was refused so far without an attempt being spent.
     """
 
@@ -174,7 +173,7 @@ class Leased:
     crashes: int
     answered: bytes | None
     shut: frozenset[str] = frozenset()
-    count: int = 1
+    stands_for: int = 1
     dropped: bool = False
     refusals: int = 0
 
@@ -263,8 +262,7 @@ class DeadToken:
     gone_at_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What became of a leased job; see *settle* for the states. gone: what is told in the feedback.
 
     route: by which it went, or was to go, for the numbers; those of several devices with + between.
@@ -381,7 +379,7 @@ def _leased(entry: list[Any]) -> Leased:
         int(crashes),
         answered,
         frozenset(from_bytes(shut).split()) if shut else frozenset(),
-        count=more[0] if more else 1,
+        stands_for=more[0] if more else 1,
         dropped=bool(more[1:2] and more[1]),
         refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
     )

@@ -104,7 +104,7 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     if more:
         raise InvalidNotificationError("job", f"its data is more than {MAX_DATA_BYTES // 1_000_000} MB long")
     try:
-        function, _instance, args, kwargs = json.loads(raw)
+        function, _instance, args, kwargs = json.loads(raw.decode(errors="surrogatepass"))
     except (ValueError, TypeError, RecursionError):
         raise InvalidNotificationError(
             "job", "its data is not JSON; enqueue with serializer=rq.serializers.JSONSerializer"

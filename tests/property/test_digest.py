@@ -55,7 +55,7 @@ def test_they_gather_until_there_are_enough_or_it_is_time(redis: Redis) -> None:
     def work_until(minute: int) -> None:
         while True:
             while world.round():
-                sent.extend(((world.now - begun) // M, flight.leased.count) for flight in world.flights)
+                sent.extend(((world.now - begun) // M, flight.leased.stands_for) for flight in world.flights)
                 settle_all(world)
             due = world.pull().next_us
             if due is None or due > begun + minute * M:

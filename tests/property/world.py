@@ -500,7 +500,7 @@ class World:
             ]
         told.dispatched += 1
         assert (leased.user, leased.category, leased.data) == (told.user, told.category, b"data")
-        assert leased.count == len(told.all())
+        assert leased.stands_for == len(told.all())
         assert (leased.attempts, leased.crashes, leased.answered) == (told.attempts, told.crashes, told.answered)
         assert leased.left_us == (None if told.deadline_us is None else told.deadline_us - self.now)
         gathered, told.gather_us = told.gather_us or 0, None

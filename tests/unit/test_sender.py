@@ -71,7 +71,7 @@ def leased(count: int = 1, **fields: Any) -> Leased:
     devices = [Device("apns", token) for token in tokens(count)]
     data = encode_data(Notification(user="anna", devices=devices, title="Hello"))
     made = Leased("job", "7", "anna", "default", data, None, 0, 0, None)
-    return replace(made, **fields)
+    return made._replace(**fields)
 
 
 def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEGORY) -> tuple[Settlement, Scripted]:
@@ -193,7 +193,7 @@ def test_the_count_stands_in_the_text() -> None:
     data = encode_data(Notification(user="anna", devices=[Device("apns", tokens(1)[0])], title=title, body=body))
     for collapses, told in (("collapse", ("3 of {0.__class__}", "{3} {COUNT} {count!r}")), ("queue", (title, body))):
         category = replace(CATEGORY, when_blocked=collapses)
-        _, provider = settle(replace(leased(data=data), count=3), Answer(Outcome.DELIVERED), category=category)
+        _, provider = settle(leased(data=data)._replace(stands_for=3), Answer(Outcome.DELIVERED), category=category)
         (sent,) = provider.asked
         assert (sent.notification.title, sent.notification.body) == told
 
@@ -328,6 +328,6 @@ def test_a_digest_has_the_text_of_its_category() -> None:
     """What stands for several goes with the category's text, and what stands for itself alone with its own."""
     category = replace(CATEGORY, when_blocked="digest", digest=Digest(3, 1, None, "{count} new"))
     for count, told in ((1, ("Hello", None)), (4, (None, "4 new"))):
-        _, provider = settle(replace(leased(), count=count), Answer(Outcome.DELIVERED), category=category)
+        _, provider = settle(leased()._replace(stands_for=count), Answer(Outcome.DELIVERED), category=category)
         (sent,) = provider.asked
         assert (sent.notification.title, sent.notification.body) == told

@@ -1,4 +1,4 @@
---! exports by_the_clock
+--! exports by_the_clock first_outside next_start
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
 -- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names

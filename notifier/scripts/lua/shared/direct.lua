@@ -1,7 +1,8 @@
 --! exports direct EXCEPTIONS
 -- The direct way: what comes from its queue and need not wait is leased at once, in the same step, and never stands in
 -- a line. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
--- for a user of whom nothing waits, under rules that let it go. All else goes through its line.
+-- for a user of whom nothing waits, under rules that let it go. Where they do not, it is the first in its line, and its
+-- user's gate is set at once. All else is looked at by *admit*.
 --   notifier:exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
 local EXCEPTIONS = 'notifier:exceptions:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
@@ -77,7 +78,15 @@ function direct.spend(scopes, plan, permit, cost, now, lease, until_text, trim)
   end
 end
 
--- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its line.
+-- wait: the first to stand in a line of this user, where the rules let it go at µs `opens`.
+function direct.wait(user, category, lane, id, opens, now)
+  local own = direct.rules.c[category]
+  redis.call('HSET', lines_key(user), '#pace', text(math.max(pace(direct.rules.u[1]), pace(own))))
+  set_gates(user, {{category = category, lane = lane, head = id, at = opens}}, now, nil)
+end
+
+-- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its line; and
+-- where nothing but the rules holds it back, its category and the µs at which they let it go.
 function direct.take(id, lane, worker, now, lease, until_text)
   if direct.room <= 0 then return false end
   local job, meta, deadline = new_job(id, lane, now)
@@ -88,10 +97,9 @@ function direct.take(id, lane, worker, now, lease, until_text)
   local held = direct.claim_of(user, category, worker, now)
   if not held then return false end
   local bypass, cost = rules.b[category], rules.n and rules.n[category] or 1
-  local scopes = {{sent_key(user), rules.u[1]}, {sent_key(user, category), own}}
-  for _, scope in ipairs(bypass and {} or scopes) do
-    if next_for(scope[1], scope[2], cost) > now then return false end
-  end
+  local scopes, opens = {{sent_key(user), rules.u[1]}, {sent_key(user, category), own}}, 0
+  for _, scope in ipairs(bypass and {} or scopes) do opens = math.max(opens, (next_for(scope[1], scope[2], cost))) end
+  if opens > now then return false, not (rules.h and rules.h[category]) and category, opens end
   local plan = plan_of(job[5], rules.a and rules.a[category])
   if not direct.has_room(plan, bypass, now) then return false end
 

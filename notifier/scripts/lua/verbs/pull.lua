@@ -123,8 +123,8 @@ local function stands_behind(id)
 end
 
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
--- the lane `from` and is to be read first.
-local function place(id, from)
+-- the lane `from` and is to be read first. category, opens: of *direct.take*, if it said so.
+local function place(id, from, category, opens)
   if from and some_behind and stands_behind(id) then return true end
   full = false
   local what, user, lane, is_new = line_up(now, id, join, known, from)
@@ -136,7 +136,8 @@ local function place(id, from)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
-  if is_new then look_at(user, lane, fresh) end
+  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens, now)
+  elseif is_new then look_at(user, lane, fresh) end
   return true
 end
 
@@ -243,11 +244,12 @@ local function take_from(lane, n)
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
-    if not direct.take(id, lane, worker, now, lease, until_text) then
+    local goes, category, opens = direct.take(id, lane, worker, now, lease, until_text)
+    if not goes then
       -- RQ's own scheduler may have queued again what waits for a time of its own.
       local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
         and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
-      if not is_later and not place(id, lane) then
+      if not is_later and not place(id, lane, category, opens) then
         return stay(queue, ids, j)
       end
     end
@@ -411,6 +413,7 @@ if on_watch then
   end
 end
 direct.write(worker, now, lease, until_text)
+wake_for_gates()
 local rooms = {}
 for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
 return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,

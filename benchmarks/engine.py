@@ -1,7 +1,7 @@
 """The engine with a null provider and every rule in force, beside RQ's SimpleWorker with a no-op, in one run.
 
 The queue is filled under another name while no worker looks, and renamed into place when all of them are up. Beside it
-the floor: what a loop of three scripts does without any rules.
+two floors, see `benchmarks.floor`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from benchmarks.floor import floor_seconds
-from benchmarks.harness import Figure, at_least, await_that, await_workers, child, median, own_redis
+from benchmarks.floor import bare, needed
+from benchmarks.harness import Figure, at_least, at_most, await_that, await_workers, child, median, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, Delivered, deliver_staged, notifications
 from notifier import Notifier
@@ -46,11 +46,14 @@ def simple_seconds(redis: Redis, url: str, count: int) -> float:
 def measure(*, quick: bool) -> list[Figure]:
     """Jobs a second, and their ratios in the same run; medians, all taken in turns, a ratio that of its round."""
     rounds, count = (1, 5_000) if quick else (5, 20_000)
-    one, two, peer, floor, redis_us = [], [], [], [], []
+    one, two, peer, floor, redis_us, bare_us, needed_us = [], [], [], [], [], [], []
     with own_redis() as (server, redis):
         for _ in range(rounds):
             peer.append(1_000 / simple_seconds(redis, server.url, 1_000))
-            floor.append(count / floor_seconds(redis, count))
+            of_three, of_needs = bare(redis, count), needed(redis, count)
+            floor.append(count / of_three.seconds)
+            bare_us.append(of_three.redis_us)
+            needed_us.append(of_needs.redis_us)
             alone = push(redis, server.url, count, 1)
             one.append(count / alone.seconds)
             redis_us.append(alone.redis_us)
@@ -61,9 +64,12 @@ def measure(*, quick: bool) -> list[Figure]:
         Figure("engine, 1 worker", median(one), "jobs/s"),
         Figure("engine, 2 workers", median(two), "jobs/s"),
         Figure("engine, 1 worker: Redis CPU", median(redis_us), "µs a job"),
-        Figure("engine, 1 worker, to RQ", _ratio(one, peer), "x", at_least(20)),
-        Figure("engine, 2 workers, to RQ", _ratio(two, peer), "x", at_least(20)),
-        Figure("engine, 2 workers to 1", _ratio(two, one), "x", at_least(1.25)),
+        Figure("Redis CPU, to the bare loop's", _ratio(redis_us, bare_us), "x", at_most(2.5)),
+        Figure("Redis CPU, to the needed commands'", _ratio(redis_us, needed_us), "x", None, "nothing decided there"),
+        Figure("needed commands, to the bare loop's", _ratio(needed_us, bare_us), "x"),
+        Figure("engine, 1 worker, to RQ", _ratio(one, peer), "x", at_least(45)),
+        Figure("engine, 2 workers, to RQ", _ratio(two, peer), "x", at_least(45)),
+        Figure("engine, 2 workers to 1", _ratio(two, one), "x", at_least(1.6)),
         Figure("engine, 1 worker, to the bare loop", _ratio(one, floor), "x", None, "aim: 0.5"),
     ]
 

@@ -52,6 +52,7 @@ from workers.wiring import (
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
+AGAIN_S: Final = 0.5  # between two looks for a Redis that has gone while the worker starts
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
 
@@ -174,7 +175,7 @@ class PushWorker(Worker):
         sender = build_sender(settings, providers, circuits, capacity)
         reload = Reload(self._config, redis, lanes) if self._config is not None else None
         if reload is not None:
-            settings = await reload.begin(settings)
+            settings = await self._begin(reload, settings)
         self._engine = Engine(
             redis=redis,
             watch=watch,
@@ -201,6 +202,23 @@ class PushWorker(Worker):
                 self._report(self._engine)
             await watch.close()
             await redis.aclose()
+
+    async def _begin(self, reload: Reload, settings: Settings) -> Settings:
+        """The rates in force; a Redis that has gone since the worker was registered is waited for, as it is later."""
+        waited = False
+        while not self._stop_requested:
+            try:
+                settings = await reload.begin(settings)
+            except RedisError as error:
+                if not waited:
+                    self._structlog.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+                waited = True
+                await asyncio.sleep(AGAIN_S)
+            else:
+                if waited:
+                    self._structlog.info("limiter_reachable")
+                break
+        return settings
 
     async def _beat(  # noqa: PLR0917 - all that it tends
         self,

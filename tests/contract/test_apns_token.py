@@ -357,18 +357,20 @@ def test_who_waited_for_the_token_goes_before_who_comes_when_it_is_there(identit
         store = Told()
         async with rig(identity, client={"tokens": store}) as up:
             tasks: list[asyncio.Task[Any]] = []
+            all_begun = asyncio.Event()
 
             def send(left: int = 0) -> None:
                 if left:
                     asyncio.get_running_loop().call_soon(send, left - 1)
                 else:
                     tasks.append(asyncio.create_task(up.send(title=f"{len(tasks)}")))
+                    if len(tasks) == 3:
+                        all_begun.set()
 
             send()
             send()
             store.answered.append(lambda: send(hops))
-            while len(tasks) < 3:
-                await asyncio.sleep(0)
+            await all_begun.wait()
             assert {(await task).outcome for task in tasks} == {Outcome.DELIVERED}
             assert [arrival.title for arrival in up.log.arrivals] == ["0", "1", "2"]
 

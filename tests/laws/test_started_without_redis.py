@@ -1,0 +1,44 @@
+"""A Redis that goes while a worker starts is waited for, as one that goes later (law 8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from structlog.testing import capture_logs
+from support import LANES, note, notifier, state, write_config
+from test_rq_by_hand import InProcess
+
+from notifier.settings import Settings, load_settings
+from notifier.testing.embedded import EmbeddedRedis
+from workers.reload import Reload
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    """After it was registered, and before it knows the rates in force: it says so once, and goes on, or ends."""
+    config = write_config(tmp_path, redis_server.url)
+    worker = InProcess(list(LANES), connection=redis, settings=load_settings(config, {}), config=config)
+    begin, failures = Reload.begin, 3
+
+    async def fails(reload: Reload, settings: Settings) -> Settings:
+        nonlocal failures
+        failures -= 1
+        if failures < 0:
+            return await begin(reload, settings)
+        worker._stop_requested = stopped
+        raise RedisTimeoutError("Timeout reading from socket")
+
+    monkeypatch.setattr("workers.push.AGAIN_S", 0, raising=False)
+    monkeypatch.setattr(Reload, "begin", fails)
+    with notifier(config) as producer, capture_logs() as logged:
+        job_id = producer.send(note("anna"))
+        worker.work(burst=True, logging_level="CRITICAL")
+        assert state(producer, job_id) == ("queued" if stopped else "delivered")
+    events = [line["event"] for line in logged]
+    assert events.count("limiter_unreachable") == 1
+    assert events.count("limiter_reachable") == (not stopped)

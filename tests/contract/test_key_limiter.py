@@ -282,6 +282,7 @@ def test_usage_is_bounded(subject: Subject, redis: Redis) -> None:
     for n in range(10):
         limiter.acquire(f"new{n}", "5/minute")
     assert {entry.key for entry in limiter.top(100)} == {f"new{n}" for n in range(10)}
+    assert all(redis.pttl(key) > 0 for key in redis.keys("*") if key != b"notifier:namespaces"), "all goes by itself"
     plain = subject.make("plain")
     plain.acquire("k", "5/minute")
     assert redis.keys("notifier:*plain*") == ([b"notifier:keys:plain:{k}"] if subject.made else [])

@@ -31,30 +31,34 @@ local function forget_idle(namespace, before)
   for _, by in ipairs({'last', 'total', 'held'}) do redis.call('ZREM', rank_key(namespace, by), unpack(idle)) end
 end
 
--- note_usage: a key was asked for `cost`, and got it, or was held.
+-- note_usage: a key was asked for `cost`, and got it, or was held. What is renewed once a minute is kept a minute longer.
 local function note_usage(namespace, key, cost, admitted, now, keep)
   local use, minute, stamp = use_key(namespace, key), text(math.floor(now / MINUTE)), text(now)
-  local lasts = text(math.ceil(keep / 1000))
+  local lasts = text(math.ceil((keep + MINUTE) / 1000))
   redis.call('ZADD', rank_key(namespace, 'last'), stamp, key)
   if not admitted then
     redis.call('HINCRBY', use, 'held', 1)
     redis.call('ZINCRBY', rank_key(namespace, 'held'), 1, key)
-  else
-    local tens = rank_key(namespace, text(math.floor(now / (10 * MINUTE))))
-    if redis.call('HINCRBY', use, 'total', cost) == cost then redis.call('HSET', use, 'first', stamp) end
-    redis.call('HSET', use, 'last', stamp)
-    if redis.call('HINCRBY', use, minute, cost) == cost then forget_minutes(use, now - keep) end
-    if redis.call('HINCRBY', used_key(namespace), minute, cost) == cost then
-      forget_minutes(used_key(namespace), now - keep)
-      redis.call('ZADD', NAMESPACES, stamp, namespace)
-      redis.call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
-    end
-    redis.call('PEXPIRE', used_key(namespace), lasts)
-    redis.call('ZINCRBY', rank_key(namespace, 'total'), cost, key)
-    redis.call('ZINCRBY', tens, cost, key)
-    redis.call('PEXPIRE', tens, text(RATED * 10 * MINUTE / 1000))
+    redis.call('PEXPIRE', use, lasts)
+    for _, by in ipairs({'last', 'held'}) do redis.call('PEXPIRE', rank_key(namespace, by), lasts) end
+    return forget_idle(namespace, now - keep)
   end
-  redis.call('PEXPIRE', use, lasts)
-  for _, by in ipairs({'last', 'total', 'held'}) do redis.call('PEXPIRE', rank_key(namespace, by), lasts) end
+  local tens = rank_key(namespace, text(math.floor(now / (10 * MINUTE))))
+  if redis.call('HINCRBY', use, 'total', cost) == cost then redis.call('HSET', use, 'first', stamp) end
+  redis.call('HSET', use, 'last', stamp)
+  redis.call('ZINCRBY', rank_key(namespace, 'total'), cost, key)
+  redis.call('ZINCRBY', tens, cost, key)
+  if redis.call('HINCRBY', use, minute, cost) == cost then
+    forget_minutes(use, now - keep)
+    redis.call('PEXPIRE', use, lasts)
+  end
+  if redis.call('HINCRBY', used_key(namespace), minute, cost) == cost then
+    forget_minutes(used_key(namespace), now - keep)
+    redis.call('PEXPIRE', used_key(namespace), lasts)
+    for _, by in ipairs({'last', 'total', 'held'}) do redis.call('PEXPIRE', rank_key(namespace, by), lasts) end
+    redis.call('PEXPIRE', tens, text(RATED * 10 * MINUTE / 1000))
+    redis.call('ZADD', NAMESPACES, stamp, namespace)
+    redis.call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
+  end
   forget_idle(namespace, now - keep)
 end

@@ -365,5 +365,5 @@ write_projects(now)
 alarm(earliest)
 wake_for_gates()
 redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 4)
-redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2])
+if reply[2] > 0 then redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2]) end
 return reply

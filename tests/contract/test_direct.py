@@ -1,0 +1,290 @@
+"""The direct way: what *pull* leases by itself is as *admit* would have leased it, and nothing else goes that way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from notifier.dispatch import calls, exceptions
+from notifier.dispatch.calls import Job, Leased, Pulled
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Digest, Policy, ProviderLimits, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
+
+S: Final = 1_000_000
+NOW: Final = 1_700_000_000 * S
+LEASE: Final = 30 * S
+FIRST: Final = 10**9  # so that no permit looks like a count
+TARGETS: Final = "- fcm:n|somewhere"
+CATEGORIES: Final = {
+    "default": Category("default", policy=Policy((Window(5, interval_us=60 * S),))),
+    "free": Category("free"),
+    "costly": Category("costly", cost=3),
+    "alarm": Category("alarm", bypass=True),
+    "news": Category("news", when_blocked="digest", digest=Digest(60 * S, 10, None, "{count} new")),
+    "offers": Category("offers", when_blocked="drop"),
+}
+RULES: Final = RuleTable(
+    Policies(
+        Policy((Window(10, interval_us=60 * S),), gap_us=S // 10),
+        users={"vip": Policy((Window(99, interval_us=60 * S),))},
+        categories=CATEGORIES,
+        limits=ProviderLimits(fcm_project=Window(100, interval_us=60 * S)),
+    )
+)
+
+
+@dataclass
+class Worker:
+    """A worker that is called by hand, on a clock of the test's."""
+
+    redis: Redis
+    name: str = "w"
+    now: int = NOW
+    rules: RuleTable = field(default_factory=lambda: RULES)
+
+    def accept(self, *jobs: Job) -> None:
+        """As a producer of ours does."""
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", clock=str(self.now)))
+
+    def publish(self) -> None:
+        """Who has other rules."""
+        self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
+
+    def pull(self, *, direct: bool = True, **more: Any) -> Pulled:
+        call = calls.pull(
+            most=50,
+            lease_us=LEASE,
+            on_watch=False,
+            lanes=LANES,
+            worker=self.name,
+            on_join=self.rules.known,
+            direct=self.rules if direct else None,
+            clock=str(self.now),
+            **more,
+        )
+        return run(self.redis, call)
+
+    def admit(self, pulled: Pulled) -> list[Leased]:
+        call = calls.admit(
+            pulled.users,
+            self.rules,
+            most=50,
+            lease_us=LEASE,
+            worker=self.name,
+            lanes=LANES,
+            clock=str(self.now),
+        )
+        return run(self.redis, call).leased if pulled.users else []
+
+
+@pytest.fixture
+def worker(redis: Redis) -> Worker:
+    made = Worker(redis)
+    made.publish()
+    redis.set("notifier:seq", FIRST)
+    return made
+
+
+def job(name: str = "one", user: str = "ann", category: str = "free", **meta: Any) -> Job:
+    written = json.dumps({"user": user, "category": category, **meta}).encode()
+    return Job(name, "default", b"data", written, targets=TARGETS, category=category)
+
+
+def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
+    """All that stands in Redis, with names in place of the numbers that are given out one after the other."""
+    names = {each.permit.encode(): f"permit of {each.job_id}" for each in leased}
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": redis.hgetall,
+        b"zset": lambda key: dict(redis.zrange(key, 0, -1, withscores=True)),
+        b"set": redis.smembers,
+        b"list": lambda key: redis.lrange(key, 0, -1),
+        b"string": redis.get,
+    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {plain(name): plain(of) for name, of in value.items() if name != b"push_order"}
+        if isinstance(value, bytes):
+            whole, _, part = value.rpartition(b":")
+            base, hashed, n = value.partition(b"#")
+            if part in names:
+                return f"{whole.decode()}:{names[part]}"
+            return f"{names[base]}{(hashed + n).decode()}" if base in names else value
+        return value
+
+    keys = set(redis.scan_iter()) - {b"notifier:seq"}
+    return {key.decode(): plain(read[redis.type(key)](key)) for key in keys}
+
+
+ALIKE: Final = {
+    "one": [job()],
+    "under rules of its category": [job(category="default")],
+    "that counts as three": [job(category="costly")],
+    "past the rules": [job(category="alarm")],
+    "with an expiry": [replace(job(), expires_in_us=60 * S)],
+    "with a high priority": [job(priority="high")],
+    "of two users": [job(), job("two", "bob", "default")],
+    "of one user, in two categories past the gap": [job(category="alarm"), job("two", category="alarm")],
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
+    """The same leases, permits, claims, registries and counts, key for key."""
+    worker.accept(*ALIKE[case])
+    pulled = worker.pull()
+    assert pulled.users == []
+    at_once, found = pulled.leased, contents(worker.redis, pulled.leased)
+
+    worker.redis.flushdb()
+    worker.publish()
+    worker.redis.set("notifier:seq", FIRST)
+    worker.accept(*ALIKE[case])
+    by_lines = worker.admit(worker.pull(direct=False))
+    assert [each._replace(permit="") for each in at_once] == [each._replace(permit="") for each in by_lines]
+    assert found == contents(worker.redis, by_lines)
+
+
+def of_a_plain_producer(worker: Worker) -> None:
+    worker.accept(replace(job(), targets=""))
+
+
+def expired(worker: Worker) -> None:
+    worker.accept(replace(job(), expires_in_us=1))
+    worker.now += S
+
+
+def of_one_who_waits(worker: Worker) -> None:
+    worker.accept(job("before", category="default"))
+    worker.pull(direct=False)
+    worker.accept(job())
+
+
+def of_a_line_that_another_worker_sends(worker: Worker) -> None:
+    worker.accept(job("before", category="alarm"))
+    assert Worker(worker.redis, "other").pull().leased
+    worker.accept(job(category="alarm"))
+
+
+def of_one_with_other_rules(worker: Worker) -> None:
+    worker.accept(job(user="vip"))
+
+
+def under_an_open_circuit(worker: Worker) -> None:
+    worker.redis.sadd("notifier:routes", "fcm")
+    worker.redis.hset("notifier:route:fcm", mapping={"state": "open", "until": NOW + S, "interval": S})
+    worker.accept(job())
+
+
+def over_the_projects_limit(worker: Worker) -> None:
+    worker.redis.hset("notifier:project:fcm", str(NOW - NOW % S), 100)
+    worker.accept(job())
+
+
+def while_users_move(worker: Worker) -> None:
+    worker.redis.hset("notifier:moves", "bob", "other")
+    worker.accept(job())
+
+
+LONG: Final = {
+    "without our fields": of_a_plain_producer,
+    "that has expired": expired,
+    "of one who waits": of_one_who_waits,
+    "of a line that another worker sends": of_a_line_that_another_worker_sends,
+    "of one with other rules": of_one_with_other_rules,
+    "under an open circuit": under_an_open_circuit,
+    "over the project's limit": over_the_projects_limit,
+    "while users move": while_users_move,
+    "with a zone": lambda worker: worker.accept(job(zone="Asia/Tokyo")),
+    "that collapses": lambda worker: worker.accept(job(collapse_id="score")),
+    "of a digest": lambda worker: worker.accept(job(category="news")),
+    "of a kind that Google counts": lambda worker: worker.accept(replace(job(), targets="- fcm:c|somewhere")),
+    "with rules by the clock": lambda worker: (worker.redis.hset("notifier:zones", "x", "{}"), worker.accept(job())),
+    "that RQ gives a time to live": lambda worker: (worker.accept(job()), worker.redis.hset("rq:job:one", "ttl", 9)),
+    "that was requeued": lambda worker: (
+        worker.accept(job()),
+        worker.redis.hset("rq:job:one", "push_outcome", "failed"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_what_is_to_be_weighed_goes_through_its_line(worker: Worker, case: str) -> None:
+    """Nothing of it is leased, and its user is looked at."""
+    LONG[case](worker)
+    pulled = worker.pull()
+    assert pulled.leased == []
+    assert len(pulled.users) == 1
+
+
+def test_without_room_by_its_route_it_waits(worker: Worker) -> None:
+    """Of three there is room for two; who comes after is told how much is left."""
+    worker.accept(*(job(f"{n}", f"u{n}") for n in range(3)))
+    pulled = worker.pull(rooms={"fcm": 2})
+    assert [each.job_id for each in pulled.leased] == ["0", "1"]
+    assert pulled.rooms == {"fcm": 0}
+    assert [user for user, *_ in pulled.users] == ["u2"]
+
+
+def test_who_begins_to_wait_has_a_gate_at_once(worker: Worker) -> None:
+    """One goes, and the next is the head of a line whose gate opens when the rules let it go: nobody looks in vain."""
+    worker.accept(job(), job("two"), job("three"))
+    pulled = worker.pull()
+    assert [each.job_id for each in pulled.leased] == ["one"]
+    assert pulled.users == []
+    opens = NOW + LEASE + S // 10
+    assert worker.redis.zscore("notifier:gates:default", "ann") == opens
+    assert pulled.next_us == NOW + LEASE
+    assert worker.redis.zscore("rq:scheduled:default", "two") == opens / S
+
+
+def test_what_drops_is_left_to_admit(worker: Worker) -> None:
+    """A category that lets nothing wait: the second is dropped, not lined up with a gate."""
+    worker.accept(job(category="offers"), job("two", category="offers"))
+    pulled = worker.pull()
+    assert [each.job_id for each in pulled.leased] == ["one"]
+    (dropped,) = worker.admit(pulled)
+    assert (dropped.job_id, dropped.dropped) == ("two", True)
+
+
+@pytest.mark.parametrize(("due", "goes"), [(0, 50), (5, 45), (12, 38), (13, 0)])
+def test_who_is_due_keeps_the_room(worker: Worker, due: int, goes: int) -> None:
+    """What has just come takes what the due leave; where these are many, none of it."""
+    worker.accept(*(job(f"d{n}", f"d{n}") for n in range(due)))
+    assert len(worker.pull(direct=False).users) == due
+    worker.now += LEASE
+    worker.accept(*(job(f"{n}", f"u{n}") for n in range(60)))
+    assert len(worker.pull().leased) == goes
+
+
+def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Until they are nothing goes the direct way; then everybody's does, and not theirs."""
+    worker = Worker(redis)
+    worker.accept(job())
+    pulled = worker.pull()
+    assert (pulled.unpublished, pulled.leased) == (True, [])
+    assert worker.admit(pulled)
+
+    async def publish() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        await exceptions.publish(client, worker.rules, worker.name)
+        await client.aclose()
+
+    asyncio.run(publish())
+    assert redis.smembers(f"notifier:exceptions:{worker.rules.exceptions}") == {b"vip"}
+    worker.accept(job("two", "bob"), job("three", "vip"))
+    pulled = worker.pull()
+    assert not pulled.unpublished
+    assert [each.user for each in pulled.leased] == ["bob"]
+    assert [user for user, *_ in pulled.users] == ["vip"]
+    assert not redis.exists(f"notifier:exceptions:draft:{worker.name}")

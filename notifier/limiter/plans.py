@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import string
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +29,6 @@ class Plan:
     policy: Policy
     cost: int
     packed: bytes | None
-    words: int
     names: tuple[str, ...]
     reasons: tuple[str, ...]
 
@@ -39,11 +39,11 @@ def plan_of(policy: Policy, cost: int) -> Plan:
     names = tuple(map(str, policy.windows))
     reasons = tuple(describe("", policy, rule).strip() for rule in range(len(names) + 1))
     if not policy.is_plain:
-        return Plan(policy, cost, None, 0, names, reasons)
-    numbers = [cost, policy.gap_us, policy.horizon_us, len(policy.windows)]
+        return Plan(policy, cost, None, names, reasons)
+    numbers = [cost, policy.gap_us, policy.horizon_us]
     for window in policy.windows:
         numbers += (window.limit, window.interval_us)
-    return Plan(policy, cost, pack(numbers), len(numbers), names, reasons)
+    return Plan(policy, cost, pack([struct.pack(f">{len(numbers)}Q", *numbers)]), names, reasons)
 
 
 class PermitIds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,7 @@ NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RANKS: Final[Mapping[By, str]] = {"total": "total", "last_used": "last", "rate": "rate", "held": "held"}
 MINUTE_US: Final = 60_000_000
 HOUR_S: Final = 3600
+TAKE_NOW: Final = pack([""])
 MAX_KEY_BYTES: Final = 1024
 
 
@@ -117,20 +119,24 @@ class Requests:
         patience = 0 if ahead == 0 else ahead_us(ahead)
         if self._keep_us is not None or any(request.plan.packed is None for request in requests):
             return self.ask_any(requests, mode, ahead)
-        prefix, keys, rest, words = self._prefix, [], [pack([self.clock, mode, patience])], 3
+        prefix, keys, rest = self._prefix, [], [self._head(mode, patience)]
         ends = []
         for request in requests:
             ends.append(end := self._ids.end())
             key, plan = request.raw, request.plan
             keys.append(b"$%d\r\n%b%b}\r\n" % (len(prefix) + len(key) + 1, prefix, key))
             rest.append(b"$%d\r\n%b\r\n%b" % (len(end), end.encode(), plan.packed or b""))
-            words += 1 + plan.words
-        wire = pack_call(script("limit"), len(keys), words, b"".join(keys + rest))
+        wire = pack_call(script("limit"), len(keys), 1 + 2 * len(keys), b"".join(keys + rest))
 
         def decode(reply: list[int]) -> list[Permit | Hold]:
             return _answers(requests, ends, reply, patience)
 
         return PackedCall(script("limit"), wire, decode)
+
+    def _head(self, mode: Mode, patience: int) -> bytes:
+        if mode == "take" and not patience and not self.clock:
+            return TAKE_NOW
+        return pack([struct.pack(">QQ", int(self.clock or 0), patience) + mode[:1].encode()])
 
     def ask_any(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0

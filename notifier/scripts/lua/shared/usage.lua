@@ -31,7 +31,8 @@ local function forget_idle(namespace, before)
   for _, by in ipairs({'last', 'total', 'held'}) do redis.call('ZREM', rank_key(namespace, by), unpack(idle)) end
 end
 
--- note_usage: a key was asked for `cost`, and got it, or was held. What is renewed once a minute is kept a minute longer.
+-- note_usage: a key was asked for `cost`, and got it, or was held. What is renewed once a minute is kept a minute
+-- longer.
 local function note_usage(namespace, key, cost, admitted, now, keep)
   local use, minute, stamp = use_key(namespace, key), text(math.floor(now / MINUTE)), text(now)
   local lasts = text(math.ceil((keep + MINUTE) / 1000))

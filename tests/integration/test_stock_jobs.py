@@ -2,17 +2,20 @@
 
 import json
 import pickle
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
-from rq import Callback, Queue, Retry
+from rq import Callback, Queue, Retry, Webhook
 from rq.command import send_stop_job_command
+from rq.group import Group
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
@@ -128,6 +131,42 @@ def test_a_job_that_fails_keeps_its_traceback(world: World) -> None:
     assert "LookupError: hare" in why(world, again.id)
     assert Job.fetch(again.id, connection=world.redis, serializer=JSONSerializer).retries_left == 0
     world.works_still()
+
+
+def test_a_webhook_is_called(world: World) -> None:
+    """RQ's webhooks of a stock job are called, for its success and for its failure."""
+    told: list[Any] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        hooks = [Webhook(url, "finished", method="POST"), Webhook(url, "failed", method="POST")]
+        finishes(world.run("errands.append", str(world.folder / "hooked"), "x", webhooks=hooks))
+        finishes(world.run("errands.fail", "why", webhooks=hooks), JobStatus.FAILED)
+        eventually(lambda: len(told) == 2, "both calls")
+        server.shutdown()
+    assert [each["status"] for each in told] == ["finished", "failed"]
+
+
+def test_a_group_runs(world: World) -> None:
+    """The jobs of a group run, notifications among them, and none of these keeps the group from its end."""
+    group = Group(world.redis)
+    payloads = [payload(f"of-a-group-{n}", f"grouped-{n}") for n in range(2)]
+    jobs = [Queue.prepare_data("notifier.deliver", kwargs=each) for each in payloads]
+    jobs.append(Queue.prepare_data("errands.append", [str(world.folder / "grouped"), "x"]))
+    group.enqueue_many(world.lane, jobs)
+    eventually(lambda: len(world.simulators.titles("grouped-")) == 2, "both deliveries")
+    eventually((world.folder / "grouped").exists, "the other job")
+    eventually(lambda: world.lane.count == 0 and [j.get_status() for j in group.get_jobs()] == ["finished"], "the end")
 
 
 def test_what_depends_on_a_job_runs_after_it(world: World) -> None:

@@ -26,7 +26,7 @@ for i = 1, #KEYS do
   local found, count = call('ZRANGE', key, '0', '1'), 0
   local mark, first = found[1], found[2] and unpack('>I8', found[2])
   if mark then
-    if string.byte(mark, -1) == 99 then break end -- c
+    if string.byte(mark) == 99 then break end -- c
     count = call('ZCARD', key) - 1
   end
 

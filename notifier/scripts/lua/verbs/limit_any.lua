@@ -64,9 +64,9 @@ local function ask(key, permit, cost, policy)
     horizon, till, new = keep(mark, policy[2], now, at)
     take(sent, permit, cost, policy, at, horizon)
     new = new or mark
-    if policy.b and string.sub(new, -1) ~= 'c' then new = new .. 'c' end
+    if policy.b then new = 'c' .. string.sub(new, 2) end
   elseif mark then
-    till, new = tonumber(string.sub(mark, 2, 17)), mark
+    till, new = struct.unpack('>I8', mark, 2), mark
   end
   local remaining, more, narrowest = room(sent, policy, at)
   if new then

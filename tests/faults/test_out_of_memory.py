@@ -60,8 +60,10 @@ def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
         redis = fleet.redis
         for name in ("worker-1", "worker-2"):  # one that is not there yet would not come
             await_that(lambda name=name: redis.hget(f"rq:worker:{name}", "state") == b"idle", f"the start of {name}")
+        notifier.send(notification(user(0), 0), job_id="n0")
+        fleet.await_ended(1)  # so that all scripts are in Redis: they take half of the room
         redis.config_set("maxmemory", redis.info("memory")["used_memory"] + ROOM)
-        refused, said = send_until_refused(notifier, 0)
+        refused, said = send_until_refused(notifier, 1)
         delivered_when_full = total(redis, "delivered")
         redis.config_set("maxmemory", 1)  # and from here on nothing that is freed is enough
         with still(fleet):

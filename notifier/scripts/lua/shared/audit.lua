@@ -1,6 +1,5 @@
 -- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right,
--- and
--- what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
+-- and what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
 local findings = {}
 local function finding(what, saw, right, done)
   findings[#findings + 1] = {what, saw, right, done or ''}

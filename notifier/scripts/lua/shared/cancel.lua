@@ -1,6 +1,5 @@
 -- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
--- 'ended'
--- where one of its devices took it before: then it is delivered, and the others get it no more.
+-- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
 -- job: {origin, meta, push_collapse, push_arriving, push_answered} of its hash. keep_delivered: µs.
 local CANCEL_READS = {'origin', 'meta', 'push_collapse', 'push_arriving', 'push_answered'}
 

@@ -7,8 +7,8 @@
 -- first entry has lapsed: what it counted is known to be over. notifier:counting is there while anybody may have
 -- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
 local COUNTING = 'notifier:counting'
-local MANY = 8 -- as few sends are set aside at once
-local MOST_FOLDED = 100 -- and as many
+local MANY = 8 -- fewer sends than this are not set aside
+local MOST_FOLDED = 100 -- so many at once, no more
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 

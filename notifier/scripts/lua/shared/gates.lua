@@ -98,8 +98,7 @@ local function leads_alone(lane, other)
 end
 
 -- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers
--- that
--- serve different lanes one is to look then: the others let it go first, and look only if it does not.
+-- that serve different lanes one is to look then: the others let it go first, and look only if it does not.
 local function yield(gates, now, turn)
   local first, sign = {}, nil
   for lane, at in pairs(gates) do

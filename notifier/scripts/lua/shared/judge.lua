@@ -62,8 +62,7 @@ end
 -- judge: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no device
 -- is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when, and
 -- whether it waits because it is a background push; 'unread'; or 'behind': an older one of its line is in flight, and
--- was taken
--- while a route of this one was shut: its rest is to go first.
+-- was taken while a route of this one was shut: its rest is to go first.
 local function judge(line, job, index)
   if not (rules.w or holds or rooms or line.left) then return 'go', {} end
   if not job.targets then return 'unread' end

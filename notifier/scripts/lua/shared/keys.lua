@@ -1,13 +1,12 @@
 -- The keyspace. RQ's keys (rq:*) are RQ's own; a user's keys share the hash tag {user}.
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
---   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, #lowered and
---   orphans beside them
+--   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, orphans, … beside them
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see rules.lua
---   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see counts.lua,
---   burst.lua
+--   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see counts.lua
+--   and burst.lua
 --   notifier:collapse:{user}:<category> hash collapse id -> job id   newcomers that wait in the line, see collapse.lua
 --   notifier:arriving:{user}         zset job id -> µs         under max_waiting, who has not come to a line yet
---   notifier:claim:{user}:<category> string                  who has heads of the line in flight, see claims.lua
+--   notifier:claim:{user}:<category> string                   who has heads of the line in flight, see claims.lua
 --   notifier:gates:<lane>            zset user -> µs           when to look at the user's lines again
 --   notifier:routes, notifier:route:<name>, notifier:parked:<name>: what is held, and who waits for it, see routes.lua
 --   notifier:rests:{user}:<category> <route>                   what waits for it of a line, see routes.lua
@@ -25,9 +24,8 @@
 --   notifier:trace                   stream                    what is accepted, while somebody records it
 --   notifier:usage:{user}            hash                      totals by outcome, first and last time seen
 --   notifier:stats                   hash                      totals of all users
---   notifier:minute:<minute>        hash                      the numbers of a minute, kept for 3 days, see minute.lua
---   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: idle leaders, see
---   alarm.lua
+--   notifier:minute:<minute>         hash                      the numbers of a minute, kept for 3 days, see minute.lua
+--   notifier:leaders, notifier:leader:<lanes>, notifier:wake:<lanes>, notifier:handover:<lanes>: see alarm.lua
 --   notifier:moves, notifier:away:{user}, notifier:arrived:<shard>: users on their way between shards, see fence.lua
 --   notifier:token:<name>            hash                      a provider's token that all workers share, see token.lua
 -- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in

@@ -44,13 +44,11 @@ local function is_text(value)
   return not value:find('[\128-\255]')
 end
 
--- What is forgotten of a job that begins anew. push_targets tells of its data, and so only of a call that is another
--- one.
+-- What is forgotten of a job that begins anew. push_targets tells of its data: it is forgotten only where another call
+-- enqueued the job.
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
-  'push_crashes',
-  'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse', 'push_deadline',
-  'push_again', 'push_seen', 'push_read',
-  'push_refusals', 'push_orphan'}
+  'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
+  'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))

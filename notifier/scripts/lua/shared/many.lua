@@ -1,11 +1,9 @@
 -- A user who waits in very many categories is looked at a part of the lines at a time, or one look would block Redis.
 -- The lanes that are more urgent than the first large one are in each part, and the others take turns.
 --   #part  in notifier:lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
---   least µs
---          at which a head of these may go>'
+--          least µs at which a head of these may go>'
 local MAX_LINES = 50
--- Μs; a head whose line was not looked at may expire, and its rules may open, before the user's do.
-local LONGEST_PART = 10000000
+local LONGEST_PART = 10000000 -- µs; a head whose line was not looked at may expire, and its rules may open, before
 
 local function is_line(field) return field:sub(1, 1) ~= '#' end
 

@@ -7,8 +7,7 @@
 -- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
 --   notifier:routes            set of the names of what is held; there is none nearly always
 --   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
---   had
---                              no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
+--                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
 --                              nothing), and 'w:<worker>' for each worker that could not get through
 --   notifier:parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its line, the rest of a notification that other routes took

@@ -2,11 +2,10 @@
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
 -- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names
--- none,
--- l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
---   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month,
---   …}, of three years. Written by whoever is told by *admit* that a zone is missing. It is there once a rule goes by
---   the clock.
+-- none, l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
+--   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
+--   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
+--   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
 local DAY, MARGIN = 86400000000, 3456000000000
 

@@ -19,8 +19,7 @@ if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
       -- A permit in flight matters for longer than a send of now does, and rules of others, such as the workers', may
-      -- ask
-      -- for longer than these do: then all stays as it is.
+      -- ask for longer than these do: then all stays as it is.
       local left = redis.call('PTTL', KEYS[i])
       local longer = left > math.ceil(policy[2] / 1000) + 1
       if longer and policy.e then policy.e = math.huge end

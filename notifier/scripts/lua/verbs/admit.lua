@@ -7,8 +7,7 @@
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user,
--- category, data,
---          µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
+--          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
 --          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
@@ -53,8 +52,7 @@ local function peek_line(line)
 end
 
 -- sort_lines: the most urgent lane first, then the older head. Every eighth send of a user who waits in several lanes
--- goes
--- the other way round: the lower lanes do not starve. Returns whether there are several lanes.
+-- goes the other way round: the lower lanes do not starve. Returns whether there are several lanes.
 local function sort_lines(lines, turn)
   local several = false
   for _, line in ipairs(lines) do several = several or lines[1].lane ~= line.lane end

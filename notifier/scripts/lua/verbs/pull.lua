@@ -8,11 +8,10 @@
 --      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see gates.lua); or '': nothing
 --      goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none has
 --      12.. the caller's lanes, most urgent first
--- Every job goes through its line in this one step: there is no instant at which it is in no structure, and
--- order is the order of the queue whichever worker pulled it.
+-- A job is always in at least one structure: it leaves its queue, and is leased or stands in its line, in one step. The
+-- order is that of the queue, whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or
--- nil}, …},
---          {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 if the exceptions are to be published}
+--          nil}, …}, {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 to publish the exceptions}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
 --   notifications of ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is

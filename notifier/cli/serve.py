@@ -33,14 +33,16 @@ def serve(
         complain(f"{host} can be reached by others: set {TOKEN}, or say --no-auth")
         raise typer.Exit(Status.USAGE)
     path = settings_path(context.obj)
-    load_settings(path)  # so that what is wrong is said now
+    settings = load_settings(path)  # so that what is wrong is said now
+    if settings.events.webhook is not None:
+        settings.events.webhook.read_secret(os.environ)
     try:
         from notifier.server.run import run  # noqa: PLC0415 - the extra server is needed here alone
     except ModuleNotFoundError as error:
         complain(f"the package {error.name} is not installed: pip install 'push-throttle[server]'")
         raise typer.Exit(Status.USAGE) from None
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
-    run(path, host, port, "" if no_auth else token, is_open=no_auth)
+    run(path, settings.log, host, port, "" if no_auth else token, is_open=no_auth)
 
 
 def _is_loopback(host: str) -> bool:

@@ -85,6 +85,15 @@ class Facts:
             if trouble.kind == "stopped provider" and trouble.overlaps(since_us, until_us)
         )
 
+    def may_be_default(self, one: Accepted) -> bool:
+        """Whether a worker whose rules do not know its category may have taken it for `default`, which it then is."""
+        first_us = min((arrival.at_us for arrival in self.of_number[one.number]), default=one.at_us)
+        return any(
+            one.category not in rules.policies.categories and rules.in_force(one.asked_us, first_us)
+            for rules in self.rules
+            if one.category != "default"
+        )
+
     def back_us(self, at_us: int) -> int:
         """How long before it was received a message may have been let go."""
         return LEASE_US + self.stalled_us(at_us - 2 * LEASE_US - 10_000_000, at_us)
@@ -119,9 +128,10 @@ def limits(facts: Facts) -> Iterable[Violation]:
             by_user[facts.accepted[number_of(arrival)].user].append(arrival)
     for user, arrivals in by_user.items():
         for index, arrival in enumerate(arrivals):
-            category = facts.accepted[number_of(arrival)].category
+            one = facts.accepted[number_of(arrival)]
+            category, certain = one.category, not facts.may_be_default(one)
             back_us = facts.back_us(arrival.at_us)
-            candidates = [one for one in facts.rules if one.in_force(arrival.at_us - back_us, arrival.at_us)]
+            candidates = [each for each in facts.rules if each.in_force(arrival.at_us - back_us, arrival.at_us)]
             problems = []
             for rules in candidates:
                 if rules.bypasses(category):
@@ -129,7 +139,7 @@ def limits(facts: Facts) -> Iterable[Violation]:
                     continue
                 before = [
                     (scope, policy, arrivals[:index] if number == 0 else _of(facts, arrivals[:index], category))
-                    for number, (scope, policy) in enumerate(rules.scopes(user, category))
+                    for number, (scope, policy) in enumerate(rules.scopes(user, category)[: 1 + certain])
                 ]
                 problems.append([
                     f"by {rules.name!r} {scope} {said}"
@@ -144,7 +154,8 @@ def limits(facts: Facts) -> Iterable[Violation]:
 
 
 def _of(facts: Facts, arrivals: Sequence[Arrival], category: str) -> list[Arrival]:
-    return [arrival for arrival in arrivals if facts.accepted[number_of(arrival)].category == category]
+    of = ((arrival, facts.accepted[number_of(arrival)]) for arrival in arrivals)
+    return [arrival for arrival, one in of if one.category == category and not facts.may_be_default(one)]
 
 
 def _too_soon(
@@ -207,6 +218,8 @@ def _must_wait(facts: Facts, early: Arrival, one: Accepted) -> bool:
     if other.number < one.number or (other.high and not one.high) or one.requeued or other.requeued:
         return False
     if other.send_at_us != one.send_at_us or not (one.certain and other.certain):
+        return False
+    if facts.may_be_default(one) or facts.may_be_default(other):  # then it stood in another line
         return False
     tried_us = [*facts.tried[one.job_id], *(arrival.at_us for arrival in facts.of_number[one.number])]
     return min(tried_us) >= early.at_us

@@ -26,6 +26,7 @@ def policies(**user: Any) -> Policies:
 
 SLOW = policies(windows=["2/10s"], gap="1s")
 FAST = policies(windows=["2/10s"], gap="100ms")
+FAST_CHATS = policies(gap="100ms")
 ALWAYS = (T0 - 100 * S, T0 + 100 * S)
 
 
@@ -124,6 +125,18 @@ def test_a_stalled_provider_widens_what_may_have_been_in_force() -> None:
 
 
 FREE = [Rules("free", policies(), (ALWAYS,))]
+
+
+def test_what_was_taken_for_default_follows_the_users_rules_alone() -> None:
+    """Accepted while some worker did not know its category: it is `default` for good, in its line and by its rules."""
+    few = parse_settings("user: {gap: 100ms}\ncategories: {default: {lane: default}}", name="few").policies()
+    chats = [one(number, category="chat") for number in range(3)]
+    came = ((1, 1), (0, 1.5), (2, 1.7))
+    known = Rules("fast", FAST_CHATS, (ALWAYS,))
+    assert set(laws(story(*came, accepted=chats, rules=[known]))) == {"windows and gaps", "order"}
+    taken = Rules("few", few, ((T0, T0 + S // 2),))
+    assert laws(story(*came, accepted=chats, rules=[known, taken])) == []
+    assert laws(story((0, 1), (1, 1.05), accepted=chats[:2], rules=[known, taken])) == ["windows and gaps"]
 
 
 def test_disorder_is_found() -> None:

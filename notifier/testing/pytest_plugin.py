@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> FakeNotifier:
+def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
     """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs."""
     from notifier import Notifier  # noqa: PLC0415 - loaded by the tests that use it
     from notifier.testing.fake import FakeNotifier  # noqa: PLC0415
 
     fake = FakeNotifier()
     monkeypatch.setattr(Notifier, "from_config", lambda *_args, **_kwargs: fake)
-    return fake
+    _forget_djangos()
+    yield fake
+    _forget_djangos()
+
+
+def _forget_djangos() -> None:
+    # The one of the Django app outlives a test; where no test has loaded it, there is none.
+    if (sending := sys.modules.get("notifier.django.sending")) is not None:
+        sending.get_notifier.cache_clear()
 
 
 @pytest.fixture(scope="session")

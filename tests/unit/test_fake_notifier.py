@@ -12,6 +12,7 @@ from redis import Redis
 from support import fcm, note
 
 from notifier import InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
+from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
 
@@ -117,3 +118,13 @@ def test_the_example_of_the_page_runs(notifier_outbox: FakeNotifier) -> None:
     assert len(tests) == 5
     for test in tests.values():
         test(*([notifier_outbox] if test.__annotations__.get("notifier_outbox") else []))
+
+
+@pytest.mark.parametrize("test", ["one test", "and another"])
+def test_the_django_app_sends_to_the_fake(
+    notifier_outbox: FakeNotifier, monkeypatch: pytest.MonkeyPatch, test: str
+) -> None:
+    """`notifier.django.get_notifier`, which keeps its Notifier, gives each test its own fake."""
+    monkeypatch.setattr(sending, "config_path", lambda: None)
+    sending.get_notifier().send(note("anna", test))
+    assert [each.notification.title for each in notifier_outbox.outbox] == [test]

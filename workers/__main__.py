@@ -9,10 +9,11 @@ import sys
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.rules.policy import LANES
-from notifier.settings import load_settings, settings_path
+from notifier.settings import settings_path
 from notifier.shards.map import claim
 from notifier.store.connection import connect
 from workers.push import PushWorker, wait_for_redis
+from workers.reload import load_at_start
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
     arguments = parser.parse_args(argv)
     try:
         config = settings_path(arguments.config)
-        settings = load_settings(config)
+        settings = load_at_start(config)
         configure_logging(settings.log.format, settings.log.level)
         shard = settings.redis.which(arguments.shard or os.environ.get("NOTIFIER_SHARD") or None)
         connection = connect(settings.redis.shard(shard))

@@ -29,7 +29,7 @@ from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
 from notifier.scripts.loader import Call, run_async
-from notifier.settings import Settings, load_settings, settings_path
+from notifier.settings import Settings, settings_path
 from notifier.store.connection import check_when_there, unusable
 from workers import rq_compat
 from workers.capacity import Capacity
@@ -37,7 +37,7 @@ from workers.circuits import Circuits
 from workers.engine import Engine
 from workers.idle import LISTEN_S, Watch
 from workers.in_flight import Tuning
-from workers.reload import Reload
+from workers.reload import Reload, load_at_start
 from workers.rq_jobs import StockPath
 from workers.wiring import (
     asyncio_client,
@@ -124,7 +124,7 @@ class PushWorker(Worker):
             rq_compat.check_prefix()
             if self._settings is None:
                 self._config = settings_path(self._config)
-            settings = self._settings or load_settings(self._config)
+            settings = self._settings or load_at_start(self._config)
             self._grace_s = settings.worker.grace_us / 1e6
             if not structlog.is_configured():  # under `rq worker`
                 configure_logging(settings.log.format, settings.log.level)

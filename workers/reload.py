@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,8 @@ from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, d
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
+NEW_S: Final = 5.0  # as old is a file at the most that may still be being written
+AGAIN_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -150,6 +153,24 @@ class Reload:
             cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, most=CHUNK))
             if cursor == "0":
                 return
+
+
+def load_at_start(path: Path) -> Settings:
+    """The settings that a worker starts with. Raise SettingsError for a file that cannot be used.
+
+    One that was written just now may be half of one: it is read once more a second later.
+    """
+    try:
+        return load_settings(path)
+    except SettingsError:
+        try:
+            is_new = abs(time.time() - path.stat().st_mtime) < NEW_S
+        except OSError:
+            is_new = False
+        if not is_new:
+            raise
+    time.sleep(AGAIN_S)
+    return load_settings(path)
 
 
 def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis as AsyncRedis
 
+from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
-from workers.reload import Reload
+from workers.reload import Reload, load_at_start
 
 WHOLE = """\
 worker: {lease: 60s}
@@ -112,3 +114,32 @@ def test_that_there_is_no_limit_is_to_be_said(
             assert reload.problem == "", "where no limit is in force, none is lost"
 
     watched(tmp_path / "n.yaml", redis_server.url, story)
+
+
+HALF = "user: {windows: [1/1m], gap: 1"
+OLD_S = 60
+
+
+def test_a_worker_that_starts_on_half_a_file_reads_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not end for it: the file is new, so it is read again, and is whole by then."""
+    path = tmp_path / "n.yaml"
+    path.write_text(HALF, encoding="utf-8")
+    monkeypatch.setattr("workers.reload.time.sleep", lambda _: path.write_text(WHOLE, encoding="utf-8"))
+    assert load_at_start(path).policies().for_user("7").gap_us == 1_000_000
+
+
+@pytest.mark.parametrize("age_s", [0, OLD_S])
+def test_a_worker_that_starts_on_a_broken_file_ends(
+    age_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stays broken is refused, after another look where it is new, and at once where it is not."""
+    path, looks = tmp_path / "n.yaml", []
+    path.write_text(HALF, encoding="utf-8")
+    now_s = path.stat().st_mtime
+    os.utime(path, (now_s - age_s, now_s - age_s))
+    monkeypatch.setattr("workers.reload.time.sleep", looks.append)
+    with pytest.raises(SettingsError, match="is not YAML"):
+        load_at_start(path)
+    assert len(looks) == (age_s < OLD_S)
+    with pytest.raises(SettingsError):
+        load_at_start(tmp_path / "nowhere.yaml")

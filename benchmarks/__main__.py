@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks import acquire, engine, enqueue, idle, memory, priority, rates, shards, sizes, timeliness
+from benchmarks import acquire, engine, enqueue, features, idle, memory, priority, rates, shards, sizes, timeliness
 from benchmarks.harness import Figure
 
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "engine": engine.measure,
+    "features": features.measure,
     "enqueue": enqueue.measure,
     "acquire": acquire.measure,
     "timeliness": timeliness.measure,

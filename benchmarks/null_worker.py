@@ -1,6 +1,6 @@
 """Workers that send nothing, as processes: ours with a null provider, and RQ's SimpleWorker with a no-op.
 
-`python -m benchmarks.null_worker push|simple <url of Redis> [seconds to profile]`
+`python -m benchmarks.null_worker push|simple <url of Redis> [file of rates]`
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -57,13 +58,13 @@ def noop(**_: object) -> None:
     """The job of the peer."""
 
 
-def main(kind: str, url: str) -> None:
-    """Work until told to stop."""
+def main(kind: str, url: str, rates: str = "") -> None:
+    """Work until told to stop. rates: a file with other rules than `RATES`."""
     redis = Redis.from_url(url, protocol=2)
     configure_logging("json", "warning")
     structlog.get_logger()
     if kind == "push":
-        settings = parse_settings(RATES)
+        settings = parse_settings(Path(rates).read_text(encoding="utf-8") if rates else RATES)
         providers = {"fcm": NullProvider()}
         worker = PushWorker(["urgent", "default", "bulk"], connection=redis, settings=settings, providers=providers)
         worker.work(logging_level="WARNING")
@@ -72,4 +73,4 @@ def main(kind: str, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

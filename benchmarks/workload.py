@@ -33,12 +33,15 @@ class Delivered:
     redis_us: float
 
 
-def deliver_staged(redis: Redis, url: str, count: int, workers: int) -> Delivered:
-    """Start workers, and hand them what is staged when all are up: what is timed is the work, not Python's start."""
+def deliver_staged(redis: Redis, url: str, count: int, workers: int, *rates: str) -> Delivered:
+    """Start workers, and hand them what is staged when all are up: what is timed is the work, not Python's start.
+
+    rates: a file with other rules than those of the benchmarks.
+    """
     already = total(redis, "delivered")
     with contextlib.ExitStack() as stack:
         for _ in range(workers):
-            stack.enter_context(child(["-m", "benchmarks.null_worker", "push", url]))
+            stack.enter_context(child(["-m", "benchmarks.null_worker", "push", url, *rates]))
         await_workers(redis, workers)
         await_that(lambda: any(redis.scan_iter("notifier:leader:*")), "an idle leader")
         redis.slowlog_reset()

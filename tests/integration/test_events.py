@@ -8,17 +8,21 @@ import hmac
 import http.server
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from redis import Redis
+from rq.job import Job
+from rq.serializers import JSONSerializer
 from support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import AsyncNotifier, InvalidNotificationError, SettingsError
 from notifier.dispatch import calls
+from notifier.producer.events import Outcome
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
@@ -29,6 +33,7 @@ from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 
+OUTCOMES = get_args(Outcome)
 RULES = {
     "events": {"keep": "1d"},
     "user": {"windows": ["2/1h"]},
@@ -40,8 +45,7 @@ RULES = {
 }
 
 
-@pytest.mark.usefixtures("redis")
-def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Delivered, rejected, expired, superseded, dropped and cancelled: each once, with its reason, ref and job."""
     with Simulators(tmp_path / "sim") as simulators:
         config = write_config(tmp_path, redis_server.url, simulators.providers(), **RULES)
@@ -61,7 +65,10 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
             expired = producer.send(note("ann", "6", fcm("ann"), expires_in=0.2))
             ends(producer, expired, "expired")
             assert producer.cancel(new) == "cancelled"
-            found = {each.job_id: each for each in producer.events()}
+            events = list(producer.events())
+    found = {each.job_id: each for each in events}
+    counted = {word.decode(): int(n) for word, n in redis.hgetall("notifier:stats").items()}
+    assert Counter(each.outcome for each in events) == {word: counted[word] for word in counted if word in OUTCOMES}
     others = {job_id: each.outcome for job_id, each in found.items() if each.outcome != "delivered"}
     assert others == {
         rejected: "rejected",
@@ -78,8 +85,23 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     assert found[new].ref is None
 
 
-def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann") -> str:
-    """One notification that is delivered by hand; returns its id."""
+def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:
+    """What RQ's own tools cancel, delete or enqueue once more has its event, too, each with its user."""
+    keep_us = 10**12
+    with notifier(config) as producer:
+        cancelled = producer.send(note("ann", "1", fcm("ann")))
+        Job.fetch(cancelled, connection=redis, serializer=JSONSerializer).cancel()
+        sweep = calls.sweep(LANES, keep_failed_us=10**12, keep_delivered_us=0, keep_events_us=keep_us)
+        assert run(redis, sweep) == 1
+        deleted = settle_one(redis, config, keep_us, "bob", deletes=True)
+        assert [(each.job_id, each.user, each.outcome) for each in producer.events()] == [
+            (cancelled, "ann", "cancelled"),
+            (deleted, "bob", "delivered"),
+        ]
+
+
+def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, deletes: bool = False) -> str:
+    """One notification that is delivered by hand; returns its id. deletes: its job goes while it is in flight."""
     rules = RuleTable(load_settings(config, {}).policies())
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
@@ -89,6 +111,8 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann") -> s
     done = calls.Settlement(
         leased.job_id, leased.permit, user, "default", reached=True, state="delivered", word="delivered"
     )
+    if deletes:
+        redis.delete(f"rq:job:{job_id}")
     kept = {"keep_failed_us": 10**12, "keep_delivered_us": 10**9, "keep_feedback_us": 10**12}
     assert run(redis, calls.settle([done], rules, worker="w", **kept, keep_events_us=keep_us)) == [True]
     return job_id

@@ -172,12 +172,12 @@ local function settle(id, permit, user, category, index, reached, state, word, d
     end
   end
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
-  local told, meta = state == 'delivered' or state == 'failed', nil -- the other ends are told where they come about
+  local told = state == 'delivered' or state == 'failed' -- the other ends are told where they come about
   if job[2] and job[3] == 'queued' and user ~= '' then
     word, told = again(id, key, job[2], job[4], state, word), true
   elseif state == 'delivered' then delivered(id, key, job[3] == 'canceled' and job[2])
   elseif not job[2] then -- somebody deleted the job while it was in flight
-    word, told, meta = 'cancelled', true, cjson.encode({user = user, category = category})
+    word, told = 'cancelled', true
   elseif state == 'failed' then failed(id, key, job[2], word, detail)
   elseif state == 'dropped' then
     redis.call('HDEL', key, 'push_permit', 'push_deadline')
@@ -185,7 +185,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered)
   else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault') end
   if word ~= '' then count(user, word) end
-  if told and user ~= '' then ends.tell(now, id, word, detail, meta) end
+  if told and user ~= '' then
+    ends.tell(now, id, word, detail, not job[2] and cjson.encode({user = user, category = category}) or nil)
+  end
   if gone then tell(id, user, gone) end
   if user ~= '' then release(user, category) end
   if not touched[user] then

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -143,6 +144,7 @@ def start_fleet(
             providers["fcm"] = {**listening["fcm"], **fcm}
         document = {**rates, "providers": providers}
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
+        os.utime(config, (0, 0))  # a worker that starts waits for a new one to be whole
         settings = load_settings(config, {"NOTIFIER_REDIS_URL": server.url})
         redis = stack.enter_context(contextlib.closing(connect(settings)))
         wire_log = Path(listening["wire_log"])

@@ -22,8 +22,8 @@ from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, d
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
-NEW_S: Final = 5.0  # as old is a file at the most that may still be being written
-AGAIN_S: Final = 1.0
+AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
+MOST_LOOKS: Final = 10
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -155,21 +155,19 @@ class Reload:
                 return
 
 
-def load_at_start(path: Path) -> Settings:
-    """The settings that a worker starts with. Raise SettingsError for a file that cannot be used.
+def load_at_start(path: Path | None) -> Settings:
+    """The settings that a worker starts with, of a file that nobody writes: it has been the same for a second.
 
-    One that was written just now may be half of one: it is read once more a second later.
+    Raise SettingsError where it cannot be used.
     """
-    try:
-        return load_settings(path)
-    except SettingsError:
+    for _ in range(MOST_LOOKS):
         try:
-            is_new = abs(time.time() - path.stat().st_mtime) < NEW_S
-        except OSError:
-            is_new = False
-        if not is_new:
-            raise
-    time.sleep(AGAIN_S)
+            age_s = 0.0 if path is None else time.time() - path.stat().st_mtime
+        except OSError:  # to load it says so
+            break
+        if path is None or not 0 <= age_s < AGAIN_S:
+            break
+        time.sleep(AGAIN_S - age_s)
     return load_settings(path)
 
 

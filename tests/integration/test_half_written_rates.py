@@ -116,30 +116,38 @@ def test_that_there_is_no_limit_is_to_be_said(
     watched(tmp_path / "n.yaml", redis_server.url, story)
 
 
-HALF = "user: {windows: [1/1m], gap: 1"
-OLD_S = 60
+HALVES = {"no YAML": "user: {windows: [1/1m], gap: 1", "no limits": "worker: {lease: 60s}\n"}
 
 
-def test_a_worker_that_starts_on_half_a_file_reads_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not end for it: the file is new, so it is read again, and is whole by then."""
-    path = tmp_path / "n.yaml"
-    path.write_text(HALF, encoding="utf-8")
-    monkeypatch.setattr("workers.reload.time.sleep", lambda _: path.write_text(WHOLE, encoding="utf-8"))
-    assert load_at_start(path).policies().for_user("7").gap_us == 1_000_000
-
-
-@pytest.mark.parametrize("age_s", [0, OLD_S])
-def test_a_worker_that_starts_on_a_broken_file_ends(
-    age_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES.keys())
+def test_a_worker_that_starts_on_half_a_file_reads_the_whole(
+    half: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that stays broken is refused, after another look where it is new, and at once where it is not."""
-    path, looks = tmp_path / "n.yaml", []
-    path.write_text(HALF, encoding="utf-8")
-    now_s = path.stat().st_mtime
-    os.utime(path, (now_s - age_s, now_s - age_s))
-    monkeypatch.setattr("workers.reload.time.sleep", looks.append)
+    """It waits until the file has been the same for a second: so it neither ends nor sends without limits."""
+    path, now_s = tmp_path / "n.yaml", 1_800_000_000.0
+    parts = [half, half + "#", WHOLE]
+
+    def write_more(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        if parts:
+            path.write_text(parts.pop(0), encoding="utf-8")
+            os.utime(path, (now_s - 0.3, now_s - 0.3))
+
+    monkeypatch.setattr("workers.reload.time.sleep", write_more)
+    monkeypatch.setattr("workers.reload.time.time", lambda: now_s)
+    write_more(0)
+    assert load_at_start(path).policies().for_user("7").gap_us == 1_000_000
+    assert parts == []
+
+
+def test_a_file_of_yesterday_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for; a broken one is refused, and one that is not there too."""
+    path = tmp_path / "n.yaml"
+    path.write_text(HALVES["no YAML"], encoding="utf-8")
+    os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
+    monkeypatch.setattr("workers.reload.time.sleep", None)
     with pytest.raises(SettingsError, match="is not YAML"):
         load_at_start(path)
-    assert len(looks) == (age_s < OLD_S)
     with pytest.raises(SettingsError):
         load_at_start(tmp_path / "nowhere.yaml")

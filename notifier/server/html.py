@@ -75,7 +75,7 @@ def bar(used: int, limit: int) -> Html:
         preserveAspectRatio="none",
         aria_hidden="true",
     )
-    return tag("span", drawn, f" {used:,} of {limit:,}", class_="use")
+    return tag("span", drawn, " ", tag("span", f"{used:,} of {limit:,}", class_="whole"))
 
 
 def moment(at: datetime | None, now: datetime | None = None) -> Html | None:

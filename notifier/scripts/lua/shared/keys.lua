@@ -1,6 +1,6 @@
 -- The keyspace. RQ's keys (rq:*) are RQ's own; a user's keys share the hash tag {user}.
 --   notifier:line:{user}:<category>  zset job id -> order      the user's waiting notifications of one category
---   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, orphans, … beside them
+--   notifier:lines:{user}            hash category -> lane     the non-empty lines; #pace, #turn, orphans, … too
 --   notifier:sent:{user}[:<category>] zset permit -> µs        see rules.lua
 --   notifier:counts:{user}[:<category>], notifier:burst:{user}[:<category>], notifier:counting: see counts.lua
 --   and burst.lua

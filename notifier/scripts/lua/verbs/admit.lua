@@ -7,8 +7,9 @@
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {job id, permit, user,
---          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil, how many it stands
---          for if several, 1 if it is to be dropped, how often it was refused without an attempt if ever}, …}
+--          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil,
+--          how many it stands for if several, 1 if it is to be dropped, how often it was refused without an attempt
+--          if ever}, …}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into

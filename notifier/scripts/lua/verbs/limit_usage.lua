@@ -5,7 +5,8 @@
 --      series: 4 key, or '' for all of the namespace
 --      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
 -- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total,
---          last and held, and its sends of the last hour, for each; namespaces: name, how many keys it knows, µs of a use
+--          last and held, and its sends of the last hour, for each; namespaces: name, how many keys it knows, µs of a
+--          use
 --! include clock counts usage
 local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]
 

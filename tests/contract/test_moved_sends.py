@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from support import note
 from test_moving import Pair, pull, servers  # noqa: F401 - servers is a fixture
 
 from notifier import Hold, Permit, Policy, Window
@@ -80,3 +81,22 @@ def test_a_backlog_of_a_category_that_left_the_configuration_comes_with_its_send
     pull(pair.new)
     assert pair.new.zcard(f"notifier:line:{{{user}}}:invented") == 1
     assert isinstance(RedisLimiter(pair.new).acquire(user, rules), Hold)
+
+
+@pytest.mark.parametrize("high", [False, True])
+def test_drop_oldest_drops_the_oldest_after_a_move(pair: Pair, *, high: bool) -> None:
+    """What came along stands before what arrived since, and is the first to give way; a high priority is no age."""
+    user = pair.users[0]
+    for title in ("came first", "came second"):
+        pair.producer.send(note(user, title))
+    if high:
+        pair.producer.send(note(user, "high", priority="high"))
+    pull(pair.old)
+    pair.mover().run()
+    pair.producer.send(note(user, "newest"))
+    pull(pair.new)
+    meta = json.dumps({"user": user}).encode()
+    waiting = len(pair.waiting(pair.new, user))
+    job = calls.Job("over", "default", b"x", meta, overflow="drop_oldest", max_waiting=waiting)
+    run(pair.new, calls.enqueue([job], dedupe_for_us=1, timeout_s=60, stamp="", keep_failed_us=HOUR_US))
+    assert pair.waiting(pair.new, user) == ["high"] * high + ["came second", "newest"]

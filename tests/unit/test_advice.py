@@ -44,6 +44,12 @@ CASES = {
     "user: {windows: [70/hour], burst: {capacity: 5, refill: 1/m}}": (1, "user.windows.0", "burst 5 then 1/1m admits"),
     "user: {windows: [2000/hour, 20000/week]}": (1, "user.windows.0", "in buckets of 604800ms"),
     "categories:\n  x: {lane: bulk, gap: 2h, expires: 1h}": (2, "categories.x.expires", "a second one always expires"),
+    "categories:\n"
+    "  x: {lane: bulk, gap: 1m, expires: 1h, when_blocked: digest, digest: {after: 3, within: 2h, title: t}}": (
+        2,
+        "categories.x.digest.within",
+        "2h is no shorter than expires, 1h",
+    ),
 }
 
 

@@ -89,14 +89,14 @@ def test_notifications_with_a_rate_limit_are_sent(world: World) -> None:
 
 def test_what_waits_in_the_ready_registry_is_queued(redis: Redis) -> None:
     """A worker that died between a job's end and the queueing of its dependents does not leave these behind."""
-    lane = queue(redis)
-    job = Job.create("time.sleep", [0], connection=redis, serializer=JSONSerializer, origin="default")
+    lane = queue(redis, "bulk-mail")  # one that no worker of the other tests serves
+    job = Job.create("time.sleep", [0], connection=redis, serializer=JSONSerializer, origin=lane.name)
     job.save()
     ready = registry.ReadyJobRegistry(queue=lane)
     with redis.pipeline() as pipe:
         ready.register_jobs([job], pipe)
         pipe.execute()
-    PushWorker(["default"], connection=redis).clean_registries()
+    PushWorker([lane.name], connection=redis).clean_registries()
     assert lane.get_job_ids() == [job.id]
     assert ready.get_job_ids() == []
 

@@ -87,9 +87,9 @@ def test_notifications_with_a_rate_limit_are_sent(world: World) -> None:
     eventually(lambda: world.slots("campaign") == (0, 0), "the slots to be free")
 
 
-def test_what_waits_in_the_ready_registry_is_queued(redis: Redis) -> None:
+def test_what_waits_in_the_ready_registry_is_queued(world: World) -> None:
     """A worker that died between a job's end and the queueing of its dependents does not leave these behind."""
-    lane = queue(redis, "bulk-mail")  # one that no worker of the other tests serves
+    redis, lane = world.redis, queue(world.redis, "bulk-mail")  # one that none of the workers serves
     job = Job.create("time.sleep", [0], connection=redis, serializer=JSONSerializer, origin=lane.name)
     job.save()
     ready = registry.ReadyJobRegistry(queue=lane)

@@ -13,7 +13,7 @@ from notifier.settings import settings_path
 from notifier.shards.map import claim
 from notifier.store.connection import connect
 from workers.push import PushWorker, wait_for_redis
-from workers.reload import load_at_start
+from workers.start import load_at_start
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:

@@ -37,8 +37,9 @@ from workers.circuits import Circuits
 from workers.engine import Engine
 from workers.idle import LISTEN_S, Watch
 from workers.in_flight import Tuning
-from workers.reload import Reload, load_at_start
+from workers.reload import Reload
 from workers.rq_jobs import StockPath
+from workers.start import load_at_start
 from workers.wiring import (
     asyncio_client,
     build_capacity,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +21,6 @@ from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, d
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
 KEPT_S: Final = 3_600
-AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
-MOST_LOOKS: Final = 10
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -153,22 +150,6 @@ class Reload:
             cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, most=CHUNK))
             if cursor == "0":
                 return
-
-
-def load_at_start(path: Path | None) -> Settings:
-    """The settings that a worker starts with, of a file that nobody writes: it has been the same for a second.
-
-    Raise SettingsError where it cannot be used.
-    """
-    for _ in range(MOST_LOOKS):
-        try:
-            age_s = 0.0 if path is None else time.time() - path.stat().st_mtime
-        except OSError:  # to load it says so
-            break
-        if path is None or not 0 <= age_s < AGAIN_S:
-            break
-        time.sleep(AGAIN_S - age_s)
-    return load_settings(path)
 
 
 def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:

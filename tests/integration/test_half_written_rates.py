@@ -15,7 +15,8 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
-from workers.reload import Reload, load_at_start
+from workers.reload import Reload
+from workers.start import load_at_start
 
 WHOLE = """\
 worker: {lease: 60s}
@@ -134,8 +135,8 @@ def test_a_worker_that_starts_on_half_a_file_reads_the_whole(
             path.write_text(parts.pop(0), encoding="utf-8")
             os.utime(path, (now_s - 0.3, now_s - 0.3))
 
-    monkeypatch.setattr("workers.reload.time.sleep", write_more)
-    monkeypatch.setattr("workers.reload.time.time", lambda: now_s)
+    monkeypatch.setattr("workers.start.time.sleep", write_more)
+    monkeypatch.setattr("workers.start.time.time", lambda: now_s)
     write_more(0)
     assert load_at_start(path).policies().for_user("7").gap_us == 1_000_000
     assert parts == []
@@ -146,7 +147,7 @@ def test_a_file_of_yesterday_is_read_at_once(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "n.yaml"
     path.write_text(HALVES["no YAML"], encoding="utf-8")
     os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
-    monkeypatch.setattr("workers.reload.time.sleep", None)
+    monkeypatch.setattr("workers.start.time.sleep", None)
     with pytest.raises(SettingsError, match="is not YAML"):
         load_at_start(path)
     with pytest.raises(SettingsError):

@@ -48,7 +48,8 @@ PER_S: Final = 14.0  # notifications that the traffic accepts
 EVERY_S: Final = 0.9  # between two deeds
 FIRST_S: Final = 1.0  # before the first
 AUDIT_S: Final = 5.0
-DOWN: Final = re.compile(r"^Redis (at|does).*\n*\Z", re.MULTILINE)
+# What a worker may end with as it starts, and be started again: Redis is not there, or half a file stands for seconds.
+DOWN: Final = re.compile(r"^(?:Redis (?:at|does)|\S+/notifier\.yaml:\d+|providers\.).*\n*\Z", re.MULTILINE)
 NEVER_S: Final = float("inf")
 CALM_S: Final = 90.0  # until all must have ended, once nothing goes wrong any more
 BEFORE_US, AFTER_US = 4_000_000, 500_000  # of a violation, in its story

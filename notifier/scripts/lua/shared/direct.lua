@@ -6,7 +6,7 @@
 --   notifier:exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
 local EXCEPTIONS = 'notifier:exceptions:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
-  'push_permit', 'push_arriving', 'push_rq_job', 'push_seen', 'ttl'}
+  'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
 
 -- room: how many more may go this way now. rules: of everyone, see gates.lua. exceptions: the key of the set, or nil.
@@ -66,11 +66,8 @@ function direct.has_room(plan, bypass, now)
   return true
 end
 
--- spend: records what goes under `permit`, with the user, the category and the projects.
-function direct.spend(scopes, plan, permit, cost, now, lease, until_text, trim)
-  for _, scope in ipairs(scopes) do
-    if not is_empty(scope[2]) then record(scope[1], scope[2], permit, now + lease, until_text, now, trim, cost) end
-  end
+-- spend: counts what goes with its projects, and against the caller's room.
+function direct.spend(plan, now)
   for _, need in ipairs(plan.needs) do
     local project, room = project_of(direct.rules, need.route, need.platform, now), direct.rooms[need.by]
     if project then count_project(project, need.n) end
@@ -96,21 +93,23 @@ function direct.take(id, lane, worker, now, lease, until_text)
   if not own or digests or not direct.nothing_waits(user) then return false end
   local held = direct.claim_of(user, category, worker, now)
   if not held then return false end
-  local bypass, cost = rules.b[category], rules.n and rules.n[category] or 1
-  local scopes, opens = {{sent_key(user), rules.u[1]}, {sent_key(user, category), own}}, 0
-  for _, scope in ipairs(bypass and {} or scopes) do opens = math.max(opens, (next_for(scope[1], scope[2], cost))) end
+  local bypass, cost, policy = rules.b[category], rules.n and rules.n[category] or 1, rules.u[1]
+  local sent, own_sent = sent_key(user), sent_key(user, category)
+  local opens = bypass and 0 or math.max((next_for(sent, policy, cost)), (next_for(own_sent, own, cost)))
   if opens > now then return false, not (rules.h and rules.h[category]) and category, opens end
   local plan = plan_of(job[5], rules.a and rules.a[category])
   if not direct.has_room(plan, bypass, now) then return false end
 
   local order = orders.next()
-  local permit = text(order)
-  if cost > 1 then permit = permit .. 'x' .. cost end
-  direct.spend(scopes, plan, permit, cost, now, lease, until_text, order % 8 == 0)
+  local number_text, trim, ends = text(order), order % 8 == 0, now + lease
+  local permit = cost > 1 and number_text .. 'x' .. cost or number_text
+  if not is_empty(policy) then record(sent, policy, permit, ends, until_text, now, trim, cost) end
+  if not is_empty(own) then record(own_sent, own, permit, ends, until_text, now, trim, cost) end
+  direct.spend(plan, now)
   gather('ZADD', 'rq:wip:' .. lane, '+inf', id .. ':' .. permit)
   gather('ZADD', 'notifier:leases', until_text, id)
-  if meta.priority == 'high' then order = order - HIGH end
-  redis.call('HSET', job_key(id), 'status', 'started', 'push_order', text(order), 'push_permit', permit,
+  if meta.priority == 'high' then number_text = text(order - HIGH) end
+  redis.call('HSET', job_key(id), 'status', 'started', 'push_order', number_text, 'push_permit', permit,
     'worker_name', worker)
   direct.room, held.n = direct.room - 1, held.n + 1
   direct.leased[#direct.leased + 1] = {id, permit, user, category, job[4], deadline and deadline - now or false, 0, 0,

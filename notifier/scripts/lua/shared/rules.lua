@@ -68,6 +68,15 @@ local function set_aside(sent, policy, now, cost)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
+-- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now; as text. All sends of a call under one
+-- policy are as far ahead, so it is written once.
+local function lasts(policy, ahead)
+  if policy.ahead ~= ahead then
+    policy.ahead, policy.lasts = ahead, text(math.ceil((ahead + policy[2]) / 1000) + 1)
+  end
+  return policy.lasts
+end
+
 -- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the
 -- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
@@ -75,6 +84,6 @@ local function record(sent, policy, permit, at, stamp, now, trim, cost)
   elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - policy[2])) end
   redis.call('ZADD', sent, stamp, permit)
   for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
-  redis.call('PEXPIRE', sent, text(math.ceil((at - now + policy[2]) / 1000) + 1))
+  redis.call('PEXPIRE', sent, lasts(policy, at - now))
   if policy.t then replay_on(sent, policy.t, at, cost) end
 end

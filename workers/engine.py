@@ -223,13 +223,17 @@ class Engine:
             await self._call(calls.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
         if pulled.unpublished:
             await exceptions.publish(self._redis, self._rules, self._worker)
-        if not pulled.users:
+        if not (pulled.users or pulled.leased):
             return bool(pulled.taken or pulled.unread or pulled.orphans)
-        asked = [self._admit(pulled.users, room - len(pulled.leased), rooms | pulled.rooms, pulled.until_us)]
-        if len(pulled.users) >= room or pulled.taken >= room or not all(rooms.values()):
+        rooms |= pulled.rooms
+        asked = []
+        if pulled.users:
+            asked.append(self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us))
+        if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
             asked.append(self._watch.call())
-        await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
+        if asked:
+            await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
         return True
 
     def _room(self) -> int:

@@ -43,7 +43,7 @@ def test_malformed_header(identity, bad):
         async with rig(identity) as r:
             await r.send()
             one = dispatch(job_id="bad")
-            headers = [*r.provider._headers(one, None, r.provider._token.current()), bad]
+            headers = [*r.provider._headers(one, None), literal(b"authorization", r.provider._token.current()), bad]
             answer = await r.provider._channel.request(headers, b"{}", send_by=one.send_by)
             assert (answer.outcome, answer.reason) == (Outcome.UNKNOWN, "StreamReset")
             assert (await r.send()).outcome is Outcome.DELIVERED

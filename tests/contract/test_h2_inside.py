@@ -18,7 +18,7 @@ from notifier.providers.transport.http2 import wire as http2_wire
 from notifier.providers.transport.http2.headers import literal
 from notifier.providers.transport.http2.lean import LeanH2
 
-OURS = {"_until_sweep", "_put"}
+OURS = {"_until_sweep", "_put", "_is_ours"}
 REQUEST = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
 
 

@@ -8,7 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks import acquire, engine, enqueue, features, idle, memory, priority, rates, shards, sizes, timeliness
+from benchmarks import (
+    acquire,
+    engine,
+    enqueue,
+    features,
+    idle,
+    memory,
+    priority,
+    rates,
+    shards,
+    sizes,
+    slow,
+    timeliness,
+)
 from benchmarks.harness import Figure
 
 ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
@@ -22,6 +35,7 @@ ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "rates": rates.measure,
     "priority": priority.measure,
     "shards": shards.measure,
+    "slow": slow.measure,
     "sizes": sizes.measure,
 }
 LONG: Final = {"sizes"}  # minutes and gigabytes: measured where they are asked for

@@ -128,16 +128,18 @@ def start_fleet(
     fcm: Mapping[str, Any] | None = None,
     appendonly: bool = False,
     redis_server: contextlib.AbstractContextManager[RedisServer] | None = None,
+    begin: Mapping[str, Any] | None = None,
 ) -> Iterator[Fleet]:
     """Start everything, workers registered and idle. rates: the YAML but for its providers.
 
     scripts: what the simulators answer, by token. apns: further keys of `providers.apns`. fcm: those of
-    `providers.fcm`, which is left out where it is None. redis_server: else one of its own.
+    `providers.fcm`, which is left out where it is None. redis_server: else one of its own. begin: what the simulators
+    are told from the start.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
         server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
-        listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}))
+        listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}, begin or {}))
         config = folder / "notifier.yaml"
         providers = {"apns": {**listening["apns"], **(apns or {})}}
         if fcm is not None:
@@ -157,12 +159,14 @@ def start_fleet(
 
 
 @contextlib.contextmanager
-def simulators(folder: Path, latency_ms: float, scripts: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def simulators(
+    folder: Path, latency_ms: float, scripts: Mapping[str, Any], begin: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """The simulators as a process; gives what they say of themselves."""
     replies = folder / "scripts.json"
     replies.write_text(json.dumps(scripts), encoding="utf-8")
     arguments = ["-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", str(latency_ms)]
-    arguments += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl")]
+    arguments += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl"), "--with", json.dumps(begin)]
     with child(arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -44,5 +44,5 @@ def before(platform: str, rate: int, count: int) -> list[Figure]:
 
 
 def _to(platform: str, n: int) -> Notification:
-    token = f"{n:064x}" if platform == "apns" else f"device-{n}"
+    token = f"{n:064x}" if platform == "apns" else f"the-device-of-user-{n}"
     return Notification(user=f"u{n}", devices=[Device(platform, token)], title="hi", data={"n": str(n)})

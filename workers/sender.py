@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from notifier.dispatch.calls import DeadToken, Leased, Settlement, State
+from notifier.dispatch.calls import EXPIRED, DeadToken, Leased, Settlement, State
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.job import FUNCTION, decode_data, encode_reason
@@ -122,8 +122,7 @@ class Sender:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
                 return _delivered(leased, reached=False, route=by)
             log().info("expired")
-            why = "expired before its user's limits admitted it"
-            return _failed(leased, "expired", why, reached=False)._replace(route=by)
+            return _failed(leased, "expired", EXPIRED, reached=False)._replace(route=by)
         waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting

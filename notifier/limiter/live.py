@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
 from redis.exceptions import RedisError
@@ -14,12 +14,11 @@ from redis.exceptions import RedisError
 from notifier.errors import SettingsError
 from notifier.rules.policy import Policy
 from notifier.settings import Settings, load_settings
-from notifier.settings.loading import settings_path
+from notifier.settings.loading import Seen, fingerprint, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import KEY, Published, decode, read_rates
+from notifier.store.published import KEY, Published, read_due, read_rates
 
 LOOK_S: Final = 1.0
-Seen: TypeAlias = tuple[int, int, int] | None
 
 
 class LiveLimits:
@@ -39,7 +38,8 @@ class LiveLimits:
         self._redis = connect(settings)
         self._lock = threading.Lock()
         self._known: dict[str, Policy] = dict(settings.limits)
-        self._file = self._before = _fingerprint(self._path)
+        self._file: Seen = fingerprint(self._path, None)
+        self._before = self._file
         self._published = Published()
         self._next_look = 0.0
         self._log = structlog.get_logger("notifier.limiter")
@@ -72,9 +72,9 @@ class LiveLimits:
             self._lock.release()
 
     def _look(self) -> None:
-        file, before = _fingerprint(self._path), self._before
+        file, before = fingerprint(self._path, None), self._before
         self._before = file
-        published = self._asked()
+        published = read_due(self._redis, self._published)
         # A file is read once it is the same at two looks: half of one may be YAML, and say nothing of limits.
         changed = file not in {self._file, None} and file == before
         if published == self._published and not changed:
@@ -88,15 +88,6 @@ class LiveLimits:
             return
         self._take_up(settings)
 
-    def _asked(self) -> Published:
-        """What is published; what is to hold from a later moment on is not there yet."""
-        told: Any = self._redis.hmget(KEY, "version", "at")
-        published = decode(*told)
-        if published in {self._published, Published()}:
-            return published
-        seconds, us = self._redis.time()
-        return published if int(seconds) * 1_000_000 + int(us) >= published.at_us else self._published
-
     def _take_up(self, settings: Settings) -> None:
         if lost := sorted(self._known.keys() - settings.limits.keys()):
             self._log.warning("limits_lost", names=lost, hold_on=True)
@@ -104,12 +95,3 @@ class LiveLimits:
         if changed != self._known:
             self._known = changed
             self._log.info("limits_taken_up", version=settings.rates_version)
-
-
-def _fingerprint(path: Path) -> Seen:
-    """What changes when the file does; None where it is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -198,8 +198,7 @@ class AsyncNotifier:
         lease: timedelta = timedelta(minutes=1),
     ) -> AsyncIterator[Ended]:
         """See `Notifier.events`: ``async for ended in notifier.events(): …``. Each look has its own deadline."""
-        if not self._builder.has_events:
-            raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
+        self._builder.check_events()
         kwargs = self._redis.connection_pool.connection_kwargs
         found = self._exchanges.events(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
         return search_async(self._redis, found)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from notifier.dispatch import calls
-from notifier.errors import InvalidNotificationError, OverloadedError, Refused
+from notifier.errors import InvalidNotificationError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
@@ -36,7 +36,12 @@ class JobBuilder:
         self.policies = settings.policies()
         self._most = settings.most_waiting()
         self._platforms = settings.providers.platforms()
-        self.has_events = settings.events.keep_us > 0
+        self._has_events = settings.events.keep_us > 0
+
+    def check_events(self) -> None:
+        """Raise SettingsError where the configuration keeps no events."""
+        if not self._has_events:
+            raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
 
     def build(self, notification: Notification, job_id: str | None = None) -> calls.Job:
         """The job of a notification. Raises InvalidNotificationError. job_id: None is a random one."""
@@ -83,7 +88,7 @@ class JobBuilder:
 
     def _ref(self, notification: Notification) -> str | None:
         """What the caller calls it, for its event."""
-        ref = notification.data.get("ref") if self.has_events else None
+        ref = notification.data.get("ref") if self._has_events else None
         if ref is not None and (not isinstance(ref, str) or len(ref.encode(errors="replace")) > LONGEST_REF):
             raise InvalidNotificationError(
                 "data.ref",

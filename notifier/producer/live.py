@@ -18,7 +18,7 @@ from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import KEY, Published, decode, read_rates
+from notifier.store.published import KEY, Published, read_due, read_rates
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
@@ -122,12 +122,8 @@ class LiveSettings:
             take_up(self.settings)
 
     def _asked(self) -> Published:
-        """What is published; what is to hold from a later moment on is not there yet."""
-        published = decode(*self._ask(lambda redis: redis.hmget(KEY, "version", "at")))
-        if published in {self._published, Published()}:
-            return published
-        seconds, us = self._ask(lambda redis: redis.time())
-        return published if int(seconds) * 1_000_000 + int(us) >= published.at_us else self._published
+        published: Published = self._ask(lambda redis: read_due(redis, self._published))
+        return published
 
     def _ask(self, question: Callable[[Redis], Any]) -> Any:
         """The answer of the first shard that gives one: all have the same."""

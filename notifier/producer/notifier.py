@@ -213,8 +213,7 @@ class Notifier:
         Raises SettingsError where `events.keep` is 0s, RedisUnusableError if Redis does not answer.
         """
         self._follow()
-        if not self._builder.has_events:
-            raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
+        self._builder.check_events()
         return self._backend.events(group, consumer, follow=follow, lease=lease)
 
     def routes(self) -> list[Held]:

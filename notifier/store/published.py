@@ -43,6 +43,15 @@ def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
 
+def read_due(redis: Any, known: Published) -> Published:
+    """What is published; `known` while what is new is to hold from a later moment on."""
+    published = decode(*redis.hmget(KEY, "version", "at"))
+    if published in {known, Published()}:
+        return published
+    seconds, us = redis.time()
+    return published if int(seconds) * 1_000_000 + int(us) >= published.at_us else known
+
+
 def _written(rates: Mapping[str, Any]) -> str:
     """JSON lines, each some entries of one section: a worker that reads them is never stopped for all of it at once."""
     lines = []

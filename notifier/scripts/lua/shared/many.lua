@@ -3,7 +3,8 @@
 --   #part  in notifier:lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
 --          least µs at which a head of these may go>'
 local MAX_LINES = 50
-local LONGEST_PART = 10000000 -- µs; a head whose line was not looked at may expire, and its rules may open, before
+-- In µs: a head whose line was not looked at may expire, and its rules may open, before the user's do.
+local LONGEST_PART = 10000000
 
 local function is_line(field) return field:sub(1, 1) ~= '#' end
 

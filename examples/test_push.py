@@ -1,4 +1,4 @@
-"""How code that sends is tested: without Redis and without workers, in simulated time. See docs/testing.md."""
+"""How code that sends is tested: without Redis and without workers, in simulated time. See docs/how-to/testing.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shop that tells its customers what becomes of their orders. See docs/frameworks.md."""
+"""A shop that tells its customers what becomes of their orders. See docs/how-to/frameworks.md."""
 
 import os
 import sys

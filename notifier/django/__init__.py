@@ -1,4 +1,4 @@
-"""A Django app: `INSTALLED_APPS = [..., "notifier.django"]`. See docs/frameworks.md.
+"""A Django app: `INSTALLED_APPS = [..., "notifier.django"]`. See docs/how-to/frameworks.md.
 
 NOTIFIER_CONFIG in Django's settings names the YAML; without it, it is found as `Notifier.from_config` finds it.
 """

@@ -82,9 +82,9 @@ class Notification:
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     zone: whose clock decides in quiet hours and calendar windows, as ``Europe/Berlin``; None is the configured one.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
-    apns: Apple's own options, such as push_type and thread_id; docs/apns.md lists all.
+    apns: Apple's own options, such as push_type and thread_id; docs/how-to/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
-    webpush: what browsers show besides, such as icon, actions and the url to open; docs/webpush.md lists all.
+    webpush: what browsers show besides, such as icon, actions and the url to open; docs/how-to/webpush.md lists all.
     """
 
     user: str

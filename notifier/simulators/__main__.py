@@ -76,7 +76,7 @@ a line back, and a line for each message that arrives
       token_update_s        1200 as Apple's: a new provider token within so many seconds is refused
     fcm alone:
       token_lifetime_s      of access tokens
-docs/simulators.md rehearses an outage, step by step.
+docs/how-to/simulators.md rehearses an outage, step by step.
 """
 
 

@@ -1,4 +1,4 @@
-"""docs/rates.md, typed as it stands: each command works, and prints what the page shows."""
+"""docs/tutorials/rates.md, typed as it stands: each command works, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import type_in
 from notifier.settings import parse_settings
 from notifier.testing.embedded import EmbeddedRedis
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rates.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "rates.md").read_text(encoding="utf-8")
 STEP = re.compile(r"^```sh\n(?P<typed>.*?)^```$(?:\n\n^```\n(?P<shown>.*?)^```$)?", re.MULTILINE | re.DOTALL)
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)

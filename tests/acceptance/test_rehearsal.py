@@ -1,4 +1,4 @@
-"""docs/simulators.md, typed as it stands."""
+"""docs/how-to/simulators.md, typed as it stands."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from support import type_in
 from notifier.simulators.wire import WireLog
 from notifier.testing.embedded import EmbeddedRedis
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "simulators.md"
 
 
 def test_the_rehearsal(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:

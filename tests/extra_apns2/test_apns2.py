@@ -1,4 +1,4 @@
-"""APNs through apns2, beyond the contract: what apns2 and hyper get wrong by themselves. See docs/apns2.md."""
+"""APNs through apns2, beyond the contract: what apns2 and hyper get wrong by themselves. See docs/how-to/apns2.md."""
 
 from __future__ import annotations
 

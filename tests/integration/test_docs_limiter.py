@@ -41,7 +41,7 @@ def run_blocks(page: str, url: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("redis")
-@pytest.mark.parametrize("page", ["docs/limiter.md", "docs/limiter-web.md", "docs/limiter-migrate.md"])
+@pytest.mark.parametrize("page", [f"docs/how-to/{name}.md" for name in ("limiter", "limiter-web", "limiter-migrate")])
 def test_the_examples_run(
     page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -55,7 +55,7 @@ def test_the_examples_run(
 
 def test_each_method_has_an_example() -> None:
     """Whatever `Limiter` can do, the page shows."""
-    shown = "".join(blocks("docs/limiter.md", THEIRS))
+    shown = "".join(blocks("docs/how-to/limiter.md", THEIRS))
     methods = [name for name in dir(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))]
     assert len(methods) > 12
     assert [name for name in methods if not re.search(rf"\.{name}\(", shown)] == []

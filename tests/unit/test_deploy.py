@@ -18,7 +18,7 @@ from notifier.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
 TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", PAGE, re.MULTILINE))
 COMMANDS = get_command(app).commands
 METRIC = re.compile(r"notifier_\w+")
@@ -26,7 +26,7 @@ PROBE = "notifier health || [ $? -eq 4 ]"
 
 
 def series() -> set[str]:
-    """The names that a query may use, by the table of docs/operate.md, which a test holds equal to /metrics."""
+    """The names that a query may use, by the table of docs/how-to/operate.md, which a test holds equal to /metrics."""
     parts = ("_bucket", "_count", "_sum")
     return set(TABLE) | {name + part for name, kind in TABLE.items() if kind == "histogram" for part in parts}
 
@@ -42,7 +42,7 @@ def containers() -> dict[str, dict[str, Any]]:
 
 
 def test_alerts_name_metrics_that_exist_and_each_is_explained() -> None:
-    """Every alert has a query over known metrics, and a row in docs/operate.md that says what to do."""
+    """Every alert has a query over known metrics, and a row in docs/how-to/operate.md that says what to do."""
     (group,) = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]
     for rule in group["rules"]:
         used = METRIC.findall(rule["expr"])

@@ -1,4 +1,4 @@
-"""docs/apns.md tells what the code does: its types of push and its options are the code's."""
+"""docs/how-to/apns.md tells what the code does: its types of push and its options are the code's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "apns.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "apns.md").read_text(encoding="utf-8")
 
 
 def test_the_types_of_push() -> None:

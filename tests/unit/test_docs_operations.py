@@ -1,10 +1,10 @@
-"""docs/operations.md promises nothing that no test shows: docs/internals/proofs.md names tests for each of its rows."""
+"""docs/how-to/operations.md promises nothing that no test shows: docs/internals/proofs.md names tests for each row."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
 PROOFS = (ROOT / "docs" / "internals" / "proofs.md").read_text(encoding="utf-8")
 TABLE = re.compile(r"^\| what may happen \|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""docs/providers.md says what the code does: its tables are the code's."""
+"""docs/reference/providers.md says what the code does: its tables are the code's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from notifier.providers.webpush import answers as webpush_answers
 from notifier.units import format_duration
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "providers.md").read_text(encoding="utf-8")
 PROOFS = (ROOT / "docs" / "internals" / "providers.md").read_text(encoding="utf-8")
 TABLES = {"APNs": apns_answers.TABLE, "FCM": fcm_answers.TABLE, "Web Push": webpush_answers.TABLE}
 

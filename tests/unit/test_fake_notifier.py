@@ -111,9 +111,10 @@ def test_the_fixtures(notifier_outbox: FakeNotifier, notifier_redis: Redis, monk
 
 
 def test_the_example_of_the_page_runs(notifier_outbox: FakeNotifier) -> None:
-    """docs/testing.md shows examples/test_push.py as it is, and its tests pass. `make lint` checks its types."""
+    """docs/how-to/testing.md shows examples/test_push.py as it is, and its tests pass. `make lint` checks its types."""
     example = ROOT / "examples" / "test_push.py"
-    assert f"```python\n{example.read_text(encoding='utf-8')}```" in (ROOT / "docs" / "testing.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8")
+    assert f"```python\n{example.read_text(encoding='utf-8')}```" in page
     tests = {name: test for name, test in runpy.run_path(str(example)).items() if name.startswith("test_")}
     assert len(tests) == 5
     for test in tests.values():

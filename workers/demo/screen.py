@@ -26,8 +26,8 @@ NEXT = """
 What to try next:
   - Change the rates in {rates}, and run the demo again.
   - Send one notification yourself: "First steps" in README.md.
-  - Make a provider fail while you send: docs/simulators.md.
-  - Give one user another rate: docs/rates.md.
+  - Make a provider fail while you send: docs/how-to/simulators.md.
+  - Give one user another rate: docs/tutorials/rates.md.
 """
 
 

@@ -1,6 +1,6 @@
 """What is encrypted, by RFC 8291 on the primitives of `cryptography`; and what is signed, by py_vapid of pywebpush.
 
-pywebpush's own encryption takes twice as long for the same bytes: see docs/performance.md.
+pywebpush's own encryption takes twice as long for the same bytes: see docs/explanation/performance.md.
 """
 
 from __future__ import annotations

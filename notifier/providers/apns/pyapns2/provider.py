@@ -1,7 +1,7 @@
 """Apple's push service through apns2 and hyper, for those who depend on them: `providers.apns.client: apns2`.
 
 Payloads, headers, tokens and answers are those of the default client; what apns2 and hyper do is the way to Apple:
-building each request, and HTTP/2. docs/apns2.md says what that costs.
+building each request, and HTTP/2. docs/how-to/apns2.md says what that costs.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ STAMP := .venv/.installed-by-make
 PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 RQ2 := .venv-rq2
+DOCS := .venv-docs
+RELEASE := .venv-release
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 4
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -35,8 +37,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Environments of their own: .venv-apns2 from requirements-apns2.lock, .venv-rq2 from requirements-rq2.lock.
-$(APNS2)/.installed-by-make $(RQ2)/.installed-by-make: .venv-%/.installed-by-make: requirements-%.lock pyproject.toml
+# Environments of their own: .venv-apns2 from requirements-apns2.lock, and so on.
+$(APNS2)/.installed-by-make $(RQ2)/.installed-by-make $(DOCS)/.installed-by-make $(RELEASE)/.installed-by-make: .venv-%/.installed-by-make: requirements-%.lock pyproject.toml
 	@echo "Installing into $(@D) …" >&2
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python $(INSTALL) -r $<
@@ -148,6 +150,8 @@ lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
 	@$(COMPILE) --extra rq2 --extra test --output-file requirements-rq2.lock pyproject.toml
+	@$(COMPILE) --extra docs --output-file requirements-docs.lock pyproject.toml
+	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv $(APNS2) $(RQ2) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -19,7 +19,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,14 @@ lint: setup  ## style, types, layers and Lua
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/python tests/lint_lua.py
 
+docs: $(DOCS)/.installed-by-make  ## the site, into build/docs; a warning or a dead link between pages is an error
+	@rm -rf build/docs
+	@$(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir build/doctrees . build/docs
+	@echo "build/docs/index.html"
+
+docs-links: $(DOCS)/.installed-by-make  ## the links of the docs to other sites; needs the network
+	@$(DOCS)/bin/sphinx-build --quiet --builder linkcheck --conf-dir docs --doctree-dir build/doctrees . build/links
+
 format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -154,4 +162,4 @@ lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf build .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -65,7 +65,7 @@ test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with a
 
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
-	  tests/integration/test_rq_citizen.py tests/laws/test_rq_by_hand.py
+	  tests/integration/test_rq_citizen.py tests/integration/test_prefixes.py tests/laws/test_rq_by_hand.py
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py

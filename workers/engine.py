@@ -23,9 +23,10 @@ from notifier.dispatch.calls import Leased, Named, Plain, Settlement
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
+from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.rule_table import RuleTable
-from notifier.units import readable, to_bytes
+from notifier.units import readable
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.idle import Watch
@@ -297,9 +298,9 @@ class Engine:
             check_zone(name)
         except ValueError as error:
             self._log.warning("unknown_zone", reason=readable(str(error)), followed=self._zone)
-            await self._redis.hdel(b"rq:job:" + to_bytes(job_id), "push_zone")
+            await self._redis.hdel(job_key(job_id), "push_zone")
         else:
-            await self._redis.hset("notifier:zones", name, zone_or(name, self._zone, now_us).encode())
+            await self._redis.hset(redis_key("zones"), name, zone_or(name, self._zone, now_us).encode())
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""

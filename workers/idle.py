@@ -16,6 +16,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from notifier.dispatch import leaders
+from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run_async
 
 LAPSE_MS: Final = 2_500
@@ -33,7 +34,7 @@ class Watch:
         self._worker = worker
         self._lanes = lanes
         self._keys = leaders.leader_keys(lanes)
-        self._queues = [f"rq:queue:{lane}" for lane in lanes]
+        self._queues = [rq_key("queue", lane) for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
         self.wake = asyncio.Event()

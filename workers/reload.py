@@ -13,10 +13,11 @@ import structlog
 from notifier.dispatch import calls, leaders
 from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint
-from notifier.store.published import KEY, PROBLEM, SOURCE, VERSION, Published, decode, read_rates
+from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
 CHUNK: Final = 500  # gates in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
@@ -73,7 +74,7 @@ class Reload:
         if loaded is None or followed == (self.version, ""):
             return None
         await run_async(self._redis, leaders.follow(self.version))
-        key = f"notifier:reload:{self.version}:taken"
+        key = redis_key("reload", self.version, "taken")
         pipe = self._redis.pipeline()
         pipe.incr(key)
         pipe.expire(key, KEPT_S)
@@ -90,12 +91,12 @@ class Reload:
         return "redis" if self._published.version else str(self._path)
 
     async def _ask(self) -> Published:
-        return decode(*await self._redis.hmget(KEY, "version", "at"))
+        return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
 
     async def _load(self, seen: Seen) -> tuple[Settings, Policies] | None:
         """Read the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
         try:
-            applied = await self._redis.hget(KEY, "rates") or b"" if self._published.version else None
+            applied = await self._redis.hget(redis_key("rates"), "rates") or b"" if self._published.version else None
             settings, policies = await asyncio.to_thread(read, self._path, applied)
             if seen is not None and await asyncio.to_thread(fingerprint, self._path, self._users_from) != seen:
                 self._seen = ()
@@ -134,14 +135,14 @@ class Reload:
         """
         if not self._number:
             return
-        walked = int(await self._redis.get(f"notifier:reload:{self.version}:walked") or 0)
+        walked = int(await self._redis.get(redis_key("reload", self.version, "walked")) or 0)
         if walked < self._number:
-            if not await self._redis.set("notifier:reload:turn", "1", nx=True, px=TURN_MS):
+            if not await self._redis.set(redis_key("reload", "turn"), "1", nx=True, px=TURN_MS):
                 return  # somebody walks; it will be asked again
-            taken = await self._redis.get(f"notifier:reload:{self.version}:taken")
+            taken = await self._redis.get(redis_key("reload", self.version, "taken"))
             for lane in self._lanes:
                 await self._walk(lane)
-            await self._redis.set(f"notifier:reload:{self.version}:walked", taken or self._number, ex=KEPT_S)
+            await self._redis.set(redis_key("reload", self.version, "walked"), taken or self._number, ex=KEPT_S)
         self._number = 0
 
     async def _walk(self, lane: str) -> None:

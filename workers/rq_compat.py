@@ -12,10 +12,10 @@ from rq.version import VERSION
 from rq.worker import Worker
 
 from notifier.errors import RedisUnusableError
+from notifier.scripts.keys import RQ_PREFIX, redis_key
 
 IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
 
-PREFIX: Final = "rq"  # of RQ's keys, as the scripts have it
 RUNS: Final = "current_job"  # in a worker's hash; RQ 3 does not note it, and `notifier health` wants to know
 MAX_LIMITS: Final = 20  # RateLimits looked at in one turn
 TURN_MS: Final = 900  # one worker looks at a time
@@ -23,11 +23,11 @@ TURN_MS: Final = 900  # one worker looks at a time
 
 def check_prefix() -> None:
     """Raise RedisUnusableError where RQ has its keys elsewhere: jobs would wait where no worker looks."""
-    prefix = getattr(defaults, "RQ_KEY_PREFIX", PREFIX)
-    if prefix != PREFIX:
+    prefix = getattr(defaults, "RQ_KEY_PREFIX", "rq")
+    if prefix != RQ_PREFIX:
         raise RedisUnusableError(
-            f"RQ_KEY_PREFIX is {prefix!r}, but the keys of notifications begin with {PREFIX!r}: start this worker"
-            " without RQ_KEY_PREFIX, or give other jobs a Redis database of their own instead"
+            f"RQ_KEY_PREFIX is {RQ_PREFIX!r}, but RQ {VERSION} names its keys {prefix}:…: install RQ 3, or start this"
+            " worker and its producers without RQ_KEY_PREFIX"
         )
 
 
@@ -75,6 +75,6 @@ def free_slots(redis: Any) -> None:
     from rq.rate_limit import RateLimitRegistry  # noqa: PLC0415 - RQ 2 has none
 
     keys = redis.srandmember(RateLimitRegistry.rl_keys_key, MAX_LIMITS)
-    if keys and redis.set("notifier:slots", "1", nx=True, px=TURN_MS):
+    if keys and redis.set(redis_key("slots"), "1", nx=True, px=TURN_MS):
         for key in keys:
             RateLimitRegistry(key.decode(), redis).cleanup()

@@ -23,8 +23,9 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
 from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta
 from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import run
-from notifier.units import readable, to_bytes
+from notifier.units import readable
 from workers import rq_compat
 from workers.in_flight import Foreign
 from workers.sender import SUSPECT, check_crashes
@@ -119,15 +120,15 @@ class StockPath:
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in due:
                     # In this order: what leaves `later` has its place in a line by then.
-                    pipe.zscore("notifier:later", job_id)
-                    pipe.hmget(b"rq:job:" + job_id, "status", "push_order")
+                    pipe.zscore(redis_key("later"), job_id)
+                    pipe.hmget(job_key(job_id), "status", "push_order")
                 found = pipe.execute()
             for job_id, later, (status, order) in zip(due, found[::2], found[1::2], strict=True):
                 if later is None and status is not None and order is None:
                     self._queue(job_id, queue, registry)
 
     def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
-        if not self._redis.set(b"notifier:release:" + job_id, self._worker.name, nx=True, px=RELEASE_MS):
+        if not self._redis.set(redis_key("release", "").encode() + job_id, self._worker.name, nx=True, px=RELEASE_MS):
             return  # another worker is about it
         if self._redis.zscore(registry.key, job_id) is None:
             return
@@ -160,4 +161,4 @@ def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str
 
 
 def _key(job_id: str) -> bytes:
-    return b"rq:job:" + to_bytes(job_id)
+    return job_key(job_id)

@@ -15,7 +15,7 @@ from redis import Redis
 from notifier.cli.output import JsonOption, Status, complain, counted, print_json, print_rows, say
 from notifier.errors import SettingsError
 from notifier.rules.policy import LANES
-from notifier.scripts.ownership import MOVES
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.settings import Settings, load_settings
 from notifier.settings.checks import shard_name, shard_of_url
 from notifier.shards.map import Map, connect_all, home, on_shard
@@ -109,7 +109,7 @@ def move(context: typer.Context, *, json: JsonOption = False) -> None:
     with connect_all(settings) as clients:
         for name in joining:
             with on_shard(name):
-                ask(partial(clients[name].delete, MOVES))  # it may have been drained once
+                ask(partial(clients[name].delete, redis_key("moves")))  # it may have been drained once
         for name in clients:
             if name not in joining:
                 progress = _move(settings, clients, name, everybody=False)
@@ -132,7 +132,7 @@ def _move(settings: Settings, clients: Mapping[str, Redis], source: str, *, ever
     gone = {source} if everybody else set()
     for name, client in clients.items():
         with on_shard(name):
-            doing = ask(partial(client.hget, MOVES, ""))
+            doing = ask(partial(client.hget, redis_key("moves"), ""))
             gone |= {name} if isinstance(doing, bytes) and doing.endswith(b" all") else set()
     if gone.issuperset(of.names):
         complain(f"no shard is left for the users: there are only {', '.join(sorted(gone))}")
@@ -189,7 +189,7 @@ def _settings(context: typer.Context) -> Settings:
 def _ended(redis: Redis) -> int:
     """How many notifications are kept, there alone, because they ended there."""
     client: Any = redis
-    return int(sum(client.zcard(f"rq:{kind}:{lane}") for kind in ("failed", "canceled") for lane in LANES))
+    return int(sum(client.zcard(rq_key(kind, lane)) for kind in ("failed", "canceled") for lane in LANES))
 
 
 def _after(now: Map, settings: Settings, add: list[str], remove: list[str]) -> list[str]:

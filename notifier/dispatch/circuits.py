@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, cast
 
 from redis import Redis
 
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.scripts.loader import Call, script
 from notifier.store.exchange import Commands, Exchange, exchange
 
@@ -106,7 +107,7 @@ def find_routes() -> Exchange[list[Held]]:
 
 def _find_limits() -> Exchange[dict[str, int]]:
     """How many sends all workers together may have under way, by route."""
-    (workers,) = yield Commands(lambda pipe: pipe.smembers("rq:workers"))
+    (workers,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
     told = yield Commands(lambda pipe: [pipe.hget(str(key, "utf-8"), LIMITS) for key in workers])
     limits: Counter[str] = Counter()
     for each in told:
@@ -115,13 +116,13 @@ def _find_limits() -> Exchange[dict[str, int]]:
 
 
 def _find_holds() -> Exchange[list[Held]]:
-    (names,) = yield Commands(lambda pipe: pipe.smembers("notifier:routes"))
+    (names,) = yield Commands(lambda pipe: pipe.smembers(redis_key("routes")))
     ordered = sorted(str(name, "utf-8") for name in names)
 
     def ask(pipe: Any) -> None:
         for name in ordered:
-            pipe.hgetall(f"notifier:route:{name}")
-            pipe.zcard(f"notifier:parked:{name}")
+            pipe.hgetall(redis_key("route", name))
+            pipe.zcard(redis_key("parked", name))
 
     found = yield Commands(ask)
     return [_held(name, *found[2 * n : 2 * n + 2]) for n, name in enumerate(ordered) if found[2 * n]]

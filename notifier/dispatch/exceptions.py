@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final
 
+from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import RuleTable
 
-KEY: Final = "notifier:exceptions:"
 KEPT_S: Final = 86_400  # then whoever pulls next publishes it again; what no worker follows any more goes
 AT_ONCE: Final = 1_000  # users in a command
 
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     """Write the set under its name, all at once for those who read it."""
-    key, draft = KEY + rules.exceptions, f"{KEY}draft:{worker}"
+    key, draft = redis_key("exceptions", rules.exceptions), redis_key("exceptions", "draft", worker)
     await redis.delete(draft)
     users = iter(rules.exceptional)
     while some := list(islice(users, AT_ONCE)):

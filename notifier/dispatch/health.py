@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notifier.errors import RedisUnusableError
+from notifier.scripts.keys import rq_key
 from notifier.store.connection import OUT_OF_MEMORY
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
@@ -39,7 +40,7 @@ class Alive:
 
 def read_workers(redis: Any) -> list[Alive]:
     """All push workers that Redis knows, by name. Changes nothing."""
-    keys = sorted(redis.smembers("rq:workers"))
+    keys = sorted(redis.smembers(rq_key("workers")))
     fields = ("hostname", LOOKED, "current_job", "last_heartbeat", "rates_version")
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
@@ -48,7 +49,7 @@ def read_workers(redis: Any) -> list[Alive]:
         (seconds, us), *found = pipe.execute()
     now_us = int(seconds) * 1_000_000 + int(us)
     return [
-        _alive(key.decode().removeprefix("rq:worker:"), now_us, *[(value or b"").decode() for value in told])
+        _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, *[(value or b"").decode() for value in told])
         for key, told in zip(keys, found, strict=True)
         if told[1] is not None
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, script
 
 
@@ -24,7 +25,7 @@ class LeaderKeys:
 def leader_keys(lanes: Sequence[str]) -> LeaderKeys:
     """The keys of those that serve these lanes, in whichever order."""
     name = ",".join(sorted(lanes))
-    return LeaderKeys(name, *(f"notifier:{what}:{name}" for what in ("leader", "wake", "handover")))
+    return LeaderKeys(name, *(redis_key(what, name) for what in ("leader", "wake", "handover")))
 
 
 def follow(version: str, *, clock: str = "") -> Call[bool]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from notifier.scripts.keys import redis_key
+
 KEPT_MINUTES: Final = 3 * 24 * 60
 BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
 MINUTE_US: Final = 60_000_000
@@ -102,7 +104,7 @@ def read_fields(redis: Any, minutes: Iterable[int]) -> dict[int, dict[str, int]]
     asked = list(minutes)
     with redis.pipeline(transaction=False) as pipe:
         for minute in asked:
-            pipe.hgetall(f"notifier:minute:{minute}")
+            pipe.hgetall(redis_key("minute", minute))
         found = pipe.execute()
     return {
         minute: {name.decode(): int(n) for name, n in fields.items()}

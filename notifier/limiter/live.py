@@ -13,10 +13,11 @@ from redis.exceptions import RedisError
 
 from notifier.errors import SettingsError
 from notifier.rules.policy import Policy
+from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import KEY, Published, read_due, read_rates
+from notifier.store.published import Published, read_due, read_rates
 
 LOOK_S: Final = 1.0
 
@@ -80,7 +81,7 @@ class LiveLimits:
         if published == self._published and not changed:
             return
         self._published, self._file = published, file if changed else self._file
-        written: Any = self._redis.hget(KEY, "rates") if published.version else None
+        written: Any = self._redis.hget(redis_key("rates"), "rates") if published.version else None
         try:
             settings = load_settings(self._path, rates=None if written is None else read_rates(written))
         except SettingsError as error:

@@ -13,6 +13,7 @@ from notifier.limiter.protocol import Hold, Permit, describe, split
 from notifier.rules.costs import check_cost
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy
+from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
 from notifier.scripts.ownership import fenced
 from notifier.scripts.rule_table import policy_array
@@ -96,7 +97,7 @@ def reset_call(user: str, categories: Sequence[str], clock: str = "") -> Call[in
 
 
 def _keys(user: str, category: str | None) -> list[str]:
-    sent = f"notifier:sent:{{{user}}}"
+    sent = user_key("sent", user)
     return [sent, f"{sent}:{category}" if category else sent]
 
 

@@ -14,6 +14,7 @@ from notifier.limiter.plans import MAX_PLANS, PermitIds, Plan, plan_of, send_of
 from notifier.limiter.protocol import Hold, Permit, describe
 from notifier.limiter.rates import Limits, Rates, as_policy, is_name
 from notifier.rules.policy import Policy
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.scripts.rule_table import policy_array
@@ -73,7 +74,7 @@ class Requests:
         self._keep_us = None if usage_keep is None else duration_us(usage_keep)
         self._plans: dict[tuple[Rates, int], Plan] = {}
         self._ids = PermitIds()
-        self._prefix = f"notifier:keys:{namespace}:{{".encode()
+        self._prefix = redis_key("keys", namespace, "{").encode()
 
     def limits(self) -> Mapping[str, Policy]:
         """The policies that have names, as of now."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from notifier.scripts.keys import redis_key
 from notifier.store.connection import ask
 
-STREAM: Final = "notifier:actions"
 KEPT: Final = 10_000
 LONGEST: Final = 300  # characters of a field
 
@@ -31,13 +31,13 @@ def record_action(  # noqa: PLR0917 - one entry
     """Write an entry. Raises RedisUnusableError."""
     fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
     entry = {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
-    ask(lambda: redis.xadd(STREAM, entry, maxlen=KEPT, approximate=True))
+    ask(lambda: redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
 
 
 def read_actions(redis: Any, most: int) -> list[Action]:
     """The newest, the last first. Raises RedisUnusableError."""
     found = []
-    for entry_id, fields in ask(lambda: redis.xrevrange(STREAM, count=most)):
+    for entry_id, fields in ask(lambda: redis.xrevrange(redis_key("actions"), count=most)):
         text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         at = datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC)
         found.append(Action(at, *(text.get(name, "") for name in ("who", "address", "action", "of", "answer"))))

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from redis.exceptions import RedisError
 
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.connection import unusable
 
 MOST_READ: Final = 500  # of each structure
@@ -37,7 +38,7 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
         found, is_all = _ids(redis)
         with redis.pipeline(transaction=False) as pipe:
             for job_id, _, _ in found:
-                pipe.hmget(b"rq:job:" + job_id, "meta", "push_attempts", "push_refusals")
+                pipe.hmget(job_key(job_id), "meta", "push_attempts", "push_refusals")
             jobs = pipe.execute()
     except RedisError as error:
         raise unusable(error) from error
@@ -52,10 +53,10 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
 
 def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
     with redis.pipeline(transaction=False) as pipe:
-        pipe.zrange("notifier:later", 0, MOST_READ, withscores=True)
-        pipe.zrange("notifier:leases", 0, MOST_READ)
+        pipe.zrange(redis_key("later"), 0, MOST_READ, withscores=True)
+        pipe.zrange(redis_key("leases"), 0, MOST_READ)
         for lane in LANES:
-            pipe.lrange(f"rq:queue:{lane}", 0, MOST_READ)
+            pipe.lrange(rq_key("queue", lane), 0, MOST_READ)
         later, leases, *queues = pipe.execute()
     found: list[tuple[bytes, Where, float | None]] = [(job_id, "later", at) for job_id, at in later[:MOST_READ]]
     found += [(job_id, "sending", None) for job_id in leases[:MOST_READ]]

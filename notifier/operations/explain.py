@@ -18,6 +18,7 @@ from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.zones import Zone, zone_or
+from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.settings.provenance import Places
 from notifier.store.connection import unusable
 from notifier.store.exchange import exchange
@@ -152,7 +153,7 @@ class Inspection:
     def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
         """The rules that go by the clock, for the first that waits, or for one that came now."""
         head = self._redis.zrange(_line_key(user, rules.category.name), 0, 0)
-        named, since = self._redis.hmget(b"rq:job:" + head[0], "push_zone", "push_since") if head else (None, now_us)
+        named, since = self._redis.hmget(job_key(head[0]), "push_zone", "push_since") if head else (None, now_us)
         zone = zone or (named.decode() if named else None)
         return ByClock(
             rules,
@@ -187,7 +188,7 @@ class Inspection:
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
-        return sorted(name.decode() for name in self._redis.hkeys(f"notifier:lines:{{{user}}}") if name[:1] != b"#")
+        return sorted(name.decode() for name in self._redis.hkeys(user_key("lines", user)) if name[:1] != b"#")
 
     def _line(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
         place, more = 0, True
@@ -196,7 +197,7 @@ class Inspection:
             more = len(ids) == CHUNK
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
-                    pipe.hmget(b"rq:job:" + job_id, "origin", "meta", "push_attempts", "push_deadline", "push_count")
+                    pipe.hmget(job_key(job_id), "origin", "meta", "push_attempts", "push_deadline", "push_count")
                 jobs = pipe.execute()
             for job_id, (origin, meta, attempts, deadline, count) in zip(ids, jobs, strict=True):
                 place += 1
@@ -243,9 +244,9 @@ class Inspection:
 
     def _sent_since(self, user: str, category: str | None, since_us: int) -> int:
         key = f"{{{user}}}:{category}" if category else f"{{{user}}}"
-        in_set = int(self._redis.zcount(f"notifier:sent:{key}", f"({since_us}", "+inf"))
+        in_set = int(self._redis.zcount(redis_key("sent", key), f"({since_us}", "+inf"))
         totals = [
-            (int(at), int(total)) for at, total in self._redis.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
+            (int(at), int(total)) for at, total in self._redis.zrange(redis_key("counts", key), 0, -1, withscores=True)
         ]
         before = max((total for at, total in totals if at <= since_us), default=0)
         return in_set + (totals[-1][1] - before if totals else 0)
@@ -260,11 +261,11 @@ def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
 
 
 def _sent_key(user: str, category: str | None) -> str:
-    return f"notifier:sent:{{{user}}}" + (f":{category}" if category else "")
+    return user_key("sent", user) + (f":{category}" if category else "")
 
 
 def _line_key(user: str, category: str) -> str:
-    return f"notifier:line:{{{user}}}:{category}"
+    return user_key("line", user, category)
 
 
 def _moment(us: float) -> datetime:

@@ -19,6 +19,7 @@ from notifier.operations.preview.replay import DROPPED, EXPIRED, HIGH, Before, R
 from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.store.exchange import Commands, Exchange
 
 MOST: Final = 1_000  # of each line: what stands behind them has no expected time
@@ -56,7 +57,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What Redis has of a user: the fields of `notifier:lines`, the heads of each line, the sends by category."""
+    """What Redis has of a user: the fields of `lines`, the heads of each line, the sends by category."""
 
     now_us: int
     routes: Sequence[Held]
@@ -69,16 +70,16 @@ def find_forecast(
     policies: Policies, user: str, *, newcomer: str | None = None, latency_us: int = 0, clock: str = ""
 ) -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    (seconds, us), lines = yield Commands(lambda pipe: (pipe.time(), pipe.hgetall(f"notifier:lines:{{{user}}}")))
+    (seconds, us), lines = yield Commands(lambda pipe: (pipe.time(), pipe.hgetall(user_key("lines", user))))
     now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
     routes = yield from find_routes()
     fields = {name.decode(): value for name, value in lines.items()}
     names = sorted(name for name in fields if name[:1] != "#")
     heads = yield Commands(
-        lambda pipe: [pipe.zrange(f"notifier:line:{{{user}}}:{name}", 0, MOST - 1, withscores=True) for name in names]
+        lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MOST - 1, withscores=True) for name in names]
     )
     ids = [job_id for line in heads for job_id, _ in line]
-    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(b"rq:job:" + job_id, *FIELDS) for job_id in ids])))
+    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
     found = {
         name: [(job_id, order, next(jobs)) for job_id, order in line] for name, line in zip(names, heads, strict=True)
     }
@@ -87,9 +88,9 @@ def find_forecast(
     def ask_sends(pipe: Any) -> None:
         for category in categories:
             key = f"{{{user}}}" + (f":{category}" if category else "")
-            pipe.zrange(f"notifier:sent:{key}", 0, -1, withscores=True)
-            pipe.zrange(f"notifier:counts:{key}", 0, -1, withscores=True)
-            pipe.hmget(f"notifier:burst:{key}", "full", "at", "every")
+            pipe.zrange(redis_key("sent", key), 0, -1, withscores=True)
+            pipe.zrange(redis_key("counts", key), 0, -1, withscores=True)
+            pipe.hmget(redis_key("burst", key), "full", "at", "every")
 
     sends = yield Commands(ask_sends)
     by_category = {category: tuple(sends[3 * n : 3 * n + 3]) for n, category in enumerate(categories)}

@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.errors import RedisUnusableError
 from notifier.rules.policies import Policies
+from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
 from notifier.settings.loading import Seen, fingerprint
 from notifier.settings.provenance import Provenance
@@ -21,7 +22,7 @@ from notifier.settings.users_files import as_written
 from notifier.settings.yaml_source import Source
 from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
-from notifier.store.published import KEY, Published, decode, published_rates
+from notifier.store.published import Published, decode, published_rates
 
 
 def settings_in_force(path: Path | None) -> Settings:
@@ -84,7 +85,7 @@ class InForce:
             return last, self._version(last)
 
     def _version(self, name: str) -> Published:
-        found: Any = ask(partial(self._clients[name].hmget, KEY, ["version", "at"]))
+        found: Any = ask(partial(self._clients[name].hmget, redis_key("rates"), ["version", "at"]))
         return decode(*found)
 
 

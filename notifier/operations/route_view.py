@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from notifier.dispatch.circuits import Held, read_limits, read_routes
 from notifier.notification.notification import route
 from notifier.rules.policy import Window
+from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings
 from notifier.store.connection import unusable
@@ -76,5 +77,5 @@ def project_use(redis: Any, name: str, limited: Window) -> int:
     """Messages of a project that count now, as in limits.lua: a bucket until it has left the interval as a whole."""
     seconds, us = redis.time()
     oldest = int(seconds) * 1_000_000 + int(us) - limited.interval_us - bucket_us(limited.interval_us)
-    counts = redis.hgetall(f"notifier:project:{name}")
+    counts = redis.hgetall(redis_key("project", name))
     return sum(int(n) for begins, n in counts.items() if int(begins) > oldest)

@@ -12,6 +12,7 @@ from notifier.dispatch.circuits import Held, read_routes
 from notifier.dispatch.health import Alive, read_workers
 from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, merged, minute_now, read_fields
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.store.connection import unusable
 
 
@@ -81,13 +82,13 @@ def read_now(redis: Any) -> Now:
         now_us = int(seconds) * 1_000_000 + int(us)
         with redis.pipeline(transaction=False) as pipe:
             for lane in LANES:
-                pipe.llen(f"rq:queue:{lane}")
-                pipe.zcard(f"rq:scheduled:{lane}")
-                pipe.zcount(f"notifier:gates:{lane}", "-inf", now_us)
-                pipe.zrange(f"notifier:gates:{lane}", 0, 0, withscores=True)
-            pipe.zcard("notifier:later")
-            pipe.zcard("notifier:leases")
-            pipe.hgetall("notifier:stats")
+                pipe.llen(rq_key("queue", lane))
+                pipe.zcard(rq_key("scheduled", lane))
+                pipe.zcount(redis_key("gates", lane), "-inf", now_us)
+                pipe.zrange(redis_key("gates", lane), 0, 0, withscores=True)
+            pipe.zcard(redis_key("later"))
+            pipe.zcard(redis_key("leases"))
+            pipe.hgetall(redis_key("stats"))
             pipe.info("memory")
             *of_lanes, later, leases, totals, memory = pipe.execute()
         lanes: dict[str, LaneNow] = {lane: _lane(of_lanes[4 * n : 4 * n + 4], now_us) for n, lane in enumerate(LANES)}

@@ -14,6 +14,7 @@ from notifier.operations.elsewhere import Elsewhere, find_elsewhere
 from notifier.operations.explain import Explanation, Inspection, Standing, places_of
 from notifier.operations.in_force import Known
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.scripts.keys import redis_key, user_key
 from notifier.store.connection import unusable
 
 MOST_SHOWN: Final = 200
@@ -69,7 +70,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     inspection = Inspection(redis, known.policies)
     try:
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
-        usage: Any = redis.hgetall(f"notifier:usage:{{{user}}}")
+        usage: Any = redis.hgetall(user_key("usage", user))
     except RedisError as error:
         raise unusable(error) from error
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
@@ -106,7 +107,7 @@ def next_users(redis: Redis) -> list[tuple[str, str, int]]:
     found: list[tuple[str, str, int]] = []
     try:
         for lane in LANES:
-            due: Any = redis.zrange(f"notifier:gates:{lane}", 0, MOST_DUE - 1, withscores=True)
+            due: Any = redis.zrange(redis_key("gates", lane), 0, MOST_DUE - 1, withscores=True)
             found += [(user.decode(errors="replace"), lane, int(at)) for user, at in due]
     except RedisError as error:
         raise unusable(error) from error

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, cast
 from notifier.notification.job import decode_reason
 from notifier.producer import stream
 from notifier.producer.stream import Entry, Reader
+from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Search
 
-STREAM: Final = "notifier:events"
 ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it
 
 Outcome = Literal["delivered", "rejected", "expired", "superseded", "dropped", "failed", "cancelled"]
@@ -42,14 +42,16 @@ def find_ended(
     group: str, consumer: str | None, lease: timedelta, *, follow: bool, timeout_s: float | None
 ) -> Search[Ended]:
     """The events that this group has not acknowledged; see `Notifier.events`. timeout_s: of the connection."""
-    return stream.find_each(Reader(STREAM, group, consumer, lease, timeout_s), _ended, follow=follow)
+    return stream.find_each(Reader(redis_key("events"), group, consumer, lease, timeout_s), _ended, follow=follow)
 
 
 def find_batches(
     group: str, consumer: str, lease: timedelta, *, most: int, follow: bool, timeout_s: float | None
 ) -> Search[list[Ended]]:
     """As `find_ended`, at most so many at a time; they are acknowledged together."""
-    return stream.find_batches(Reader(STREAM, group, consumer, lease, timeout_s, most), _ended, follow=follow)
+    return stream.find_batches(
+        Reader(redis_key("events"), group, consumer, lease, timeout_s, most), _ended, follow=follow
+    )
 
 
 def _ended(entry: Entry) -> Ended:

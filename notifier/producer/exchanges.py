@@ -19,6 +19,7 @@ from notifier.producer.admission import accepted
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import Ceiling
+from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
 from notifier.store.exchange import Commands, Exchange, Search
 
@@ -139,8 +140,8 @@ class Exchanges:
         """See `Notifier.status`."""
 
         def ask(pipe: Any) -> None:
-            pipe.hmget(f"rq:job:{job_id}", FIELDS)
-            pipe.zscore("notifier:delivered", job_id)
+            pipe.hmget(job_key(job_id), FIELDS)
+            pipe.zscore(redis_key("delivered"), job_id)
 
         (status, outcome, attempts, by, why, permit, meta), delivered_us = yield Commands(ask)
         if status is None:
@@ -158,17 +159,17 @@ class Exchanges:
                 held_by=expected.held_by or None,
             )
         if word == "failed":
-            (results,) = yield Commands(lambda pipe: pipe.xrevrange(f"rq:results:{job_id}", count=1))
+            (results,) = yield Commands(lambda pipe: pipe.xrevrange(rq_key("results", job_id), count=1))
             text = results[0][1].get(b"exc_string") if results else None
             state = UNDELIVERED.get(outcome, "failed")
             return Status(job_id, state, reason=decode_reason(text) if text else None, attempts=spent)
         return _ended(job_id, word, outcome, spent, by=by, why=why, permit=permit)
 
     def _expected(self, job_id: str, meta: bytes | None) -> Exchange[Expected]:
-        (later,) = yield Commands(lambda pipe: pipe.zscore("notifier:later", job_id))
+        (later,) = yield Commands(lambda pipe: pipe.zscore(redis_key("later"), job_id))
         if later is not None:
             fields = ["push_attempts", "push_refusals"]
-            (attempts,) = yield Commands(lambda pipe: pipe.hmget(f"rq:job:{job_id}", fields))
+            (attempts,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), fields))
             return Expected(_moment(later / 1e6), "it is tried again" if any(attempts) else "its own time, send_at")
         try:
             user = json.loads(meta or b"{}")["user"]

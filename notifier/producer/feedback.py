@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from notifier.producer.stream import Entry, Reader, find_each
+from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Search
 from notifier.units import mask
 
-STREAM: Final = "notifier:feedback"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +42,7 @@ def find_gone(
     group: str, consumer: str | None, lease: timedelta, *, follow: bool, timeout_s: float | None
 ) -> Search[Gone]:
     """The dead tokens that this group has not acknowledged; see `Notifier.feedback`. timeout_s: of the connection."""
-    return find_each(Reader(STREAM, group, consumer, lease, timeout_s), _gone, follow=follow)
+    return find_each(Reader(redis_key("feedback"), group, consumer, lease, timeout_s), _gone, follow=follow)
 
 
 def _gone(entry: Entry) -> Gone:

@@ -15,10 +15,11 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
+from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import KEY, Published, read_due, read_rates
+from notifier.store.published import Published, read_due, read_rates
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
@@ -114,7 +115,7 @@ class LiveSettings:
         LOG.info("changed configuration taken up: rates %s", self.settings.rates_version)
 
     def _read(self, published: Published, seen: Seen) -> None:
-        written = self._ask(lambda redis: redis.hget(KEY, "rates")) if published.version else None
+        written = self._ask(lambda redis: redis.hget(redis_key("rates"), "rates")) if published.version else None
         rates = None if written is None else read_rates(written)
         self.settings = load_settings(self._path, self._environ, rates=rates)
         self._published, self._seen = published, seen

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from notifier.errors import OverloadedError, Refused
+from notifier.scripts.keys import redis_key
 from notifier.settings.memory import _FORM, UNITS
 from notifier.store.exchange import Commands, Exchange
 
@@ -44,7 +45,7 @@ class Ceiling:
         if self._used < self._most:
             return
         with suppress(RedisError):  # a Redis that is full takes no count either
-            yield Commands(lambda pipe: pipe.hincrby("notifier:stats", "refused", len(jobs)), repeatable=False)
+            yield Commands(lambda pipe: pipe.hincrby(redis_key("stats"), "refused", len(jobs)), repeatable=False)
         users = [json.loads(job.meta)["user"] for job in jobs]
         refused = [Refused(user, "memory", self._used, self._most, place) for place, user in enumerate(users)]
         raise OverloadedError(refused, len(jobs))

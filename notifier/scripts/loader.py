@@ -1,4 +1,4 @@
-"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces.
+"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces, `@name` by a key's name.
 
 A piece that begins with `--! exports NAME …` keeps all its other names to itself. Lua allows 200 local names in a
 script, and a reader needs to know only those that a piece is used by.
@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from redis.exceptions import NoScriptError
+
+from notifier.scripts.keys import in_script, prefix
 
 _INCLUDE = re.compile(r"^--! include (.+)$", re.MULTILINE)
 _EXPORTS = re.compile(r"\A(?:--! exports .+\n)+")
@@ -31,14 +33,23 @@ class Script:
     source: str
     sha: str
 
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        """The script of this text, in which keys are spelled `@name`."""
+        source = in_script(text)
+        return cls(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
 
-@cache
+
 def script(name: str) -> Script:
     """The script of this name, with its includes in place."""
+    return _script(name, prefix())
+
+
+@cache
+def _script(name: str, _prefix: str) -> Script:
     path = next(path for room in ROOMS if (path := _LUA.joinpath(room, f"{name}.lua")).is_file())
     own = path.read_text(encoding="utf-8")
-    source = _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), own)
-    return Script(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
+    return Script.of(name, _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), own))
 
 
 def read_piece(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any, Final, TypeVar
 from notifier.scripts.loader import Call, Script, read_piece, script
 
 T = TypeVar("T")
-MOVES: Final = "notifier:moves"
 ON_THE_WAY: Final = ">"
 HERE: Final = "="
 MOVED: Final = "#moved"  # what a reply of the fence begins with
@@ -47,8 +45,7 @@ def fenced(call: Call[T], users: Mapping[str, bool]) -> Call[T]:
 
 @cache
 def _behind_the_fence(name: str) -> Script:
-    source = read_piece("fence") + script(name).source
-    return Script(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
+    return Script.of(name, read_piece("fence") + script(name).source)
 
 
 def _text(value: Any) -> Any:

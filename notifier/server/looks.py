@@ -18,6 +18,7 @@ from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.user_view import next_users, view_user
 from notifier.producer.jobs import JOB_ID
+from notifier.scripts.keys import job_key
 from notifier.server.answers import ProblemError
 from notifier.server.state import State
 from notifier.settings import load_settings
@@ -84,7 +85,7 @@ def job(state: State, request: Request) -> dict[str, Any]:
         raise ProblemError(404, "Unknown", "no notification of this id is known, or it is no longer kept")
     client: Any = state.clients[found.shard or ""]
     try:
-        meta, accepted_at, deadline = client.hmget(f"rq:job:{job_id}", "meta", "enqueued_at", "push_deadline")
+        meta, accepted_at, deadline = client.hmget(job_key(job_id), "meta", "enqueued_at", "push_deadline")
     except RedisError as error:
         raise unusable(error) from error
     expires = None if deadline is None else datetime.fromtimestamp(float(deadline) / 1e6, tz=UTC)

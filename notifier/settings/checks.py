@@ -269,6 +269,15 @@ def _tier(value: str, info: ValidationInfo) -> str:
     return value
 
 
+PREFIX_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+
+
+def _prefix(value: str) -> str:
+    if not PREFIX_FORM.fullmatch(value):
+        raise ValueError("must be 1 to 32 letters, digits and _, and begin with a letter")
+    return value
+
+
 RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
 QUIET_TEXT: Final = Annotated[str, Field(pattern=f"^{QUIET_FORM}$", examples=["21:00-08:00"])]
 QUIET: Final = PlainValidator(_quiet_hours, json_schema_input_type=QUIET_TEXT)
@@ -289,6 +298,7 @@ CONTACT: Final = AfterValidator(_contact)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
 SHARDS: Final = BeforeValidator(_shards)
 SHARD: Final = AfterValidator(shard_name)
+PREFIX: Final = AfterValidator(_prefix)
 NAME: Final = AfterValidator(_name)
 USER: Final = AfterValidator(check_user)
 TIER: Final = AfterValidator(_tier)

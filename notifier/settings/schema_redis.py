@@ -38,6 +38,9 @@ class RedisSettings(Section):
     # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
     url: Annotated[str, checks.REDIS_URL] = Field(default="redis://localhost:6379/0", repr=False)
     shards: Annotated[tuple[Shard, ...], checks.SHARDS] = ()
+    prefix: Annotated[str, checks.PREFIX] = Field(
+        default="notifier", description="What the names of all keys begin with; RQ's own begin with RQ_KEY_PREFIX."
+    )
     password_file: File | None = None
     sentinel_password_file: File | None = None
     max_memory: Annotated[str, AfterValidator(check_memory)] | None = None

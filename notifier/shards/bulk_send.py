@@ -15,6 +15,7 @@ from redis import Redis
 from notifier.dispatch import calls
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError, Refused, ShardsUnusableError
 from notifier.producer.backend import CHUNK
+from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.ownership import MovedError
 from notifier.shards.map import Map, Route
 from notifier.store.connection import ask
@@ -148,9 +149,9 @@ class PendingBatch:
         """The job ids of what that shard has, or has delivered: this is the same call again, or the same dedupe key."""
         with self._bulk.clients[name].pipeline(transaction=False) as pipe:
             for job in (self.left[place] for place in places):
-                pipe.get(f"notifier:dedupe:{job.dedupe}")
-                pipe.exists(f"rq:job:{job.id}")
-                pipe.zscore("notifier:delivered", job.id)
+                pipe.get(redis_key("dedupe", job.dedupe))
+                pipe.exists(job_key(job.id))
+                pipe.zscore(redis_key("delivered"), job.id)
             found = pipe.execute()
         known = {}
         for n, place in enumerate(places):

@@ -12,10 +12,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from notifier.errors import RedisUnusableError, SettingsError, ShardsUnusableError
-from notifier.scripts.ownership import HERE, MOVES, ON_THE_WAY
+from notifier.scripts.keys import redis_key
+from notifier.scripts.ownership import HERE, ON_THE_WAY
 from notifier.store.connection import address, ask, connect, redis_of
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from redis import Redis
-
-NAME_KEY: Final = "notifier:shard"  # string: whose server this is, so that two that were mixed up are found out
 
 
 def weight(shard: str, user: str) -> int:
@@ -116,7 +115,7 @@ def connect_home(settings: Settings, user: str) -> Iterator[tuple[str, Redis]]:
     name = of.before(user) if of.names else ""
     while name:
         with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
-            at = ask(partial(client.hget, MOVES, user))
+            at = ask(partial(client.hget, redis_key("moves"), user))
         to = at.decode() if isinstance(at, bytes) else HERE
         if to == HERE or to.startswith(ON_THE_WAY) or name == (to or of.home(user)):
             break
@@ -139,10 +138,10 @@ def claim(redis: Redis, name: str) -> None:
 
     Raises SettingsError where it is another's: users would be looked for where they are not.
     """
-    ask(lambda: redis.set(NAME_KEY, name, nx=True))
-    marked = ask(lambda: redis.get(NAME_KEY))
+    ask(lambda: redis.set(redis_key("shard"), name, nx=True))
+    marked = ask(lambda: redis.get(redis_key("shard")))
     if isinstance(marked, bytes) and marked.decode() != name:
         raise SettingsError(
             f"redis.shards: the server at {address(redis)} is the shard {marked.decode()!r}, not {name!r}; "
-            f"give it its name, or delete {NAME_KEY} there if it was renamed while empty"
+            f"give it its name, or delete {redis_key('shard')} there if it was renamed while empty"
         )

@@ -9,13 +9,11 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import RedisError
 
+from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import unusable
 
 LOOK: Final = 500  # keys in one step
-OF_A_USER: Final = tuple(
-    f"notifier:{kind}:{{".encode() for kind in ("lines", "line", "sent", "counts", "burst", "usage", "flight", "away")
-)
-JOB: Final = b"rq:job:"
+OF_A_USER: Final = ("lines", "line", "sent", "counts", "burst", "usage", "away")
 LIVE: Final = frozenset({b"queued", b"scheduled", b"started"})
 
 
@@ -49,8 +47,8 @@ def user_of(meta: bytes | None) -> str | None:
 
 
 def _user_in(key: bytes) -> str | None:
-    for prefix in OF_A_USER:
-        if key.startswith(prefix):
+    for name in OF_A_USER:
+        if key.startswith(prefix := redis_key(name, "{").encode()):
             # A category has no brace, so the last one ends the user.
             return key.removeprefix(prefix).rpartition(b"}")[0].decode()
     return None
@@ -58,9 +56,10 @@ def _user_in(key: bytes) -> str | None:
 
 def _of_jobs(client: Any, keys: list[bytes]) -> set[str]:
     """Of those jobs that wait or are being sent: the others are a record, and are looked up where they are."""
+    jobs = job_key("")
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
-            if key.startswith(JOB):
+            if key.startswith(jobs):
                 pipe.hmget(key, "meta", "status")
         found = pipe.execute()
     return {user for meta, status in found if status in LIVE and (user := user_of(meta))}

@@ -14,6 +14,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError
+from notifier.scripts import keys
 from notifier.settings import sentinel_url
 from notifier.store import sentinel
 
@@ -44,7 +45,8 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
     Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
-    password file cannot be read, or if there are several shards and these are the settings of all.
+    password file cannot be read, if there are several shards and these are the settings of all, or if this process
+    uses another `redis.prefix` already.
     """
     config = one_server(settings)
     options = connection_options(config)
@@ -76,7 +78,11 @@ def redis_of(settings: Settings | RedisSettings) -> RedisSettings:
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:
-    """What every connection is opened with, whichever client opens it. Raise SettingsError, see `connect`."""
+    """What every connection is opened with, whichever client opens it; from here on the process uses its prefix.
+
+    Raise SettingsError, see `connect`, and where the process uses another prefix already.
+    """
+    keys.use(config.prefix)
     timeout = config.socket_timeout_us / 1_000_000
     options: dict[str, Any] = {
         "socket_timeout": timeout,

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.settings.rates import version_of
 
-KEY: Final = "notifier:rates"  # hash {version, at: µs, rates: the sections, see `_written`}
 PART: Final = 1_000  # entries of a section in a line
 
 # What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
@@ -33,19 +33,19 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     seconds, us = redis.time()
     made = Published(version_of(rates), int(seconds) * 1_000_000 + int(us) + delay_us)
     # One command, so that nobody reads a part of it.
-    redis.hset(KEY, mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
+    redis.hset(redis_key("rates"), mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
     return made
 
 
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     """What is published, and the rates themselves; None where nothing is."""
-    version, at_us, rates = redis.hmget(KEY, "version", "at", "rates")
+    version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
 
 def read_due(redis: Any, known: Published) -> Published:
     """What is published; `known` while what is new is to hold from a later moment on."""
-    published = decode(*redis.hmget(KEY, "version", "at"))
+    published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
     if published in {known, Published()}:
         return published
     seconds, us = redis.time()
@@ -79,7 +79,7 @@ def read_rates(written: bytes) -> dict[str, Any]:
 
 def withdraw(redis: Any) -> bool:
     """Let every worker's own file hold again; False where nothing was published."""
-    return bool(redis.delete(KEY))
+    return bool(redis.delete(redis_key("rates")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Follower:
 
 def followers(redis: Any) -> tuple[Published, list[Follower]]:
     """What is published, and every running worker by name."""
-    published = decode(*redis.hmget(KEY, "version", "at"))
+    published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
     found = []
-    for key in sorted(redis.smembers("rq:workers")):
+    for key in sorted(redis.smembers(rq_key("workers"))):
         told = [(value or b"").decode() for value in redis.hmget(key, "hostname", VERSION, SOURCE, PROBLEM)]
         if told[1]:  # else it is gone, or not one of ours
-            found.append(Follower(key.decode().removeprefix("rq:worker:"), *told))
+            found.append(Follower(key.decode().removeprefix(rq_key("worker", "")), *told))
     return published, found
 
 

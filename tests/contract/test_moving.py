@@ -18,14 +18,15 @@ from notifier import Hold, Notification, Permit, Policy, Window
 from notifier.dispatch import calls
 from notifier.producer.notifier import Notifier
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, run
-from notifier.scripts.ownership import HERE, MOVES
+from notifier.scripts.ownership import HERE
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.shards.backend import Shards
 from notifier.shards.map import home
 from notifier.shards.migration import migrate, steps
-from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, LOCK, MoveError, Mover
+from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, MoveError, Mover
 from notifier.shards.users import residents
 from notifier.testing.embedded import EmbeddedRedis
 
@@ -187,7 +188,7 @@ def test_a_move_may_be_killed_at_any_step(
                     patched.setattr(*whole, step)
                 patched.setattr(Mover, "_hold", lambda _: None)
                 killed = dies(pair.mover())
-            pair.old.delete(LOCK)  # its time has passed
+            pair.old.delete(redis_key("mover"))  # its time has passed
             pair.mover().run()
             check(pair, before, sent_us)
         if not killed:
@@ -290,15 +291,15 @@ def test_a_producer_of_an_older_configuration_is_sent_on(pair: Pair) -> None:
     user, newcomer = pair.users[0], pair.users[1]
     assert isinstance(pair.producer.limiter.acquire(user, HELD), Permit)
     gone = pair.users[2]
-    pair.old.hset(MOVES, gone, HERE)  # noted, but nothing is left of it
+    pair.old.hset(redis_key("moves"), gone, HERE)  # noted, but nothing is left of it
     pair.mover().run()
-    assert pair.old.hget(MOVES, gone) == b"new"
-    assert pair.old.hget(MOVES, user) == b"new"
+    assert pair.old.hget(redis_key("moves"), gone) == b"new"
+    assert pair.old.hget(redis_key("moves"), user) == b"new"
     job_id = pair.producer.send(note(user))
     assert pair.new.exists(f"rq:job:{job_id}")
     pair.producer.send(note(newcomer))
     assert isinstance(pair.producer.limiter.acquire(user, HELD), Hold)
-    pair.old.hset(MOVES, "", "listing all")  # the same command once more
+    pair.old.hset(redis_key("moves"), "", "listing all")  # the same command once more
     pair.producer.send_many([note(newcomer), note(user)])
     assert pair.old.llen("rq:queue:default") == 0
     assert pair.new.llen("rq:queue:default") == 4
@@ -348,7 +349,7 @@ def commands(redis: Any, call: Call[T]) -> tuple[int, T]:
 
 def test_one_at_a_time(pair: Pair) -> None:
     """Two drains of one shard do not meet: the second ends with a line."""
-    pair.old.set(LOCK, "somebody", px=60_000)
+    pair.old.set(redis_key("mover"), "somebody", px=60_000)
     with pytest.raises(MoveError, match=r"users of old are being moved already"):
         pair.mover().run()
 

@@ -1,7 +1,5 @@
-"""What RQ 3 brought and RQ 2 has not: RateLimit, its ready registry, a prefix for its keys."""
+"""What RQ 3 brought and RQ 2 has not: RateLimit, its ready registry."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from support import Simulators, apns, clean_environ, client_of, eventually, queue, worker, write_config
+from support import Simulators, apns, client_of, eventually, queue, worker, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
 from workers import PushWorker
@@ -99,18 +97,3 @@ def test_what_waits_in_the_ready_registry_is_queued(world: World) -> None:
     PushWorker([lane.name], connection=redis).clean_registries()
     assert lane.get_job_ids() == [job.id]
     assert ready.get_job_ids() == []
-
-
-def test_a_prefix_of_its_keys_is_refused(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
-    """With RQ_KEY_PREFIX a worker would look where no notification is: it does not start, and says what to do."""
-    config = write_config(tmp_path, redis_server.url)
-    done = subprocess.run(
-        [sys.executable, "-m", "workers", "--burst"],
-        env=clean_environ(NOTIFIER_CONFIG=str(config), RQ_KEY_PREFIX="mine"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "RQ_KEY_PREFIX is 'mine', but the keys of notifications begin with 'rq'" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -20,8 +20,8 @@ from support import Simulators, ends, eventually, note, notifier, worker, write_
 
 from notifier import Policy, ShardsUnusableError, Window
 from notifier.cli.app import app
+from notifier.scripts.keys import redis_key
 from notifier.shards.map import home
-from notifier.shards.migration.migrate import LOCK
 from notifier.shards.users import residents
 from notifier.testing.embedded import EmbeddedRedis
 from workers.__main__ import main as work
@@ -208,7 +208,7 @@ def test_a_shard_is_drained_while_everybody_works(fleet: Fleet, run: Run, simula
         with subprocess.Popen(command) as first:
             eventually(lambda: on_the_way() or first.poll() is not None, "users on the way")
             first.kill()
-        fleet.redis["c"].delete(LOCK)  # its time has passed
+        fleet.redis["c"].delete(redis_key("mover"))  # its time has passed
         told = run("shards", "drain", "c")
         drained.set()
         meanwhile.result()

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from notifier.rules.zones import DAY_US, Zone, check_zone, zone_at
+from notifier.scripts.keys import in_script
 from notifier.scripts.loader import read_piece
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def is_quiet(info: ZoneInfo, begin: time, end: time, moment: datetime) -> bool:
 
 
 def in_lua(redis: Redis, zone: Zone, calls: list[tuple[Any, ...]]) -> list[int]:
-    found: Any = redis.eval(LUA.replace("--! include zones", read_piece("zones")), 0, zone.encode(), json.dumps(calls))
+    found: Any = redis.eval(
+        in_script(LUA.replace("--! include zones", read_piece("zones"))), 0, zone.encode(), json.dumps(calls)
+    )
     return [int(at) for at in found]
 
 

@@ -1,6 +1,7 @@
 """The house's own laws, read off its source: who imports whom, and what each file opens with."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,18 @@ assert not structlog.is_configured()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_keys_are_named_in_one_place() -> None:
+    """No module and no script spells a key of Redis: each asks notifier/scripts/keys.py."""
+    spelled = re.compile(r"""["'](?:notifier|rq):(?!\s)""")
+    found = [
+        f"{name(path)}:{number}"
+        for path in MODULES + SCRIPTS
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if spelled.search(line) and name(path) != "notifier/scripts/keys.py"
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])

@@ -18,6 +18,7 @@ from notifier import Device, Notification, Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.simulators.wire import WireLog
 from notifier.store.connection import connect
 from workers.demo.report import Accepted, Report, report
@@ -116,10 +117,10 @@ def _notification(number: int, row: dict[str, Any]) -> Notification:
 def _progress(redis: Redis) -> tuple[dict[str, int], int]:
     """The totals so far, and how many have not ended: queued, waiting or in flight."""
     with redis.pipeline(transaction=False) as pipe:
-        pipe.hgetall("notifier:stats")
+        pipe.hgetall(redis_key("stats"))
         for lane in LANES:
-            pipe.llen(f"rq:queue:{lane}")
-            pipe.zcard(f"rq:scheduled:{lane}")
-            pipe.zcard(f"rq:wip:{lane}")
+            pipe.llen(rq_key("queue", lane))
+            pipe.zcard(rq_key("scheduled", lane))
+            pipe.zcard(rq_key("wip", lane))
         stats, *counts = pipe.execute()
     return {key.decode(): int(value) for key, value in stats.items()}, sum(counts)

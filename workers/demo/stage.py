@@ -17,6 +17,7 @@ import yaml
 from redis import Redis
 
 from notifier.errors import NotifierError, RedisUnusableError
+from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import check, connect
 from notifier.testing.child import end, spawn
@@ -75,7 +76,7 @@ def _worker(
 def _await_workers(client: Redis, started: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
     """Return when all have registered, so that the demo measures their work and not their start."""
     deadline = time.monotonic() + START_S
-    while client.scard("rq:workers") < len(started):
+    while client.scard(rq_key("workers")) < len(started):
         for process, log in started:
             if process.poll() is not None or time.monotonic() > deadline:
                 last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

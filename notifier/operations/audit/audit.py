@@ -19,6 +19,7 @@ from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, 
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
 
 T = TypeVar("T")
@@ -30,16 +31,7 @@ JOBS_A_CALL: Final = 25
 ENTRIES_A_CALL: Final = 50
 LINES_A_LOOK: Final = 50
 
-JOB: Final = b"rq:job:"
-LINE: Final = b"notifier:line:"
-LINES: Final = b"notifier:lines:"
-PARKED: Final = b"notifier:parked:"
-OF_JOBS: Final = (
-    b"notifier:later",
-    b"notifier:leases",
-    *(f"rq:{kind}:{lane}".encode() for kind in ("scheduled", "wip", "failed", "canceled") for lane in LANES),
-)
-OF_USERS: Final = tuple(f"notifier:gates:{lane}".encode() for lane in LANES)
+REGISTRIES: Final = ("scheduled", "wip", "failed", "canceled")  # RQ's, of each lane
 
 
 class Audit:
@@ -73,14 +65,18 @@ class Audit:
         Raises RedisUnusableError where Redis does not answer.
         """
         try:
+            jobs = job_key("")
             for keys in self._pages():
-                yield from self._judge_jobs([key.removeprefix(JOB) for key in keys if key.startswith(JOB)])
+                yield from self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
                 yield from self._judge_lines(keys)
                 yield from self._times.look_at(keys)
-            for key in OF_JOBS:
-                yield from self._judge_entries(self._members(key))
-            for key in OF_USERS:
-                yield from self._judge_users(self._members(key))
+            for name in ("later", "leases"):
+                yield from self._judge_entries(self._members(redis_key(name).encode()))
+            for kind in REGISTRIES:
+                for lane in LANES:
+                    yield from self._judge_entries(self._members(rq_key(kind, lane).encode()))
+            for lane in LANES:
+                yield from self._judge_users(self._members(redis_key("gates", lane).encode()))
             yield from self._queues.findings()
             yield from self._times.findings()
         except RedisError as error:
@@ -102,14 +98,14 @@ class Audit:
             yield from self._queues.expect(judged.queued)
 
     def _judge_lines(self, keys: list[bytes]) -> Iterator[Finding]:
-        lines = [key for key in keys if key.startswith(LINE)]
+        lines = [key for key in keys if is_key(key, "line")]
         for some in _cut(lines, LINES_A_LOOK):
             yield from self._judge_entries(self._members_of_all(some))
-        noted = [key for key in keys if key.startswith(LINES)]
+        noted = [key for key in keys if is_key(key, "lines")]
         self.users += len(noted)
         yield from self._judge_users((key, b"") for key in lines + noted)
         for key in keys:
-            if key.startswith(PARKED):
+            if is_key(key, "parked"):
                 yield from self._judge_users(self._members(key))
 
     def _judge_entries(self, entries: Iterable[Entry]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from redis import Redis
 
 from notifier.operations.audit.calls import Finding, audit_jobs, audit_queue
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
 
 MOST_EXPECTED: Final = 100_000  # names kept in memory
@@ -51,7 +52,7 @@ class Queues:
 
     def _look_for_expected(self) -> Iterator[Finding]:
         for lane in LANES:
-            self._forget_listed(f"rq:queue:{lane}")
+            self._forget_listed(rq_key("queue", lane))
         missing = sorted(self._expected)
         self._expected.clear()
         for start in range(0, len(missing), UNLISTED_A_CALL):

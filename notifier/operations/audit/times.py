@@ -6,7 +6,6 @@ before all leases were read, and does after it, and belongs to none of them, was
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -14,14 +13,11 @@ from redis import Redis
 
 from notifier.operations.audit.calls import Finding, audit_key
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
 
 MOST_NOTED: Final = 10_000
 A_LOOK: Final = 100
-SENT: Final = b"notifier:sent:"
-OF_DEVICE: Final = re.compile(rb"notifier:device:[^:]+")
-CLAIM: Final = b"notifier:claim:"
-PARKED: Final = b"notifier:parked:"
 DONE: Final = {"permit": "dated now", "claim": "removed", "parked": "removed"}
 
 
@@ -35,13 +31,13 @@ class Times:
 
     def look_at(self, keys: list[bytes]) -> Iterator[Finding]:
         """Judge what is clear at once, and note what is not; of other keys nothing."""
-        sets = [key for key in keys if key.startswith(SENT) or OF_DEVICE.fullmatch(key)]
+        sets = [key for key in keys if is_key(key, "sent") or _is_device(key)]
         self._note(sets)
         if len(self._noted) >= MOST_NOTED:
             yield from self.findings()
-        yield from self._endless([key for key in keys if key.startswith(CLAIM)])
+        yield from self._endless([key for key in keys if is_key(key, "claim")])
         for key in keys:
-            if key.startswith(PARKED):
+            if is_key(key, "parked"):
                 yield from self._parked(key)
 
     def findings(self) -> Iterator[Finding]:
@@ -73,13 +69,13 @@ class Times:
         """The permits of all leases; and of RQ's started registries, where those of deleted jobs stand too."""
         held = set()
         for lane in LANES:
-            for entry, _ in self._redis.zscan_iter(f"rq:wip:{lane}", count=A_LOOK):
+            for entry, _ in self._redis.zscan_iter(rq_key("wip", lane), count=A_LOOK):
                 held.add(entry.rpartition(b":")[2])
-        leased = [job_id for job_id, _ in self._redis.zscan_iter("notifier:leases", count=A_LOOK)]
+        leased = [job_id for job_id, _ in self._redis.zscan_iter(redis_key("leases"), count=A_LOOK)]
         for start in range(0, len(leased), A_LOOK):
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in leased[start : start + A_LOOK]:
-                    pipe.hget(b"rq:job:" + job_id, "push_permit")
+                    pipe.hget(job_key(job_id), "push_permit")
                 held.update(permit for permit in pipe.execute() if permit)
         return held
 
@@ -96,9 +92,9 @@ class Times:
                 yield Finding(f"claim {_text(key)}", saw, "gone with its lease", self._put_right("claim", key))
 
     def _parked(self, key: bytes) -> Iterator[Finding]:
-        route = key.removeprefix(PARKED)
+        route = key.removeprefix(redis_key("parked", "").encode())
         with self._redis.pipeline() as pipe:
-            pipe.sismember("notifier:routes", route)
+            pipe.sismember(redis_key("routes"), route)
             pipe.exists(key)
             is_held, exists = pipe.execute()
         if exists and not is_held:
@@ -114,6 +110,10 @@ class Times:
     def _now_us(self) -> int:
         seconds, us = self._redis.time()
         return int(seconds) * 1_000_000 + int(us)
+
+
+def _is_device(key: bytes) -> bool:
+    return is_key(key, "device") and key.count(b":") == redis_key("device", "").count(":")
 
 
 def _text(name: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Records a trace as it happens: *enqueue* copies what it accepts into the stream `notifier:trace` while there is one.
+"""Records a trace as it happens: *enqueue* copies what it accepts into the stream `trace` while there is one.
 
 The stream is there while somebody records: made here, kept alive by every look at it, and gone LAPSE_MS after the
 last, with all that stands in it. So recording that is off costs *enqueue* one look for a key a call, and recording
@@ -18,9 +18,9 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from notifier.errors import NotifierError, RedisUnusableError
+from notifier.scripts.keys import redis_key
 from notifier.store.connection import ask
 
-STREAM: Final = "notifier:trace"
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
 LAPSE_MS: Final = 30_000
 BATCH: Final = 5_000
@@ -47,8 +47,8 @@ class Recorder:
         self._last = b"0-0"
         try:
             with redis.pipeline(transaction=True) as pipe:
-                pipe.xgroup_create(STREAM, GROUP, id="$", mkstream=True)
-                pipe.pexpire(STREAM, LAPSE_MS)
+                pipe.xgroup_create(redis_key("trace"), GROUP, id="$", mkstream=True)
+                pipe.pexpire(redis_key("trace"), LAPSE_MS)
                 pipe.time()
                 seconds, us = pipe.execute()[-1]
         except ResponseError as error:
@@ -66,7 +66,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ask(lambda: self._redis.delete(STREAM))
+        ask(lambda: self._redis.delete(redis_key("trace")))
 
     def read(self) -> Iterator[str]:
         """What was accepted since the last time, as lines of a trace.
@@ -81,9 +81,9 @@ class Recorder:
     def _next(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
         def once() -> tuple[Any, bool]:
             with self._redis.pipeline(transaction=True) as pipe:
-                pipe.xtrim(STREAM, minid=self._last, approximate=True)
-                pipe.xrange(STREAM, min=b"(" + self._last, count=BATCH)
-                pipe.pexpire(STREAM, LAPSE_MS)
+                pipe.xtrim(redis_key("trace"), minid=self._last, approximate=True)
+                pipe.xrange(redis_key("trace"), min=b"(" + self._last, count=BATCH)
+                pipe.pexpire(redis_key("trace"), LAPSE_MS)
                 _, entries, alive = pipe.execute()
                 return entries, bool(alive)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from notifier.errors import NotifierError
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, run_async, script
 
 
@@ -53,7 +54,7 @@ class RedisTokenStore:
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
         """See `TokenStore.offer`."""
-        call = Call(script("token"), [f"notifier:token:{name}"], [seen, sealed, made_us], lambda reply: Kept(*reply))
+        call = Call(script("token"), [redis_key("token", name)], [seen, sealed, made_us], lambda reply: Kept(*reply))
         try:
             return await run_async(self._redis, call)
         except (RedisError, OSError) as error:

@@ -20,20 +20,19 @@ from redis.exceptions import RedisError
 from notifier.dispatch import calls
 from notifier.errors import NotifierError
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import is_key, job_key, redis_key, user_key
 from notifier.scripts.loader import run
-from notifier.scripts.ownership import HERE, MOVES, ON_THE_WAY
+from notifier.scripts.ownership import HERE, ON_THE_WAY
 from notifier.shards.migration import steps
 from notifier.shards.migration.steps import Moving
 from notifier.shards.migration.user_state import State, cut, scope_of
 from notifier.shards.users import LOOK, residents_in, user_of
 from notifier.store.connection import unusable
 
-LOCK: Final = "notifier:mover"
 LOCK_MS: Final = 15_000
 BATCH: Final = 50  # users who are closed at once
 JOBS_A_CALL: Final = 25
 LOOK_EVERY_S: Final = 0.02
-DEDUPE: Final = b"notifier:dedupe:"
 BELOW_S: Final = 4_000_000_000  # 2096: what is later waits for a route alone, see _routes.lua
 
 
@@ -79,7 +78,7 @@ class Mover:
                     pass
                 for name, client in self.clients.items():
                     if name != self.source:
-                        client.unlink(f"notifier:arrived:{self.source}")
+                        client.unlink(redis_key("arrived", self.source))
         except RedisError as error:
             raise unusable(error) from error
         return self.progress
@@ -87,30 +86,30 @@ class Mover:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         redis = self.clients[self.source]
-        if not redis.set(LOCK, self._token, nx=True, px=LOCK_MS):
+        if not redis.set(redis_key("mover"), self._token, nx=True, px=LOCK_MS):
             raise MoveError(f"users of {self.source} are being moved already, or were {LOCK_MS // 1000} s ago")
         try:
             yield
         finally:
             self._hold()
-            redis.delete(LOCK)
+            redis.delete(redis_key("mover"))
 
     def _hold(self) -> None:
         """Go on alone, or not at all."""
         redis = self.clients[self.source]
-        if redis.get(LOCK) != self._token.encode():
+        if redis.get(redis_key("mover")) != self._token.encode():
             raise MoveError(f"another command has begun to move the users of {self.source}")
-        redis.pexpire(LOCK, LOCK_MS)
+        redis.pexpire(redis_key("mover"), LOCK_MS)
 
     def _begin(self, redis: Any) -> None:
         """Note who lives here, so that nobody new is taken on: producers note those whom they bring meanwhile."""
         everybody = " all" if self.everybody else ""
-        redis.hset(MOVES, "", f"listing{everybody}")
+        redis.hset(redis_key("moves"), "", f"listing{everybody}")
         for _, users in self._pages(redis):
-            known = redis.hmget(MOVES, users) if users else []
+            known = redis.hmget(redis_key("moves"), users) if users else []
             if new := [user for user, at in zip(users, known, strict=True) if not at]:
-                redis.hset(MOVES, mapping=dict.fromkeys(new, HERE))
-        redis.hset(MOVES, "", f"listed{everybody}")
+                redis.hset(redis_key("moves"), mapping=dict.fromkeys(new, HERE))
+        redis.hset(redis_key("moves"), "", f"listed{everybody}")
 
     def _moves_some(self, redis: Any) -> bool:
         """Move everybody who is found; returns whether anything was moved."""
@@ -119,7 +118,11 @@ class Mover:
             self._copy_dedupe(redis, keys)
             self._move_users(redis, users, later)
         # Who was noted, and of whom nothing is left by now, would still be taken on here.
-        noted = (name.decode() for name, at in redis.hscan_iter(MOVES, count=LOOK) if name and at == HERE.encode())
+        noted = (
+            name.decode()
+            for name, at in redis.hscan_iter(redis_key("moves"), count=LOOK)
+            if name and at == HERE.encode()
+        )
         self._move_users(redis, (user for user in noted if self.home(user) != self.source), later)
         while self._pending:
             if not self._move_ready(redis, later):
@@ -148,11 +151,11 @@ class Mover:
     def _later(self, redis: Any) -> dict[str, list[str]]:
         """The jobs that wait for a time of their own, by user."""
         found: dict[str, list[str]] = {}
-        job_ids = [job_id for job_id, _ in redis.zscan_iter("notifier:later", count=LOOK)]
+        job_ids = [job_id for job_id, _ in redis.zscan_iter(redis_key("later"), count=LOOK)]
         for some in cut(job_ids, LOOK):
             with redis.pipeline(transaction=False) as pipe:
                 for job_id in some:
-                    pipe.hget(b"rq:job:" + job_id, "meta")
+                    pipe.hget(job_key(job_id), "meta")
                 metas = pipe.execute()
             for job_id, meta in zip(some, metas, strict=True):
                 if (user := user_of(meta)) and self.home(user) != self.source:
@@ -161,9 +164,9 @@ class Mover:
 
     def _copy_dedupe(self, redis: Any, keys: list[bytes]) -> None:
         for key in keys:
-            if not key.startswith(DEDUPE):
+            if not is_key(key, "dedupe"):
                 continue
-            length, _, rest = key.removeprefix(DEDUPE).decode().partition(":{")
+            length, _, rest = key.removeprefix(redis_key("dedupe", "").encode()).decode().partition(":{")
             if (to := self.home(rest[: int(length)])) != self.source:
                 job_id, left_ms = redis.get(key), redis.pttl(key)
                 if job_id is not None and left_ms > 0:
@@ -189,10 +192,10 @@ class Mover:
 
     def _in_flight(self, redis: Any) -> set[str]:
         """The users of whom a worker holds something; '' for jobs that are gone."""
-        job_ids = redis.zrange("notifier:leases", 0, -1)
+        job_ids = redis.zrange(redis_key("leases"), 0, -1)
         with redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hmget(b"rq:job:" + job_id, "origin", "meta")
+                pipe.hmget(job_key(job_id), "origin", "meta")
             found = pipe.execute()
         users = {user_of(meta) for origin, meta in found if origin}
         return {user for user in users if user} | ({""} if any(origin is None for origin, _ in found) else set())
@@ -202,7 +205,7 @@ class Mover:
         tails = sorted({tail for tails in self._pending.values() for tail in tails})
         with redis.pipeline(transaction=False) as pipe:
             for tail in tails:
-                pipe.hmget(f"rq:job:{tail}", "status", "push_order", "push_permit")
+                pipe.hmget(job_key(tail), "status", "push_order", "push_permit")
             found = pipe.execute()
         return {tail for tail, job in zip(tails, found, strict=True) if job == [b"queued", None, None]}
 
@@ -210,25 +213,25 @@ class Mover:
         to = self.home(user)
         state = State(redis, self.clients[to], user)
         categories = {*self.categories, *self._categories.pop(user, ())}
-        if (redis.hget(MOVES, user) or b"").startswith(ON_THE_WAY.encode()):
+        if (redis.hget(redis_key("moves"), user) or b"").startswith(ON_THE_WAY.encode()):
             state.copy(categories)
-            self.clients[to].hdel(MOVES, user)  # who comes back is here again
+            self.clients[to].hdel(redis_key("moves"), user)  # who comes back is here again
             self.progress.users += 1
         else:  # gone before; something has turned up since
             state.add(categories)
-        for category in redis.hkeys(f"notifier:away:{{{user}}}"):
+        for category in redis.hkeys(user_key("away", user)):
             while jobs := run(redis, steps.depart(user, category.decode(), most=JOBS_A_CALL)):
                 self._send_on(redis, to, user, [state.shifted(job) for job in jobs])
         for some in cut(later, JOBS_A_CALL):
             jobs = [state.shifted(job) for job in self._read_later(redis, some)]
             self._send_on(redis, to, user, jobs)
-        redis.hset(MOVES, user, to)
+        redis.hset(redis_key("moves"), user, to)
 
     def _read_later(self, redis: Any, job_ids: list[str]) -> Iterator[Moving]:
         with redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hgetall(f"rq:job:{job_id}")
-                pipe.zscore("notifier:later", job_id)
+                pipe.hgetall(job_key(job_id))
+                pipe.zscore(redis_key("later"), job_id)
             found = pipe.execute()
         for n, job_id in enumerate(job_ids):
             fields, at = found[2 * n : 2 * n + 2]

@@ -8,16 +8,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Literal, TypeVar
 
+from notifier.scripts.keys import is_key, redis_key
 from notifier.shards.migration.steps import Moving
 
 T = TypeVar("T")
 WRITTEN_AT_ONCE: Final = 500
 MARGIN_MS: Final = 1_000
-COUNTING: Final = "notifier:counting"  # see _counts.lua
 # What comes along stands before all that the new shard gives out, in its own order: below by more than any counts.
 BEFORE: Final = 1_000_000_000_000
 
-# By what follows `notifier:` in their keys: where in them µs stand.
+# By the names of their keys: where in them µs stand.
 Times = Literal["scores", "members"] | frozenset[bytes]
 OF_USER: Final[Mapping[str, Times]] = {"usage": frozenset({b"first", b"last"}), "arriving": "scores"}
 OF_SCOPE: Final[Mapping[str, Times]] = {
@@ -28,7 +28,7 @@ OF_SCOPE: Final[Mapping[str, Times]] = {
 }
 
 
-SCOPE: Final = re.compile(rb"notifier:(?:%s):\{(.*)\}:([^}]+)" % "|".join(OF_SCOPE).encode(), re.DOTALL)
+SCOPE: Final = re.compile(rb".*?\{(.*)\}:([^}]+)", re.DOTALL)
 
 
 class State:
@@ -49,8 +49,8 @@ class State:
         """Take what was sent, counted and noted to the new shard, and then away from the old one; can be repeated."""
         scopes = [self._user, *(f"{self._user}:{category}" for category in categories)]
         keys: list[tuple[str, Times]] = [
-            *((f"notifier:{kind}:{scope}", times) for scope in scopes for kind, times in OF_SCOPE.items()),
-            *((f"notifier:{kind}:{self._user}", times) for kind, times in OF_USER.items()),
+            *((redis_key(kind, scope), times) for scope in scopes for kind, times in OF_SCOPE.items()),
+            *((redis_key(kind, self._user), times) for kind, times in OF_USER.items()),
         ]
         with self._old.pipeline(transaction=False) as pipe:
             for key, times in keys:
@@ -65,9 +65,9 @@ class State:
                         lasts_ms = left_ms + max(0, self.ahead_us // 1000) + MARGIN_MS
                         pipe.pexpire(key, lasts_ms)
                         if times == "members":
-                            pipe.set(COUNTING, "1", px=2 * lasts_ms)
+                            pipe.set(redis_key("counting"), "1", px=2 * lasts_ms)
             pipe.execute()
-        claims = (f"notifier:claim:{scope}" for scope in scopes)  # of workers that died: nothing flies any more
+        claims = (redis_key("claim", scope) for scope in scopes)  # of workers that died: nothing flies any more
         self._old.delete(*(key for key, _ in keys), *claims)
 
     def _write(self, pipe: Any, key: str, times: Times, content: Any) -> None:
@@ -85,7 +85,7 @@ class State:
 
     def add(self, categories: Iterable[str] = ()) -> None:
         """Add what turned up here after `copy`: a late cancellation, sends of a category that nobody knew of."""
-        key = f"notifier:usage:{self._user}"
+        key = redis_key("usage", self._user)
         for name, value in self._old.hgetall(key).items():
             if name not in {b"first", b"last"}:
                 self._new.hincrby(key, name, int(value))
@@ -108,7 +108,7 @@ class State:
 
 def scope_of(key: bytes) -> tuple[str, str] | None:
     """The user and the category whose sends, counts or newcomers a key holds."""
-    found = SCOPE.fullmatch(key)
+    found = SCOPE.fullmatch(key) if any(is_key(key, name) for name in OF_SCOPE) else None
     return (found[1].decode(), found[2].decode()) if found else None
 
 

@@ -9,13 +9,13 @@ for _, lane in ipairs(cjson.decode(ARGV[3])) do lanes[lane] = true end
 local SLACK = 2 -- s: registries count in whole ones
 
 local function live_lease(id)
-  local lease = redis.call('ZSCORE', 'notifier:leases', id)
+  local lease = redis.call('ZSCORE', '@leases', id)
   return lease and tonumber(lease) > now
 end
 
 local function take_out(key, member, id)
   if not repair then return '' end
-  if key ~= 'notifier:later' and not key:find('^notifier:line') and live_lease(id) then
+  if key ~= '@later' and not key:find('^@line') and live_lease(id) then
     return 'left until its lease ends'
   end
   redis.call('ZREM', key, member)
@@ -30,14 +30,15 @@ end
 
 -- deleted: by RQ's hands, from a backlog that is known. It is no fault: the look at its user passes over it.
 local function deleted(key)
-  local user, category = key:match('^notifier:line:{(.+)}:([^}]+)$')
+  local user, category = key:match('^@line:{(.+)}:([^}]+)$')
   return user and redis.call('HEXISTS', lines_key(user), category) == 1
 end
 
 local function judge(key, member)
   local score = redis.call('ZSCORE', key, member)
   if not score then return end -- it has moved since
-  local kind, lane = key:match('^rq:(%l+):(.+)$')
+  local kind, lane
+  if key:find('@rq:', 1, true) == 1 then kind, lane = key:sub(#'@rq:' + 1):match('^(%l+):(.+)$') end
   local id, permit = member, nil
   if kind == 'wip' then
     if score ~= 'inf' then return end -- RQ's own execution
@@ -46,7 +47,7 @@ local function judge(key, member)
   end
   local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_rq_job')
   if not job[1] then
-    if key == 'notifier:leases' and tonumber(score) <= now or fading(kind, tonumber(score)) then return end
+    if key == '@leases' and tonumber(score) <= now or fading(kind, tonumber(score)) then return end
     local done = take_out(key, member, id)
     if not deleted(key) then finding(id, 'stands in ' .. key .. ' and has no job', 'nowhere', done) end
     return
@@ -58,7 +59,7 @@ local function judge(key, member)
   elseif kind then
     belongs = not user or job[1] == lane
   else
-    belongs = key == 'notifier:leases' or key == 'notifier:later' or not user or key == line_key(user, category)
+    belongs = key == '@leases' or key == '@later' or not user or key == line_key(user, category)
   end
   if not belongs then
     local is = 'its job is of ' .. job[1] .. (user and ' and of ' .. user .. ':' .. category or '')

@@ -21,18 +21,18 @@ local function read(id)
   local j = {id = id, key = job_key(id), origin = job[1], status = job[2] or 'none', permit = job[4], order = job[5],
     outcome = job[6]}
   j.user, j.category = steered(job[3], job[7])
-  local ends = redis.call('ZSCORE', 'notifier:leases', id)
+  local ends = redis.call('ZSCORE', '@leases', id)
   j.lease = ends and tonumber(ends)
   j.held = j.permit and j.lease and j.lease > now
   if not j.user then return j end
   j.line = line_key(j.user, j.category)
   j.in_line = redis.call('ZSCORE', j.line, id)
-  j.in_later = redis.call('ZSCORE', 'notifier:later', id)
-  j.scheduled = redis.call('ZSCORE', 'rq:scheduled:' .. j.origin, id)
-  j.failed = redis.call('ZSCORE', 'rq:failed:' .. j.origin, id)
-  j.canceled = redis.call('ZSCORE', 'rq:canceled:' .. j.origin, id)
-  j.wip = j.permit and redis.call('ZSCORE', 'rq:wip:' .. j.origin, id .. ':' .. j.permit)
-  j.delivered = redis.call('ZSCORE', 'notifier:delivered', id)
+  j.in_later = redis.call('ZSCORE', '@later', id)
+  j.scheduled = redis.call('ZSCORE', '@rq:scheduled:' .. j.origin, id)
+  j.failed = redis.call('ZSCORE', '@rq:failed:' .. j.origin, id)
+  j.canceled = redis.call('ZSCORE', '@rq:canceled:' .. j.origin, id)
+  j.wip = j.permit and redis.call('ZSCORE', '@rq:wip:' .. j.origin, id .. ':' .. j.permit)
+  j.delivered = redis.call('ZSCORE', '@delivered', id)
   return j
 end
 
@@ -40,11 +40,11 @@ local function places(j)
   local found = {}
   local function put(stands, place) if stands then found[#found + 1] = place end end
   put(j.in_line, j.line)
-  put(j.in_later, 'notifier:later')
-  put(j.lease, 'notifier:leases')
-  put(j.failed, 'rq:failed:' .. j.origin)
-  put(j.canceled, 'rq:canceled:' .. j.origin)
-  put(j.delivered, 'notifier:delivered')
+  put(j.in_later, '@later')
+  put(j.lease, '@leases')
+  put(j.failed, '@rq:failed:' .. j.origin)
+  put(j.canceled, '@rq:canceled:' .. j.origin)
+  put(j.delivered, '@delivered')
   return #found > 0 and 'in ' .. table.concat(found, ' and in ') or 'nowhere'
 end
 
@@ -62,8 +62,8 @@ function by_status.queued(j)
   -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
   if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
-    if redis.call('LPOS', 'notifier:behind:' .. j.category, j.id) then return end -- see behind.lua
-    if j.unlisted and not redis.call('LPOS', 'rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then
+    if redis.call('LPOS', '@behind:' .. j.category, j.id) then return end -- see behind.lua
+    if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then
       return 'in its line'
     end
     queued[#queued + 1] = j.id
@@ -74,7 +74,7 @@ function by_status.scheduled(j)
   if j.in_line and j.in_later then return 'in one of them' end
   -- What RQ's own enqueue_in left there goes to its queue when its time has come.
   if not j.in_line and not j.in_later and (j.order or not j.scheduled) then return 'in its line' end
-  if not j.scheduled then return 'in rq:scheduled:' .. j.origin .. ' too' end
+  if not j.scheduled then return 'in @rq:scheduled:' .. j.origin .. ' too' end
   if j.in_line and (not j.order or tonumber(j.order) ~= tonumber(j.in_line)) then
     return 'at its own place in the line, ' .. (j.order or 'which it does not know')
   end
@@ -86,16 +86,16 @@ function by_status.started(j)
   if j.in_line or j.in_later or j.failed or j.canceled or j.scheduled then return 'in flight alone' end
   if not j.permit then return 'in its line, as no permit is known' end
   if not j.lease then return 'under a lease' end
-  if not j.wip then return 'in rq:wip:' .. j.origin .. ' too' end
+  if not j.wip then return 'in @rq:wip:' .. j.origin .. ' too' end
 end
 function by_status.failed(j)
   if j.in_line or j.in_later or j.scheduled or j.lease or j.permit or j.canceled then return 'it has ended' end
-  if not j.failed and not fades(j) and is_text(j.id) then return 'in rq:failed:' .. j.origin end
+  if not j.failed and not fades(j) and is_text(j.id) then return 'in @rq:failed:' .. j.origin end
   if not j.outcome then return 'with an outcome' end
 end
 function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* and *admit* pass over it
-  if j.failed then return 'in rq:canceled:' .. j.origin .. ' alone' end
-  if not j.canceled and not fades(j) then return 'in rq:canceled:' .. j.origin end
+  if j.failed then return 'in @rq:canceled:' .. j.origin .. ' alone' end
+  if not j.canceled and not fades(j) then return 'in @rq:canceled:' .. j.origin end
 end
 function by_status.deferred(j) -- by RQ, until what it depends on is done
   if j.order or j.permit or j.in_line or j.in_later then return 'in its line' end
@@ -109,23 +109,23 @@ local function drop_permit(j)
   if not j.permit then return end
   date_permit(sent_key(j.user), j.permit, now)
   date_permit(sent_key(j.user, j.category), j.permit, now)
-  redis.call('ZREM', 'rq:wip:' .. j.origin, j.id .. ':' .. j.permit)
+  redis.call('ZREM', '@rq:wip:' .. j.origin, j.id .. ':' .. j.permit)
   redis.call('HDEL', j.key, 'push_permit')
 end
 
 local function end_again(j)
   drop_permit(j)
-  remove(j, j.line, 'notifier:later', 'notifier:leases', 'rq:scheduled:' .. j.origin)
+  remove(j, j.line, '@later', '@leases', '@rq:scheduled:' .. j.origin)
   local kept = redis.call('PTTL', j.key)
   if j.status == 'failed' then
-    remove(j, 'rq:canceled:' .. j.origin)
+    remove(j, '@rq:canceled:' .. j.origin)
     if not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
     local ends = kept > 0 and seconds(now + kept * 1000) or '+inf'
-    redis.call('ZADD', 'rq:failed:' .. j.origin, 'NX', ends, j.id)
+    redis.call('ZADD', '@rq:failed:' .. j.origin, 'NX', ends, j.id)
   else
-    remove(j, 'rq:failed:' .. j.origin)
+    remove(j, '@rq:failed:' .. j.origin)
     local ends = kept > 0 and now + kept * 1000 or now -- *sweep* ends what is not counted yet
-    redis.call('ZADD', 'rq:canceled:' .. j.origin, 'NX', seconds(ends), j.id)
+    redis.call('ZADD', '@rq:canceled:' .. j.origin, 'NX', seconds(ends), j.id)
   end
   return 'kept as ' .. j.status .. ', and nowhere else'
 end
@@ -133,23 +133,23 @@ end
 -- lapse: it is known no longer until when it is held. By the end of a lease from now whoever holds it has settled it,
 -- or *pull* puts it back, as it does the work of the dead.
 local function lapse(j)
-  redis.call('ZADD', 'notifier:leases', text(now + lease), j.id)
+  redis.call('ZADD', '@leases', text(now + lease), j.id)
   alarm(now + lease)
   return 'given a lease: when that has ended it is put back'
 end
 
 -- fly_on: what is in flight, or was when its worker died.
 local function fly_on(j)
-  remove(j, j.line, 'notifier:later', 'rq:scheduled:' .. j.origin, 'rq:failed:' .. j.origin, 'rq:canceled:' .. j.origin)
+  remove(j, j.line, '@later', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
   if not j.held and j.permit then
-    redis.call('ZADD', 'rq:wip:' .. j.origin, '+inf', j.id .. ':' .. j.permit)
+    redis.call('ZADD', '@rq:wip:' .. j.origin, '+inf', j.id .. ':' .. j.permit)
     redis.call('HSET', j.key, 'status', 'started')
   end
   return j.lease and 'left until its lease ends: pull puts it back' or lapse(j)
 end
 
 local function wait_on(j)
-  remove(j, 'notifier:leases', 'rq:failed:' .. j.origin, 'rq:canceled:' .. j.origin)
+  remove(j, '@leases', '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
   drop_permit(j)
   local of_its_own = j.in_later and tonumber(j.in_later) < FAR
   -- What waits for a time of its own is scheduled for that time.
@@ -159,14 +159,14 @@ local function wait_on(j)
   if of_its_own or j.in_later and is_parked('j' .. j.id) then
     remove(j, j.line)
     redis.call('HSET', j.key, 'status', 'scheduled')
-    redis.call('ZADD', 'rq:scheduled:' .. j.origin, 'NX', seconds(j.in_later), j.id)
-    return 'kept in notifier:later'
+    redis.call('ZADD', '@rq:scheduled:' .. j.origin, 'NX', seconds(j.in_later), j.id)
+    return 'kept in @later'
   end
-  remove(j, 'notifier:later')
+  remove(j, '@later')
   if j.in_line and not j.order then redis.call('HSET', j.key, 'push_order', j.in_line) end
   local _, _, lane, fresh = line_up(now, j.id)
   if not lane then return 'left: its meta is not as it must be' end
-  if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), j.user) end
+  if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
   ensure_gate(j.user, lane, now)
   alarm(now, lane)
   return j.in_line and 'kept in its line' or 'put back in its line'
@@ -174,8 +174,8 @@ end
 
 local function forget(j)
   drop_permit(j)
-  remove(j, j.line, 'notifier:later', 'notifier:leases', 'rq:scheduled:' .. j.origin, 'rq:failed:' .. j.origin,
-    'rq:canceled:' .. j.origin)
+  remove(j, j.line, '@later', '@leases', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin,
+    '@rq:canceled:' .. j.origin)
   redis.call('DEL', j.key)
   return 'removed: it was delivered'
 end

@@ -7,5 +7,5 @@ local now, kind, key, of = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local mend = {}
 function mend.permit() return date_permit(key, of, now) and 1 or 0 end
 function mend.claim() return redis.call('PTTL', key) == -1 and redis.call('DEL', key) or 0 end
-function mend.parked() return redis.call('SISMEMBER', 'notifier:routes', of) == 0 and redis.call('DEL', key) or 0 end
+function mend.parked() return redis.call('SISMEMBER', '@routes', of) == 0 and redis.call('DEL', key) or 0 end
 return mend[kind]()

@@ -4,7 +4,7 @@
 -- One that is cancelled in its queue stays there until *pull* comes by it.
 --! include clock keys alarm audit
 local repair, lane, from, most = ARGV[2] == '1', ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local queue = 'rq:queue:' .. lane
+local queue = '@rq:queue:' .. lane
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
 local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
 
@@ -15,7 +15,7 @@ local function why_not(id)
   local user, category = steered(job[3], job[5])
   if not user or job[2] == 'queued' and not job[4] or job[2] == 'canceled' then return nil end -- or RQ's affair
   return 'is ' .. (job[2] or 'of no status'), job[2] == 'scheduled' and not job[4]
-    and not redis.call('ZSCORE', line_key(user, category), id) and not redis.call('ZSCORE', 'notifier:later', id)
+    and not redis.call('ZSCORE', line_key(user, category), id) and not redis.call('ZSCORE', '@later', id)
 end
 
 local function take_out(id, alone)

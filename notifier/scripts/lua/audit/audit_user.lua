@@ -1,7 +1,7 @@
 -- audit_user: judges users, each in one step: whether everybody who waits is looked at, and nobody for nothing.
 -- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON
---      4.. for each: a key that names a user, notifier:lines:{user} or notifier:line:{user}:<category>, and '';
---          or a set of users, notifier:gates:<lane> or notifier:parked:<route>, and its member
+--      4.. for each: a key that names a user, @lines:{user} or @line:{user}:<category>, and '';
+--          or a set of users, @gates:<lane> or @parked:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A line that was emptied stays noted until its user is looked at: so it needs a gate as well.
 --! include clock keys alarm audit
@@ -22,7 +22,7 @@ end
 local function judge_line(line, user, category)
   if redis.call('HEXISTS', lines_key(user), category) == 1 or redis.call('EXISTS', line) == 0 then return end
   -- It leaves, see leaving.lua.
-  if redis.call('HEXISTS', 'notifier:away:{' .. user .. '}', category) == 1 then return end
+  if redis.call('HEXISTS', '@away:{' .. user .. '}', category) == 1 then return end
   finding('user ' .. user, 'has the line ' .. category .. ', which nobody knows of', 'in ' .. lines_key(user),
     repair and note(user, category, line))
 end
@@ -32,7 +32,7 @@ local function judge_lines(lines, user)
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category:sub(1, 3) == '#o:' then -- an orphan, see orphans.lua
-      any = any or redis.call('ZSCORE', 'notifier:leases', category:sub(4))
+      any = any or redis.call('ZSCORE', '@leases', category:sub(4))
     elseif category:sub(1, 1) ~= '#' then
       any = true
       if not has_gate(user, lane) then
@@ -54,18 +54,18 @@ local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
   local fields = redis.call('HGETALL', lines_key(user))
   for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' and (key:find('^notifier:parked:') or fields[i + 1] == lane) then return end
+    if fields[i]:sub(1, 1) ~= '#' and (key:find('^@parked:') or fields[i + 1] == lane) then return end
   end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no line in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')
 end
 
 local function judge(key, member)
-  local user, category = key:match('^notifier:line:{(.*)}:([^}]*)$')
+  local user, category = key:match('^@line:{(.*)}:([^}]*)$')
   if user then return judge_line(key, user, category) end
-  user = key:match('^notifier:lines:{(.*)}$')
+  user = key:match('^@lines:{(.*)}$')
   if user then return judge_lines(key, user) end
-  local lane = key:match('^notifier:gates:(.+)$')
+  local lane = key:match('^@gates:(.+)$')
   if lane then return judge_stray(key, member, member, lane) end
   lane, user = member:match('^u(%S+) (.+)$') -- of the parked; the rests of notifications are judged with their jobs
   if lane then judge_stray(key, member, user, lane) end

@@ -10,9 +10,9 @@ for i = 2, #ARGV do
   elseif job[1] then
     local line = line_key(ARGV[1], cjson.decode(job[2]).category or 'default')
     redis.call('ZREM', line, id)
-    redis.call('ZREM', 'rq:scheduled:' .. job[1], id)
-    redis.call('ZREM', 'notifier:later', id)
-    for _, name in ipairs(redis.call('SMEMBERS', 'notifier:routes')) do
+    redis.call('ZREM', '@rq:scheduled:' .. job[1], id)
+    redis.call('ZREM', '@later', id)
+    for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
       redis.call('ZREM', parked_key(name), 'j' .. id)
       redis.call('ZREM', rests_key(line, name), id)
     end

@@ -6,17 +6,17 @@
 local lanes, tails = cjson.decode(ARGV[1]), {}
 for i = 2, #ARGV, 2 do
   local user, lines = ARGV[i], redis.call('HGETALL', lines_key(ARGV[i]))
-  if not is_leaving(user) then redis.call('HSET', 'notifier:moves', user, '>' .. ARGV[i + 1]) end
+  if not is_leaving(user) then redis.call('HSET', '@moves', user, '>' .. ARGV[i + 1]) end
   for n = 1, #lines, 2 do
     if lines[n]:sub(1, 1) ~= '#' then redis.call('HSET', away_key(user), lines[n], lines[n + 1]) end
   end
   redis.call('DEL', lines_key(user))
   for _, lane in ipairs(lanes) do
-    redis.call('ZREM', 'notifier:gates:' .. lane, user)
-    for _, name in ipairs(redis.call('SMEMBERS', 'notifier:routes')) do
-      redis.call('ZREM', 'notifier:parked:' .. name, 'u' .. lane .. ' ' .. user)
+    redis.call('ZREM', '@gates:' .. lane, user)
+    for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
+      redis.call('ZREM', '@parked:' .. name, 'u' .. lane .. ' ' .. user)
     end
   end
 end
-for i, lane in ipairs(lanes) do tails[i] = redis.call('LINDEX', 'rq:queue:' .. lane, -1) or '' end
+for i, lane in ipairs(lanes) do tails[i] = redis.call('LINDEX', '@rq:queue:' .. lane, -1) or '' end
 return tails

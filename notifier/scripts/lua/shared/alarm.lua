@@ -1,8 +1,8 @@
 --! exports idle_leaders serves alarm lanes_of_leader newest_rules
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
---   notifier:leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
---   notifier:leader:<lanes>  string: its name; notifier:wake:<lanes>: the list on which it is woken
+--   @leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
+--   @leader:<lanes>  string: its name; @wake:<lanes>: the list on which it is woken
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
 -- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
@@ -10,7 +10,7 @@ local newest_rules = {} -- {version, since}
 local known_leaders -- {lanes, µs, …}; both are read once in a call
 local function idle_leaders()
   if known_leaders then return known_leaders end
-  local fields = redis.call('HGETALL', 'notifier:leaders')
+  local fields = redis.call('HGETALL', '@leaders')
   known_leaders, newest_rules = {}, {}
   for i = 1, #fields, 2 do
     if fields[i] == '#rules' then newest_rules.version = fields[i + 1]
@@ -32,9 +32,9 @@ local function alarm(at, lane)
     local lanes = leaders[i]
     if at < tonumber(leaders[i + 1]) and (not lane or serves(lanes, lane)) then
       leaders[i + 1] = text(at)
-      redis.call('HSET', 'notifier:leaders', lanes, leaders[i + 1])
-      redis.call('DEL', 'notifier:wake:' .. lanes)
-      redis.call('RPUSH', 'notifier:wake:' .. lanes, '1')
+      redis.call('HSET', '@leaders', lanes, leaders[i + 1])
+      redis.call('DEL', '@wake:' .. lanes)
+      redis.call('RPUSH', '@wake:' .. lanes, '1')
     end
   end
 end

@@ -16,20 +16,20 @@ local function steered(meta, rq_job)
 end
 
 local function is_parked(member)
-  for _, name in ipairs(redis.call('SMEMBERS', 'notifier:routes')) do
-    if redis.call('ZSCORE', 'notifier:parked:' .. name, member) then return true end
+  for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
+    if redis.call('ZSCORE', '@parked:' .. name, member) then return true end
   end
   return false
 end
 
 local function has_gate(user, lane)
-  return redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or is_parked('u' .. lane .. ' ' .. user)
+  return redis.call('ZSCORE', '@gates:' .. lane, user) or is_parked('u' .. lane .. ' ' .. user)
 end
 
 -- ensure_gate: one who waits in a lane without a gate is looked at now.
 local function ensure_gate(user, lane, now)
   if has_gate(user, lane) then return end
-  redis.call('ZADD', 'notifier:gates:' .. lane, text(now), user)
+  redis.call('ZADD', '@gates:' .. lane, text(now), user)
   alarm(now, lane)
 end
 

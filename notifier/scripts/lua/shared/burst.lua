@@ -1,13 +1,13 @@
 --! exports replay_on burst_next keep_burst
 -- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is
--- told by the µs at which it would be full again. notifier:burst:{user}[:<category>] holds that (`full`) as of the
+-- told by the µs at which it would be full again. @burst:{user}[:<category>] holds that (`full`) as of the
 -- sends up to `at`, and with which `every`; those behind it, some in flight at the end of their lease, are gone
 -- through at each look.
 local REFUNDABLE = 10000000 -- so long after a send it may be taken back
 local MOST_REPLAYED = 256
 
 local function burst_state(sent, burst)
-  local state = redis.call('HMGET', beside(sent, 'burst'), 'full', 'at', 'every')
+  local state = redis.call('HMGET', beside(sent, '@burst'), 'full', 'at', 'every')
   local full, at, every = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
   -- Under a changed rule as many stay used as were: all of them at the most.
   if every > 0 and full > at then full = at + math.ceil((full - at) / every * burst[2]) end
@@ -54,7 +54,7 @@ end
 
 -- keep_burst: takes what may no longer be taken back into the state, now and then or if it is to leave the set.
 local function keep_burst(sent, policy, now, cost, leaving)
-  local burst, key = policy.t, beside(sent, 'burst')
+  local burst, key = policy.t, beside(sent, '@burst')
   local full, at = burst_state(sent, burst)
   local sends = redis.call('ZRANGEBYSCORE', sent, '(' .. text(at), text(now - REFUNDABLE), 'WITHSCORES', 'LIMIT', 0,
     MOST_FOLDED)

@@ -16,12 +16,12 @@ local function end_cancelled(now, id, job, keep, keep_delivered)
     tally(user, 'cancelled')
     return 'cancelled'
   end
-  for _, place in ipairs({'notifier:later', 'rq:scheduled:' .. origin, 'rq:canceled:' .. origin}) do
+  for _, place in ipairs({'@later', '@rq:scheduled:' .. origin, '@rq:canceled:' .. origin}) do
     redis.call('ZREM', place, id)
   end
   ends.tell(now, id, 'delivered')
   redis.call('DEL', key)
-  if keep_delivered > 0 then redis.call('ZADD', 'notifier:delivered', text(now), id) end
+  if keep_delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
   tally(user, 'delivered')
   return 'ended'
 end

@@ -2,7 +2,7 @@
 -- would race each other to the provider. What is in flight is always counted, also where a gap lets only one be: rules
 -- change while sends are under way. The claim goes with the last that is settled, or with the lease of a worker that
 -- died.
---   notifier:claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <worker>'
+--   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <worker>'
 
 local function read_claim(key)
   local claim = redis.call('GET', key)

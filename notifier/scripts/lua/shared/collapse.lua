@@ -25,7 +25,7 @@ end
 -- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old`
 -- unless its own is further in front, and may be for other devices.
 local function supersede(now, user, category, old, id, order, keep)
-  local expected = redis.call('ZSCORE', 'rq:scheduled:' .. old.origin, old.id)
+  local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', line_key(user, category), old.id)
   end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
   tally(user, 'superseded')

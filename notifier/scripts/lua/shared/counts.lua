@@ -1,30 +1,30 @@
 --! exports is_counting beside counted_nth counted fold MANY MOST_FOLDED
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
 -- rule can ask for one (policy.e). Older ones, which are later than none of those, are folded into
---   notifier:counts:{user}[:<category>]  zset µs -> how many, in all, up to then
+--   @counts:{user}[:<category>]  zset µs -> how many, in all, up to then
 -- one entry for each bucket of time in which there were any: the time of its latest send. So a bucketed window takes a
 -- send to be as late as the latest of its bucket, and one look-up finds the n-th latest however large its limit is. The
--- first entry has lapsed: what it counted is known to be over. notifier:counting is there while anybody may have
+-- first entry has lapsed: what it counted is known to be over. @counting is there while anybody may have
 -- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
-local COUNTING = 'notifier:counting'
+local COUNTING = '@counting'
 local MANY = 8 -- fewer sends than this are not set aside
 local MOST_FOLDED = 100 -- so many at once, no more
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 
--- Notifier:sent:… is the user's.
-local function beside(sent, what) return 'notifier:' .. what .. string.sub(sent, 14) end
+-- beside: the key of another name for whom a key @sent:… or @keys:… is.
+local function beside(sent, name) return name .. string.sub(sent, #'@sent' + 1) end
 
 -- counted_nth: when the n-th latest of the counted was, or nil.
 local function counted_nth(sent, n)
-  local key = beside(sent, 'counts')
+  local key = beside(sent, '@counts')
   local total = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
   return n <= total and redis.call('ZRANGEBYSCORE', key, text(total - n + 1), '+inf', 'LIMIT', 0, 1)[1] or nil
 end
 
 -- counted: how many stand there.
 local function counted(sent)
-  local key = beside(sent, 'counts')
+  local key = beside(sent, '@counts')
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   return first and last - first or 0
@@ -32,7 +32,7 @@ end
 
 -- fold: counts sends, the oldest of a set, {permit, µs, …}.
 local function fold(sent, policy, sends, now)
-  local key, precision, horizon = beside(sent, 'counts'), policy.b, policy[2]
+  local key, precision, horizon = beside(sent, '@counts'), policy.b, policy[2]
   local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   local latest, total = tonumber(last[1] or 0), tonumber(last[2] or 0)
   local adds, n = {total, text(latest)}, 2

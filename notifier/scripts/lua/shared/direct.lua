@@ -3,8 +3,8 @@
 -- a line. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
 -- for a user of whom nothing waits, under rules that let it go. Where they do not, it is the first in its line, and its
 -- user's gate is set at once. All else is looked at by *admit*.
---   notifier:exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
-local EXCEPTIONS = 'notifier:exceptions:'
+--   @exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
+local EXCEPTIONS = '@exceptions:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
   'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
@@ -106,8 +106,8 @@ function direct.take(id, lane, worker, now, lease, until_text)
   if not is_empty(policy) then record(sent, policy, permit, ends, until_text, now, trim, cost) end
   if not is_empty(own) then record(own_sent, own, permit, ends, until_text, now, trim, cost) end
   direct.spend(plan, now)
-  gather('ZADD', 'rq:wip:' .. lane, '+inf', id .. ':' .. permit)
-  gather('ZADD', 'notifier:leases', until_text, id)
+  gather('ZADD', '@rq:wip:' .. lane, '+inf', id .. ':' .. permit)
+  gather('ZADD', '@leases', until_text, id)
   if meta.priority == 'high' then number_text = text(order - HIGH) end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_order', number_text, 'push_permit', permit,
     'worker_name', worker)
@@ -125,5 +125,5 @@ function direct.write(worker, now, lease, until_text)
   for _, held in ipairs(direct.claimed) do
     if held.n > held.before then claim(held.user, held.category, worker, held.n, nil, lease, until_text) end
   end
-  redis.call('HINCRBY', 'notifier:stats', 'dispatched', #direct.leased)
+  redis.call('HINCRBY', '@stats', 'dispatched', #direct.leased)
 end

@@ -1,5 +1,5 @@
 -- The events. Who wants them says so beside keep_failed, '<s> <ms>' in place of '<s>': then each end of a notification
--- is an entry of the stream notifier:events, as old as these ms at most. Else nothing is written or asked for.
+-- is an entry of the stream @events, as old as these ms at most. Else nothing is written or asked for.
 local ends = {}
 
 -- ends.read: the s of keep_failed.
@@ -13,9 +13,9 @@ end
 function ends.tell(now, id, outcome, detail, meta)
   if not ends.keep then return end
   local oldest = text(math.max(0, math.floor(now / 1000) - ends.keep))
-  redis.call('XADD', 'notifier:events', 'MINID', '~', oldest, '*', 'job_id', id, 'outcome', outcome,
+  redis.call('XADD', '@events', 'MINID', '~', oldest, '*', 'job_id', id, 'outcome', outcome,
     'detail', detail or '', 'meta', meta or redis.call('HGET', job_key(id), 'meta') or '')
-  redis.call('PEXPIRE', 'notifier:events', text(ends.keep))
+  redis.call('PEXPIRE', '@events', text(ends.keep))
 end
 
 local MOST_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
@@ -27,11 +27,11 @@ local function leave_line(now, user, category, id, collapse_id)
   local place = redis.call('ZRANK', line, id)
   if not place then return false end
   redis.call('ZREM', line, id)
-  redis.call('ZREM', 'notifier:expiring', id)
+  redis.call('ZREM', '@expiring', id)
   if collapse_id then forget_newcomer(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', lines_key(user), category)
-  if lane and redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now, lane) end
+  if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now, lane) end
   return true
 end
 
@@ -40,12 +40,12 @@ end
 local function end_unsent(now, id, origin, word, keep, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
   ends.tell(now, id, word, select(2, ...))
-  redis.call('ZREM', 'notifier:later', id)
-  redis.call('ZREM', 'rq:scheduled:' .. origin, id)
+  redis.call('ZREM', '@later', id)
+  redis.call('ZREM', '@rq:scheduled:' .. origin, id)
   redis.call('HDEL', key, 'push_order')
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
   redis.call('EXPIRE', key, keep)
-  local canceled = 'rq:canceled:' .. origin
+  local canceled = '@rq:canceled:' .. origin
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST_OLD)) do
     if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
   end
@@ -55,8 +55,8 @@ end
 
 -- tally: counts what became of a notification. user: nil where its meta names none.
 local function tally(user, word)
-  redis.call('HINCRBY', 'notifier:stats', word, 1)
+  redis.call('HINCRBY', '@stats', word, 1)
   if not user then return end
-  redis.call('HINCRBY', 'notifier:usage:{' .. user .. '}', word, 1)
-  redis.call('EXPIRE', 'notifier:usage:{' .. user .. '}', 2592000)
+  redis.call('HINCRBY', '@usage:{' .. user .. '}', word, 1)
+  redis.call('EXPIRE', '@usage:{' .. user .. '}', 2592000)
 end

@@ -70,7 +70,7 @@ end
 -- expect: tells RQ until when a job waits. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at)
   local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline')
-  if job[1] then redis.call('ZADD', 'rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
+  if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
   return number(job[2])
 end
 
@@ -151,7 +151,7 @@ local function set_gates(user, lines, now, turn)
   for lane, at in pairs(gates) do gates[lane] = math.min(at, latest) end
   if next(gates, (next(gates))) then yield(gates, now, turn) end
   for lane, at in pairs(gates) do
-    redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)
+    redis.call('ZADD', '@gates:' .. lane, text(at), user)
     gates_due[lane] = math.min(gates_due[lane] or math.huge, at)
   end
   return gates

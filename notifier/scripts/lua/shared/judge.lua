@@ -15,7 +15,7 @@ local function fill(route, project, cost)
   local name, at, room = route .. '|full', project_frees(project, cost)
   holds = holds or {}
   holds[name] = holds[name] or {}
-  redis.call('SADD', 'notifier:routes', name)
+  redis.call('SADD', '@routes', name)
   change_hold(name, holds[name], 'state', 'full', 'until', text(at), 'room', text(room))
   earliest = math.min(earliest, at)
   return name
@@ -27,7 +27,7 @@ local function busy(route, lane)
   holds = holds or {}
   if not holds[name] then
     holds[name] = {}
-    redis.call('SADD', 'notifier:routes', name)
+    redis.call('SADD', '@routes', name)
     local since = text(now)
     change_hold(name, holds[name], 'state', 'busy', 'route', route, 'lane', lane, 'since', since, 'until', since)
   end

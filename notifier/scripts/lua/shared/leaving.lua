@@ -1,19 +1,19 @@
 -- Who is on the way to another shard, or has gone there: what falls due for them here is put aside, and goes after
 -- them.
---   notifier:away:{user}  hash category -> lane, what notifier:lines:{user} was: without that, nobody here sends
+--   @away:{user}  hash category -> lane, what @lines:{user} was: without that, nobody here sends
 local moving -- looked up once in a call
 local function is_leaving(user)
-  if moving == nil then moving = redis.call('EXISTS', 'notifier:moves') == 1 end
-  local at = moving and redis.call('HGET', 'notifier:moves', user)
+  if moving == nil then moving = redis.call('EXISTS', '@moves') == 1 end
+  local at = moving and redis.call('HGET', '@moves', user)
   return at and at ~= '=' and at ~= ''
 end
 
-local function away_key(user) return 'notifier:away:{' .. user .. '}' end
+local function away_key(user) return '@away:{' .. user .. '}' end
 
 -- put_aside: a job at its place in a line that nobody here sends from.
 local function put_aside(now, id, user, category, origin, order)
   redis.call('HSET', away_key(user), category, origin)
   redis.call('ZADD', line_key(user, category), order, id)
   redis.call('HSET', job_key(id), 'push_order', order, 'status', 'scheduled')
-  redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now), id)
+  redis.call('ZADD', '@rq:scheduled:' .. origin, seconds(now), id)
 end

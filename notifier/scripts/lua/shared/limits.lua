@@ -3,9 +3,9 @@
 -- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
 -- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;
 -- k {burst, interval} of what is collapsible; p {platform: {limit, interval, bucket}} of a project; w true if any.
---   notifier:device:<device>      zset permit -> µs, as a user's sends
---   notifier:device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
---   notifier:project:<route>      hash bucket -> messages
+--   @device:<device>      zset permit -> µs, as a user's sends
+--   @device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
+--   @project:<route>      hash bucket -> messages
 
 -- device_policy: what counts the sends to a device, or nil.
 local function device_policy(rules, index, target, bypass)
@@ -59,7 +59,7 @@ local function project_of(rules, route, platform, now)
   local project = projects[route]
   if not project then
     project = {limit = limit[1], interval = limit[2], bucket = limit[3], sum = 0, added = 0, counts = {}, old = {}}
-    local fields = redis.call('HGETALL', 'notifier:project:' .. route)
+    local fields = redis.call('HGETALL', '@project:' .. route)
     for i = 1, #fields, 2 do
       local from = tonumber(fields[i])
       if from + project.bucket + project.interval <= now then project.old[#project.old + 1] = fields[i]
@@ -93,7 +93,7 @@ end
 
 local function write_projects(now)
   for route, project in pairs(projects) do
-    local key = 'notifier:project:' .. route
+    local key = '@project:' .. route
     if #project.old > 0 then redis.call('HDEL', key, unpack(project.old)) end
     if project.added > 0 then
       redis.call('HINCRBY', key, text(project.mine[1]), project.added)

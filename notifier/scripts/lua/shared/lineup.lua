@@ -17,19 +17,19 @@ local function open_line(user, category, lane)
   for _, other in ipairs(redis.call('HVALS', lines)) do
     if other == standing then return lane, true end
   end
-  redis.call('ZREM', 'notifier:gates:' .. standing, user)
+  redis.call('ZREM', '@gates:' .. standing, user)
   return lane, true
 end
 
 local held -- looked up once in a call
 local function routes_are_held()
-  if held == nil then held = redis.call('EXISTS', 'notifier:routes') == 1 end
+  if held == nil then held = redis.call('EXISTS', '@routes') == 1 end
   return held
 end
 
 local clocked -- as above: whether a rule goes by the clock
 local function goes_by_clock()
-  if clocked == nil then clocked = redis.call('EXISTS', 'notifier:zones') == 1 end
+  if clocked == nil then clocked = redis.call('EXISTS', '@zones') == 1 end
   return clocked
 end
 
@@ -64,19 +64,19 @@ end
 -- begin_anew: it had ended, and somebody requeued it; or another call enqueued it under the same id: what the first
 -- was to say is gone, so it is superseded wherever it waited.
 local function begin_anew(now, id, key, origin, job, another)
-  local user, category = (another and job.order and job.seen or ''):match(' notifier:line:{(.*)}:([^}]*)$')
+  local user, category = (another and job.order and job.seen or ''):match(' @line:{(.*)}:([^}]*)$')
   if user then
     leave_line(now, user, category, id, job.collapse)
-    redis.call('ZREM', 'notifier:later', id)
-    for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', 'rq:scheduled:' .. lane, id) end
+    redis.call('ZREM', '@later', id)
+    for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', '@rq:scheduled:' .. lane, id) end
     tally(user, 'superseded')
     ends.tell(now, id, 'superseded')
   end
   if another then forget(key) else redis.call('HDEL', key, unpack(OF_A_START)) end
   redis.call('PERSIST', key)
-  redis.call('ZREM', 'rq:failed:' .. origin, id)
-  redis.call('ZREM', 'rq:canceled:' .. origin, id)
-  redis.call('ZREM', 'notifier:delivered', id)
+  redis.call('ZREM', '@rq:failed:' .. origin, id)
+  redis.call('ZREM', '@rq:canceled:' .. origin, id)
+  redis.call('ZREM', '@delivered', id)
 end
 
 -- lives_for: RQ's `ttl` would delete the job's hash, and with it all that is known of it: it is an expiry like others.
@@ -93,7 +93,7 @@ end
 local orders = {expected = 1, left = 0}
 function orders.next()
   if orders.left == 0 then
-    orders.last, orders.left = redis.call('INCRBY', 'notifier:seq', orders.expected) - orders.expected, orders.expected
+    orders.last, orders.left = redis.call('INCRBY', '@seq', orders.expected) - orders.expected, orders.expected
   end
   orders.last, orders.left = orders.last + 1, orders.left - 1
   return orders.last
@@ -152,7 +152,7 @@ local function line_up(now, id, join, known, from)
     redis.call('HSET', key, 'origin', origin)
   end
   if not origin then return nil end
-  if job[4] and (job[4] == 'leaves' or redis.call('ZSCORE', 'notifier:leases', id)) then
+  if job[4] and (job[4] == 'leaves' or redis.call('ZSCORE', '@leases', id)) then
     -- Somebody enqueues it again while it is in flight: its worker puts it back when it has settled the first.
     if from and job[5] == 'queued' then redis.call('HSET', key, 'push_again', '1') end
     return nil
@@ -171,7 +171,7 @@ local function line_up(now, id, join, known, from)
     begin_anew(now, id, key, origin, {order = order, seen = job[12], collapse = job[13]}, another)
     order, deadline = nil, nil
   elseif plain and not order then
-    redis.call('ZREM', 'notifier:delivered', id) -- of an earlier job of this id
+    redis.call('ZREM', '@delivered', id) -- of an earlier job of this id
   end
   if lasts and now + lasts < (deadline or math.huge) then
     deadline = now + lasts
@@ -200,7 +200,7 @@ local function line_up(now, id, join, known, from)
   local lane, fresh, was_empty = open_line(user, category, origin)
   if fresh then expected = seconds(now)
   elseif not expected then
-    local gate = redis.call('ZSCORE', 'notifier:gates:' .. lane, user) or now
+    local gate = redis.call('ZSCORE', '@gates:' .. lane, user) or now
     local beside = redis.call('HMGET', lines_key(user), '#pace', '#lowered')
     local step = beside[1] or 0
     if beside[2] then -- what stands at the head may be a background push whose device has no room
@@ -222,16 +222,16 @@ local function line_up(now, id, join, known, from)
     local behind = is_head and redis.call('ZRANGE', line, 1, 1)[1] or not is_head and id
     local ends = deadline
     if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
-    if behind and ends then redis.call('ZADD', 'notifier:expiring', text(ends), behind) end
+    if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
     if is_head and unlike then fresh = true
     elseif is_head and not fresh then -- A head that the gate does not know of may expire before the gate opens.
       local first = math.max(now, deadline)
-      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(first), user)
+      redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
       alarm(first, lane)
     end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(plain and job[11]
     and {'push_seen', job[11] .. ' ' .. line} or {}))
-  redis.call('ZADD', 'rq:scheduled:' .. origin, expected, id)
+  redis.call('ZADD', '@rq:scheduled:' .. origin, expected, id)
   return 'lined', user, lane, fresh
 end

@@ -5,7 +5,7 @@ local function look_again(now, user)
   for i = 1, #lines, 2 do
     if lines[i]:sub(1, 1) ~= '#' and not seen[lines[i + 1]] then
       seen[lines[i + 1]] = true
-      redis.call('ZADD', 'notifier:gates:' .. lines[i + 1], 'XX', 'LT', text(now), user)
+      redis.call('ZADD', '@gates:' .. lines[i + 1], 'XX', 'LT', text(now), user)
       alarm(now, lines[i + 1])
     end
   end

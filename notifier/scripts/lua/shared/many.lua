@@ -1,6 +1,6 @@
 -- A user who waits in very many categories is looked at a part of the lines at a time, or one look would block Redis.
 -- The lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in notifier:lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
+--   #part  in @lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
 --          least µs at which a head of these may go>'
 local MAX_LINES = 50
 -- In µs: a head whose line was not looked at may expire, and its rules may open, before the user's do.
@@ -17,7 +17,7 @@ local function lines_in(fields)
   return n, lanes
 end
 
--- part_of: of the fields of notifier:lines:{user} those to be looked at now, of the lanes in `rank`; and the whole,
+-- part_of: of the fields of @lines:{user} those to be looked at now, of the lanes in `rank`; and the whole,
 -- {lanes, passed, quiet, least, step, rest}, or nil where these are all.
 local function part_of(fields, rank)
   local count, lanes = lines_in(fields)
@@ -66,7 +66,7 @@ end
 
 local function set_part_gates(user, lanes, at)
   for lane in pairs(lanes) do
-    redis.call('ZADD', 'notifier:gates:' .. lane, text(at), user)
+    redis.call('ZADD', '@gates:' .. lane, text(at), user)
     gates_due[lane] = math.min(gates_due[lane] or math.huge, at)
   end
 end

@@ -1,4 +1,4 @@
--- The numbers of each minute: notifier:minute:<minutes since 1970>, a hash field -> how many, kept for three days.
+-- The numbers of each minute: @minute:<minutes since 1970>, a hash field -> how many, kept for three days.
 --   a|<category>                     accepted
 --   o|<outcome>|<category>|<route>   what a settlement was counted under; the routes of several devices with +
 --                                    between; none where it expired before a worker had it
@@ -9,7 +9,7 @@ local function add_to_minute(now, adds)
   local fields, values = {}, {}
   for field in pairs(adds) do fields[#fields + 1] = field end
   if #fields == 0 then return end
-  local key, is_new = 'notifier:minute:' .. text(math.floor(now / 60000000)), true
+  local key, is_new = '@minute:' .. text(math.floor(now / 60000000)), true
   local before = redis.call('HMGET', key, unpack(fields))
   for i, field in ipairs(fields) do
     if before[i] then is_new = false end

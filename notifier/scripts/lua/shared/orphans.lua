@@ -4,7 +4,7 @@
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
 -- to the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles
 -- it as 'line'. Until then its user is closed: '#o:<job id>' (its category) stands beside the lines in
--- notifier:lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
+-- @lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash: it is one.
 -- Under a permit that ends in 'n' nothing is sent, as the job had expired or is dropped: it is no orphan.
@@ -14,12 +14,12 @@ local CLOSED = 60000000 -- µs until a closed user is looked at again, should no
 local function may_have_been_sent(permit) return string.byte(permit, -1) ~= 110 end -- 'n'
 
 -- closed_lines: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
--- notifier:lines:{user}. Every orphan is leased, so what is not is forgotten.
+-- @lines:{user}. Every orphan is leased, so what is not is forgotten.
 local function closed_lines(user, fields)
   local closed
   for i = 1, #fields, 2 do
     if fields[i]:sub(1, #ORPHAN) == ORPHAN then
-      if redis.call('ZSCORE', 'notifier:leases', fields[i]:sub(#ORPHAN + 1)) then
+      if redis.call('ZSCORE', '@leases', fields[i]:sub(#ORPHAN + 1)) then
         closed = closed or {}
         closed[fields[i + 1]] = true
       else
@@ -62,7 +62,7 @@ end
 local function stay_in_flight(id, permit, user, category, targets, answered, ends, until_us, until_text)
   local members, more = {permit}, math.max(0, until_us - ends)
   for n = 2, tonumber(string.match(permit, 'x(%d+)') or 1) do members[n] = permit .. '#' .. n end
-  redis.call('ZADD', 'notifier:leases', until_text, id)
+  redis.call('ZADD', '@leases', until_text, id)
   date_ahead(sent_key(user), until_text, more, members)
   date_ahead(sent_key(user, category), until_text, more, members)
   if targets and string.byte(permit, -1) == 100 then -- 'd', see *admit*

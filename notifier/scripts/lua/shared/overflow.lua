@@ -1,6 +1,6 @@
 -- max_waiting: how much may wait. A part of *enqueue*, whose now, keep and in_all it uses. Counted is what stands
 -- somewhere, not what was once added up: in all the queues and RQ's scheduled jobs; of a user the lines, and
--- notifier:arriving before them. What is in flight does not wait.
+-- @arriving before them. What is in flight does not wait.
 local LANES = {'urgent', 'default', 'bulk'}
 -- Those of high priority lie below: 2^50 below, while each move to another shard takes 10^12 off every order.
 local NORMAL = text(-HIGH / 2)
@@ -11,8 +11,8 @@ local function count_in_all()
   if waiting_in_all then return waiting_in_all end
   waiting_in_all = 0
   for _, lane in ipairs(LANES) do
-    waiting_in_all = waiting_in_all + redis.call('LLEN', 'rq:queue:' .. lane)
-      + redis.call('ZCARD', 'rq:scheduled:' .. lane)
+    waiting_in_all = waiting_in_all + redis.call('LLEN', '@rq:queue:' .. lane)
+      + redis.call('ZCARD', '@rq:scheduled:' .. lane)
   end
   return waiting_in_all
 end

@@ -5,14 +5,14 @@
 -- under '<route>|full' while the minute is full; and under '<route>|busy|<lane>' what waits in a lane because a
 -- worker has as much under way by the route, whatever the push service, as its provider bears. Who can go by nothing
 -- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
---   notifier:routes            set of the names of what is held; there is none nearly always
---   notifier:route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
+--   @routes            set of the names of what is held; there is none nearly always
+--   @route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
 --                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
 --                              nothing), and 'w:<worker>' for each worker that could not get through
---   notifier:parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
+--   @parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its line, the rest of a notification that other routes took
 --                              (it stands in `later`): so rests come back, and probe, in the order of their lines
---   notifier:rests:{user}:<category> <route>   zset job id -> order: the rests of this line that wait for the route;
+--   @rests:{user}:<category> <route>   zset job id -> order: the rests of this line that wait for the route;
 --                              nothing younger of the line goes by it before them
 -- Whose head has met a fault before (push_refusals) is parked behind all others, FAR later.
 -- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is
@@ -23,9 +23,9 @@ local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route 
 local TURN = 1200000
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
-local function route_key(name) return 'notifier:route:' .. name end
-local function parked_key(name) return 'notifier:parked:' .. name end
-local function rests_key(line, route) return 'notifier:rests' .. string.sub(line, 14) .. ' ' .. route end
+local function route_key(name) return '@route:' .. name end
+local function parked_key(name) return '@parked:' .. name end
+local function rests_key(line, route) return '@rests' .. string.sub(line, #'@line' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 
 local function hold_of(name)
@@ -37,7 +37,7 @@ end
 
 -- read_holds: all that is held, by name, and the names in order; or nil.
 local function read_holds()
-  local names = redis.call('SMEMBERS', 'notifier:routes')
+  local names = redis.call('SMEMBERS', '@routes')
   if #names == 0 then return nil, names end
   table.sort(names)
   local holds = {}
@@ -53,7 +53,7 @@ local function has_older_rest(line, route, order)
     local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
     if not first[1] or tonumber(first[2]) >= order then return false end
     local is_parked = redis.call('ZSCORE', parked_key(route), 'j' .. first[1])
-    if is_parked and redis.call('ZSCORE', 'notifier:later', first[1]) then
+    if is_parked and redis.call('ZSCORE', '@later', first[1]) then
       return true
     end
     redis.call('ZREM', key, first[1])
@@ -67,7 +67,7 @@ local function change_hold(name, hold, ...)
 end
 
 local function drop_hold(name)
-  redis.call('SREM', 'notifier:routes', name)
+  redis.call('SREM', '@routes', name)
   redis.call('DEL', route_key(name))
 end
 
@@ -77,6 +77,6 @@ end
 local function probe_at(hold, worker)
   if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
   local at = tonumber(hold['until'])
-  if hold.last == worker and redis.call('SCARD', 'rq:workers') > 1 then at = at + TURN end
+  if hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + TURN end
   return at
 end

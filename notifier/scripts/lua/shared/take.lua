@@ -14,11 +14,11 @@ end
 -- routes it is not to go by now, or false. dropped: the rules hold it back, and its category lets nothing wait.
 local function take(now, until_text, worker, line, user, category, id, permit, job, shut, dropped)
   redis.call('ZREM', line, id)
-  if job.status == 'scheduled' then gather('ZREM', 'rq:scheduled:' .. job.origin, id) end
+  if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, id) end
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
-  gather('ZADD', 'rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
-  gather('ZADD', 'notifier:leases', until_text, id)
-  if job.deadline then gather('ZREM', 'notifier:expiring', id) end
+  gather('ZADD', '@rq:wip:' .. job.origin, '+inf', id .. ':' .. permit)
+  gather('ZADD', '@leases', until_text, id)
+  if job.deadline then gather('ZREM', '@expiring', id) end
   if job.collapse then forget_newcomer(user, category, id, job.collapse) end
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', worker)
   return {id, permit, user, category, job.data, job.deadline and job.deadline - now or false,

@@ -3,7 +3,7 @@
 -- read once; then the devices in the same order. kind: n, or b (a background push), or c (collapsible); of a browser
 -- with its push service behind it, 'webpush:n@<host>', as each is a route of its own, with a circuit of its own:
 -- 'webpush@<host>'. device: a digest, so that no token is in a key.
-local function device_key(device) return 'notifier:device:' .. device end
+local function device_key(device) return '@device:' .. device end
 
 local plans = {}
 -- plan_of: what the first part of a job's targets says, for a category with this app. Returns {count, of: array of

@@ -1,19 +1,19 @@
 -- The limiter's keys, and what is known of their use where a namespace asks for it.
---   notifier:keys:<namespace>:{key}              zset send -> µs, as a user's sends (see rules.lua), and a mark (see
+--   @keys:<namespace>:{key}              zset send -> µs, as a user's sends (see rules.lua), and a mark (see
 --   kept.lua). A send is 8 bytes, the µs, and the end of its permit's id
---   notifier:use:<namespace>:{key}               hash: total, held, first and last (µs), and a minute -> how many then
---   notifier:used:<namespace>                    hash minute -> how many of all keys
---   notifier:ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use
---   notifier:ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
---   notifier:namespaces                          zset namespace -> µs of a use, by the minute
+--   @use:<namespace>:{key}               hash: total, held, first and last (µs), and a minute -> how many then
+--   @used:<namespace>                    hash minute -> how many of all keys
+--   @ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use
+--   @ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
+--   @namespaces                          zset namespace -> µs of a use, by the minute
 -- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
 local MINUTE, MOST_IDLE, RATED = 60000000, 4, 8
-local NAMESPACES, UNUSED = 'notifier:namespaces', 34560000000000 -- 400 days
+local NAMESPACES, UNUSED = '@namespaces', 34560000000000 -- 400 days
 
-local function keys_key(namespace, key) return 'notifier:keys:' .. namespace .. ':{' .. key .. '}' end
-local function use_key(namespace, key) return 'notifier:use:' .. namespace .. ':{' .. key .. '}' end
-local function used_key(namespace) return 'notifier:used:' .. namespace end
-local function rank_key(namespace, by) return 'notifier:ranks:' .. namespace .. ':' .. by end
+local function keys_key(namespace, key) return '@keys:' .. namespace .. ':{' .. key .. '}' end
+local function use_key(namespace, key) return '@use:' .. namespace .. ':{' .. key .. '}' end
+local function used_key(namespace) return '@used:' .. namespace end
+local function rank_key(namespace, by) return '@ranks:' .. namespace .. ':' .. by end
 
 -- forget_minutes: drops what a hash of minutes holds from before µs `before`.
 local function forget_minutes(hash, before)

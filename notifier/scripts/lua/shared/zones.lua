@@ -3,7 +3,7 @@
 -- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
 -- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names
 -- none, l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
---   notifier:zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
+--   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
 --   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
@@ -53,7 +53,7 @@ local zones = {}
 local function zone_of(rules, name, now)
   local zone = zones[name]
   if zone == nil then
-    local said = redis.call('HGET', 'notifier:zones', name)
+    local said = redis.call('HGET', '@zones', name)
     zone = said and cjson.decode(said)
     if zone and (zone.v < rules.z.v or now < zone.s[1] + MARGIN or now >= zone.u - MARGIN) then zone = false end
     zones[name] = zone

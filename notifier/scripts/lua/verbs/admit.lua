@@ -13,7 +13,7 @@
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into
---   notifier:zones, or where there is no such zone has taken push_zone out of the job.
+--   @zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include clock keys counts burst rules alarm gates many claims gather
@@ -42,7 +42,7 @@ if ARGV[8] ~= '' then
 end
 local first_lapses = tonumber(ARGV[10])
 if first_lapses >= 0 and now >= first_lapses then room = 0 end
-local seq = #users > 0 and redis.call('INCRBY', 'notifier:seq', text(room)) - room or 0
+local seq = #users > 0 and redis.call('INCRBY', '@seq', text(room)) - room or 0
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
@@ -149,7 +149,7 @@ end
 -- back to its place when its route is up, or when it expires. What has met a fault lets the others of its line pass.
 local function step_aside(line, job, names)
   redis.call('ZREM', line.key, line.head)
-  redis.call('ZADD', 'notifier:later', text(job.deadline or FAR), line.head)
+  redis.call('ZADD', '@later', text(job.deadline or FAR), line.head)
   if job.deadline then earliest = math.min(earliest, job.deadline) end
   for _, name in ipairs(names) do
     redis.call('ZADD', parked_key(name), text(line.order + (job.refusals and FAR or 0)), 'j' .. line.head)
@@ -200,7 +200,7 @@ local function expect_all(lines, step)
     local behind = redis.call('ZRANGE', line.key, 1, math.min(MOST_EXPECTED, to_expect))
     for n, id in ipairs(behind) do
       local origin = redis.call('HGET', job_key(id), 'origin')
-      if origin then gather('ZADD XX', 'rq:scheduled:' .. origin, seconds(now + n * step), id) end
+      if origin then gather('ZADD XX', '@rq:scheduled:' .. origin, seconds(now + n * step), id) end
     end
     to_expect = to_expect - #behind
   end
@@ -234,7 +234,7 @@ local function try(user, sent, policy, index, lines, i, flying)
   local job, origin = read_job(line.head)
   if not job then -- deleted or cancelled meanwhile
     redis.call('ZREM', line.key, line.head)
-    if origin then redis.call('ZREM', 'rq:scheduled:' .. origin, line.head) end
+    if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, line.head) end
     advance(user, lines, i)
   elseif job.deadline and job.deadline <= now then
     send_head(user, sent, policy, index, lines, i, flying, job)
@@ -336,7 +336,7 @@ local function visit(user, due_lane, since, index)
     set_part_gates(user, whole.lanes, part_gate(user, whole, now, of_user, least, sends > 0))
   end
   for lane in pairs(lanes) do
-    if not gates[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', 'notifier:gates:' .. lane, user) end
+    if not gates[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', '@gates:' .. lane, user) end
   end
   if holds then park(user, lanes, lines, since) end
   if #lines == 0 and not whole then
@@ -355,7 +355,7 @@ for i = 1, #users, 4 do
   if room > 0 then
     visit(users[i], users[i + 1], users[i + 2], users[i + 3])
   else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
-    gather('ZADD', 'notifier:gates:' .. users[i + 1], text(users[i + 2]), users[i])
+    gather('ZADD', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end
 end
 write_gathered()
@@ -363,6 +363,6 @@ if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
 write_projects(now)
 alarm(earliest)
 wake_for_gates()
-redis.call('HINCRBY', 'notifier:stats', 'dispatched', #reply - 4)
-if reply[2] > 0 then redis.call('HINCRBY', 'notifier:stats', 'looked', reply[2]) end
+redis.call('HINCRBY', '@stats', 'dispatched', #reply - 4)
+if reply[2] > 0 then redis.call('HINCRBY', '@stats', 'looked', reply[2]) end
 return reply

@@ -6,7 +6,7 @@
 local now, id, keep, keep_delivered = now_us(ARGV[1]), ARGV[2], ends.read(ARGV[3]), tonumber(ARGV[4])
 local key = job_key(id)
 local job = redis.call('HMGET', key, 'origin', 'push_permit', 'status', 'push_outcome')
-if not job[1] then return redis.call('ZSCORE', 'notifier:delivered', id) and 'ended' or 'unknown' end
+if not job[1] then return redis.call('ZSCORE', '@delivered', id) and 'ended' or 'unknown' end
 if job[2] then return 'sending' end
 -- The same call again.
 if job[3] == 'canceled' and job[4] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end

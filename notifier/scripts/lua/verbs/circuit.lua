@@ -10,7 +10,7 @@
 local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
-local reached, doubted = 'notifier:reached:' .. route, 'notifier:doubted:' .. route
+local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = hold_of(route)
 
 local function others_reach_it()
@@ -62,7 +62,7 @@ local function down(kind, reason, first, most, share)
   local at = now + first * share
   local others = full and at or math.min(at, now + OTHERS)
   drop_hold(route)
-  redis.call('SADD', 'notifier:routes', route)
+  redis.call('SADD', '@routes', route)
   change_hold(route, {}, 'state', 'open', 'kind', kind, 'reason', reason, 'since', text(now), 'interval', text(first),
     'until', text(at), 'others', text(others), 'probe', kind == 'fault' and 'new' or '', 'prober', '')
   if not full then redis.call('HSET', route_key(route), 'w:' .. worker, text(now)) end

@@ -11,7 +11,7 @@
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
 local reply, seen, numbers, MOST_OVER = {}, {}, {}, 2
-local recording = redis.call('EXISTS', 'notifier:trace') == 1
+local recording = redis.call('EXISTS', '@trace') == 1
 
 --! include overflow
 
@@ -45,7 +45,7 @@ end
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
   local _, user, lane, fresh = line_up(now, id, join)
-  if fresh then redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user) end
+  if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
   alarm(now, lane)
 end
 
@@ -59,12 +59,12 @@ end
 local lanes_now = {}
 -- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`; see behind.lua.
 local function lane_of(category, lane)
-  local before = lanes_now[category] or redis.call('HGET', 'notifier:lanes', category)
+  local before = lanes_now[category] or redis.call('HGET', '@lanes', category)
   if before ~= lane then
-    if before and redis.call('HEXISTS', 'notifier:behind', category) == 1 then return before end
-    local left = before and redis.call('LLEN', 'rq:queue:' .. before) or 0
-    if left > 0 then note_behind(category, before, left, redis.call('LINDEX', 'rq:queue:' .. before, -1)) end
-    redis.call('HSET', 'notifier:lanes', category, lane)
+    if before and redis.call('HEXISTS', '@behind', category) == 1 then return before end
+    local left = before and redis.call('LLEN', '@rq:queue:' .. before) or 0
+    if left > 0 then note_behind(category, before, left, redis.call('LINDEX', '@rq:queue:' .. before, -1)) end
+    redis.call('HSET', '@lanes', category, lane)
   end
   lanes_now[category] = lane
   return lane
@@ -73,7 +73,7 @@ end
 -- own_time: the µs at which a job goes to its line that was accepted for `at`. Those for the same moment come one µs
 -- after the other, in the order in which they were accepted: `later` has no other order for them.
 local function own_time(at)
-  local same, moment = 'notifier:same_time', text(at)
+  local same, moment = '@same_time', text(at)
   local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
   redis.call('ZADD', same, text(free + 1), moment)
   local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MOST_OVER)
@@ -85,7 +85,7 @@ local UNSENT = {cancelled = true, expired = true, dropped = true}
 
 local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
   if dedupe ~= '' then
-    local earlier = redis.call('GET', 'notifier:dedupe:' .. dedupe)
+    local earlier = redis.call('GET', '@dedupe:' .. dedupe)
     -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of
     -- another.
     if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then
@@ -94,14 +94,14 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.
-  local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', 'notifier:delivered', id)
+  local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', '@delivered', id)
   local at, how, counted = tonumber(send_at), 'queue', nil
   if at and at <= now then at = nil end
   if limit ~= '' and not again then
     how, counted = make_room(meta, limit, at)
     if not how then return counted end
   end
-  if dedupe ~= '' then redis.call('SET', 'notifier:dedupe:' .. dedupe, id, 'PX', dedupe_for) end
+  if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
   if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
   local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
@@ -115,11 +115,11 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     take_place(id)
   elseif at then
     local goes = own_time(at)
-    redis.call('ZADD', 'rq:scheduled:' .. lane, seconds(goes), id)
-    redis.call('ZADD', 'notifier:later', text(goes), id)
+    redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
+    redis.call('ZADD', '@later', text(goes), id)
     alarm(goes)
   else
-    redis.call('RPUSH', 'rq:queue:' .. lane, id)
+    redis.call('RPUSH', '@rq:queue:' .. lane, id)
   end
   if how == 'queue' then
     if counted then note_arriving(counted, id, key, at) end
@@ -127,12 +127,12 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   end
   if not seen[lane] then
     seen[lane] = true
-    redis.call('SADD', 'rq:queues', 'rq:queue:' .. lane)
+    redis.call('SADD', '@rq:queues', '@rq:queue:' .. lane)
   end
-  redis.call('HINCRBY', 'notifier:stats', 'accepted', 1)
+  redis.call('HINCRBY', '@stats', 'accepted', 1)
   local field = 'a|' .. (category == '' and 'default' or category)
   numbers[field] = (numbers[field] or 0) + 1
-  if recording then redis.call('XADD', 'notifier:trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
+  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
   return id
 end
 

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 their version
 -- returns 1 if they are others than those that were taken up last, else 0
 --! include clock full
-local key, version = 'notifier:leaders', ARGV[2]
+local key, version = '@leaders', ARGV[2]
 if redis.call('HGET', key, '#rules') == version then return 0 end
 redis.call('HSET', key, '#rules', version, '#since', text(now_us(ARGV[1])))
 return 1

@@ -5,7 +5,7 @@
 local sent = keys_key(ARGV[1], ARGV[2])
 if ARGV[3] == '' then
   local forgotten = redis.call('ZCOUNT', sent, 0, '+inf') + counted(sent) -- without the mark, see kept.lua
-  redis.call('DEL', sent, beside(sent, 'counts'), beside(sent, 'burst'), use_key(ARGV[1], ARGV[2]))
+  redis.call('DEL', sent, beside(sent, '@counts'), beside(sent, '@burst'), use_key(ARGV[1], ARGV[2]))
   for _, by in ipairs({'last', 'total', 'held'}) do redis.call('ZREM', rank_key(ARGV[1], by), ARGV[2]) end
   return forgotten
 end

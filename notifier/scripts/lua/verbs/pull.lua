@@ -25,7 +25,7 @@
 --! include routes collapse behind targets limits orphans direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', 'rq:suspended') == 1 then
+if redis.call('EXISTS', '@rq:suspended') == 1 then
   return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1, {}, {}, 0}
 end
 
@@ -57,7 +57,7 @@ for i = 1, #lanes do fresh[i], due[i] = {}, {} end
 -- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among:
 -- `fresh` or `due`.
 local function name(user, lane, among, at)
-  redis.call('ZADD', 'notifier:gates:' .. lane, until_text, user)
+  redis.call('ZADD', '@gates:' .. lane, until_text, user)
   if since[user] then return end
   since[user] = at
   local of_lane = among[rank[lane]]
@@ -68,14 +68,14 @@ end
 -- now.
 local function look_at(user, lane, among, at)
   if rank[lane] then return name(user, lane, among, at or now) end
-  redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', text(now), user)
+  redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user)
   alarm(now, lane)
 end
 
 local function hold(id) -- leases a job that is none of ours to the caller
-  local permit = text(redis.call('INCR', 'notifier:seq'))
+  local permit = text(redis.call('INCR', '@seq'))
   redis.call('HSET', job_key(id), 'push_permit', permit)
-  redis.call('ZADD', 'notifier:leases', until_text, id)
+  redis.call('ZADD', '@leases', until_text, id)
   stock[#stock + 1] = id
   stock[#stock + 1] = permit
 end
@@ -146,13 +146,13 @@ local function share_of_room() return math.ceil(room / 2) end
 
 -- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
 local function put_back(id, key, job)
-  redis.call('ZREM', 'notifier:leases', id)
-  if job.permit then redis.call('ZREM', 'rq:wip:' .. job.origin, id .. ':' .. job.permit) end
+  redis.call('ZREM', '@leases', id)
+  if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
   if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
     forget(key)
     tally(nil, 'superseded')
     ends.tell(now, id, 'superseded')
-    if job.again then redis.call('LPUSH', 'rq:queue:' .. job.origin, id) end
+    if job.again then redis.call('LPUSH', '@rq:queue:' .. job.origin, id) end
     return
   end
   redis.call('HDEL', key, 'push_permit')
@@ -166,7 +166,7 @@ local function take_over(id)
   local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
     'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
-  if not job.origin then return redis.call('ZREM', 'notifier:leases', id) end
+  if not job.origin then return redis.call('ZREM', '@leases', id) end
   -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
   -- whoever holds it next: from then on only what had been begun is to blame.
   local crashes, is_orphan = number(read[3]) or 0, read[9]
@@ -176,7 +176,7 @@ local function take_over(id)
   end
   local meta = job.permit and may_have_been_sent(job.permit) and is_text(id) and steering(read[8])
   if not meta then return put_back(id, key, job) end
-  local ends = tonumber(redis.call('ZSCORE', 'notifier:leases', id))
+  local ends = tonumber(redis.call('ZSCORE', '@leases', id))
   orphan(id, meta.user, meta.category)
   stay_in_flight(id, job.permit, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
   orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0,
@@ -185,20 +185,20 @@ local function take_over(id)
 end
 
 -- The dead first: they were at the head of their lines. Nobody is named before the last of them has been found.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:leases', '-inf', text(now), 'LIMIT', 0, most)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)) do
   take_over(id)
   room = room - 1
 end
 write_lasting()
-local lease_ends = tonumber(redis.call('ZRANGE', 'notifier:leases', 0, 0, 'WITHSCORES')[2] or -1)
+local lease_ends = tonumber(redis.call('ZRANGE', '@leases', 0, 0, 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
-    for _, lane in ipairs(lanes) do redis.call('ZADD', 'notifier:gates:' .. lane, 'XX', 'LT', text(now), user) end
+    for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
   return {now, now, {}, stock, 0, false, {}, orphans, -1, {}, {}, 0}
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
-  redis.call('ZREM', 'notifier:later', id)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
+  redis.call('ZREM', '@later', id)
   place(id)
   room = room - 1
 end
@@ -212,8 +212,8 @@ local function stay(queue, ids, i)
   end
 end
 
-local waiting, taken, some_later = {}, 0, redis.call('EXISTS', 'notifier:later') == 1
-for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', 'rq:queue:' .. lane) end
+local waiting, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
+for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
 -- open_direct: lets what comes now go the direct way, where nothing is in force that only *admit* knows of. Those who
 -- are due already keep their room beside it; where they are many, all go through their lines. Returns whether the
@@ -222,10 +222,10 @@ local function open_direct()
   local some_wait, left = false, most
   for i, lane in ipairs(lanes) do
     some_wait = some_wait or waiting[i] > 0
-    left = left - redis.call('ZCOUNT', 'notifier:gates:' .. lane, '-inf', text(now))
+    left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
   end
   if not some_wait or ARGV[10] == '' or some_behind or left < most * 3 / 4 then return false end
-  if redis.call('EXISTS', 'notifier:routes', 'notifier:moves') > 0 or goes_by_clock() then return false end
+  if redis.call('EXISTS', '@routes', '@moves') > 0 or goes_by_clock() then return false end
   if ARGV[11] ~= '' then
     direct.exceptions = EXCEPTIONS .. ARGV[11]
     if redis.call('EXISTS', direct.exceptions) == 0 then return true end
@@ -239,14 +239,14 @@ local unpublished = open_direct()
 
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)
-  local queue = 'rq:queue:' .. lane
+  local queue = '@rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
     local goes, category, opens = direct.take(id, lane, worker, now, lease, until_text)
     if not goes then
       -- RQ's own scheduler may have queued again what waits for a time of its own.
-      local is_later = some_later and redis.call('ZSCORE', 'notifier:later', id)
+      local is_later = some_later and redis.call('ZSCORE', '@later', id)
         and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
       if not is_later and not place(id, lane, category, opens) then
         return stay(queue, ids, j)
@@ -265,7 +265,7 @@ end
 -- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane
 -- changed.
 local function is_over(before)
-  if redis.call('LLEN', 'rq:queue:' .. before.lane) == 0 then return true end
+  if redis.call('LLEN', '@rq:queue:' .. before.lane) == 0 then return true end
   if before.left > 0 or before.tail == '' then return before.left <= 0 end
   -- It may have been deleted, or cancelled.
   local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order')
@@ -279,7 +279,7 @@ local function let_follow(category, before)
   local key = behind_key(category)
   for _, id in ipairs(redis.call('LPOP', key, most) or {}) do place(id) end
   if redis.call('EXISTS', key) == 1 then note_behind(category, before.lane, 0, '')
-  else redis.call('HDEL', 'notifier:behind', category) end
+  else redis.call('HDEL', '@behind', category) end
 end
 
 local others = {} -- the lanes that the caller does not serve, of which it takes all the same
@@ -304,7 +304,7 @@ local function let_go(of, member, at)
   if id then
     local meta = steering(redis.call('HGET', job_key(id), 'meta'))
     if meta then redis.call('ZREM', rests_key(line_key(meta.user, meta.category), of), id) end
-    if redis.call('ZREM', 'notifier:later', id) == 1 then place(id) end
+    if redis.call('ZREM', '@later', id) == 1 then place(id) end
     return
   end
   for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
@@ -370,7 +370,7 @@ end
 local come, let_gone, gates = 0, 0, {}
 for i, lane in ipairs(lanes) do
   come, let_gone = come + #fresh[i] + #due[i], let_gone + #due[i]
-  gates[i] = redis.call('ZRANGEBYSCORE', 'notifier:gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  gates[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
   waiting[i] = #gates[i] / 2
 end
 for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
@@ -398,17 +398,17 @@ local function first(key)
   local at = tonumber(entry[2])
   if at and (not next_due or at < next_due) then next_due = at end
 end
-first('notifier:later')
+first('@later')
 if lease_ends < 0 and #direct.leased > 0 then lease_ends = now + lease end
 if lease_ends >= 0 then next_due = math.min(next_due or math.huge, lease_ends) end
-for _, lane in ipairs(lanes) do first('notifier:gates:' .. lane) end
-if some_behind and redis.call('EXISTS', 'notifier:behind') == 1 then next_due = now end
+for _, lane in ipairs(lanes) do first('@gates:' .. lane) end
+if some_behind and redis.call('EXISTS', '@behind') == 1 then next_due = now end
 if on_watch then
   local own, leaders = lanes_of_leader(lanes), idle_leaders()
-  redis.call('HSET', 'notifier:leaders', own, text(next_due or now + 3600000000))
+  redis.call('HSET', '@leaders', own, text(next_due or now + 3600000000))
   for i = 1, #leaders, 2 do
-    local gone = leaders[i] ~= own and redis.call('EXISTS', 'notifier:leader:' .. leaders[i]) == 0
-    if gone then redis.call('HDEL', 'notifier:leaders', leaders[i]) end
+    local gone = leaders[i] ~= own and redis.call('EXISTS', '@leader:' .. leaders[i]) == 0
+    if gone then redis.call('HDEL', '@leaders', leaders[i]) end
   end
 end
 direct.write(worker, now, lease, until_text)

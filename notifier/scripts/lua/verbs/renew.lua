@@ -8,14 +8,14 @@ local until_text, reply, kept = text(now + lease), {}, {}
 
 local function renew(id, permit, user, category, answered)
   local job = redis.call('HMGET', job_key(id), 'push_permit', 'origin', 'push_targets', 'push_answered')
-  local ends = redis.call('ZSCORE', 'notifier:leases', id)
+  local ends = redis.call('ZSCORE', '@leases', id)
   if not ends or job[2] and job[1] ~= permit then return 0 end -- without its hash it was deleted in flight
   if lease == 0 then
     if job[2] then
       orphan(id, user, category)
       if answered ~= '' then redis.call('HSET', job_key(id), 'push_answered', answered) end
     end
-    redis.call('ZADD', 'notifier:leases', until_text, id)
+    redis.call('ZADD', '@leases', until_text, id)
     alarm(now)
     return 1
   end

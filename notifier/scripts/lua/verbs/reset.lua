@@ -4,7 +4,7 @@
 --! include clock keys counts alarm look_again
 local user = ARGV[2]
 local forgotten = redis.call('ZCARD', sent_key(user)) + counted(sent_key(user))
-local function forget(sent) redis.call('DEL', sent, beside(sent, 'counts'), beside(sent, 'burst')) end
+local function forget(sent) redis.call('DEL', sent, beside(sent, '@counts'), beside(sent, '@burst')) end
 forget(sent_key(user))
 for i = 3, #ARGV do forget(sent_key(user, ARGV[i])) end
 local lines = look_again(now_us(ARGV[1]), user)

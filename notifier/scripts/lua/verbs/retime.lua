@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many gates to look at
 -- returns {the cursor to go on from, or '0' at the end; how many gates were moved}
 --! include clock keys alarm full
-local now, gates = now_us(ARGV[1]), 'notifier:gates:' .. ARGV[2]
+local now, gates = now_us(ARGV[1]), '@gates:' .. ARGV[2]
 local found = redis.call('ZSCAN', gates, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0
 for i = 1, #found[2], 2 do

@@ -16,7 +16,7 @@
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
---         for none. Each becomes an entry of the stream notifier:feedback, which is as old as keep_feedback at most.
+--         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules alarm newcomer end cancel leaving
 --! include lineup gates many claims gather targets limits zones orphans minute full
@@ -36,7 +36,7 @@ local function count(user, word)
     numbers.h[field] = (numbers.h[field] or 0) + 1
   end
   if user == '' then return end
-  local usage = 'notifier:usage:{' .. user .. '}'
+  local usage = '@usage:{' .. user .. '}'
   if redis.call('HINCRBY', usage, word, '1') % RENEW_EVERY == 1 then
     redis.call('HSETNX', usage, 'first', now_text)
     redis.call('EXPIRE', usage, '2592000') -- 30 days: an idle user leaves nothing behind
@@ -68,9 +68,9 @@ end
 
 -- cancelled_in: the lane in whose registry it stands, if RQ's own cancel came too late for it.
 local function delivered(id, key, cancelled_in)
-  if cancelled_in then redis.call('ZREM', 'rq:canceled:' .. cancelled_in, id) end
+  if cancelled_in then redis.call('ZREM', '@rq:canceled:' .. cancelled_in, id) end
   finished[#finished + 1] = key
-  if keep_delivered > 0 then gather('ZADD', 'notifier:delivered', now_text, id) end
+  if keep_delivered > 0 then gather('ZADD', '@delivered', now_text, id) end
 end
 
 local function add_one(key, field) -- no HINCRBY: anything may stand there
@@ -83,11 +83,11 @@ local function failed(id, key, origin, word, reason)
   if word ~= 'expired' then add_one(key, 'push_attempts') end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep_failed)
-  redis.call('ZREM', 'rq:canceled:' .. origin, id) -- RQ's own cancel came too late
+  redis.call('ZREM', '@rq:canceled:' .. origin, id) -- RQ's own cancel came too late
   local expires = math.floor(now / 1000000) + keep_failed
   -- RQ's tools could list nothing of a registry in which an id stands that is no text.
-  if is_text(id) then redis.call('ZADD', 'rq:failed:' .. origin, expires, id) end
-  local results = 'rq:results:' .. id
+  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. origin, expires, id) end
+  local results = '@rq:results:' .. id
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
   redis.call('EXPIRE', results, keep_failed)
 end
@@ -101,7 +101,7 @@ local function back(id, key, origin, state, wait, answered, fault)
   end
   if state == 'queue' then
     redis.call('HSET', key, 'status', 'queued')
-    redis.call('LPUSH', 'rq:queue:' .. origin, id)
+    redis.call('LPUSH', '@rq:queue:' .. origin, id)
     return
   end
   if state == 'later' then add_one(key, 'push_attempts') end
@@ -111,7 +111,7 @@ local function back(id, key, origin, state, wait, answered, fault)
     -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
     local what, user, lane = line_up(now, id)
     if what == 'lined' then
-      redis.call('ZADD', 'notifier:gates:' .. lane, 'LT', now_text, user)
+      redis.call('ZADD', '@gates:' .. lane, 'LT', now_text, user)
       alarm(now, lane)
     end
     return
@@ -120,8 +120,8 @@ local function back(id, key, origin, state, wait, answered, fault)
   -- It ends at its expiry, not at a wait after it.
   if deadline then wait = math.max(0, math.min(wait, deadline - now)) end
   redis.call('HSET', key, 'status', 'scheduled')
-  redis.call('ZADD', 'notifier:later', now + wait, id)
-  redis.call('ZADD', 'rq:scheduled:' .. origin, seconds(now + wait), id)
+  redis.call('ZADD', '@later', now + wait, id)
+  redis.call('ZADD', '@rq:scheduled:' .. origin, seconds(now + wait), id)
   earliest = math.min(earliest, now + wait)
 end
 
@@ -129,7 +129,7 @@ end
 -- flight ends here, and the new one begins. popped: it was taken out of its queue meanwhile. Returns the word to count.
 local function again(id, key, origin, popped, state, word)
   forget(key)
-  if popped then redis.call('LPUSH', 'rq:queue:' .. origin, id) end
+  if popped then redis.call('LPUSH', '@rq:queue:' .. origin, id) end
   local ended = state == 'delivered' or state == 'failed' or state == 'dropped'
   return ended and word or 'superseded'
 end
@@ -146,21 +146,21 @@ local function tell(id, user, gone)
   local oldest = text(math.max(0, math.floor(now / 1000) - keep_feedback))
   for _, dead in ipairs(gone) do
     local platform, token, app, reason, since = unpack(dead)
-    redis.call('XADD', 'notifier:feedback', 'MINID', '~', oldest, '*', 'platform', platform, 'token', token, 'app', app,
+    redis.call('XADD', '@feedback', 'MINID', '~', oldest, '*', 'platform', platform, 'token', token, 'app', app,
       'user', user, 'reason', reason, 'gone_at', since == '' and now_text or since, 'job_id', id)
   end
-  redis.call('PEXPIRE', 'notifier:feedback', text(keep_feedback))
+  redis.call('PEXPIRE', '@feedback', text(keep_feedback))
 end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan')
   if job[2] and job[1] ~= permit then return 0 end
-  local lease_ends = counts_devices(permit) and redis.call('ZSCORE', 'notifier:leases', id)
-  if job[2] and state == 'delivered' then gather('ZREM', 'notifier:leases', id)
+  local lease_ends = counts_devices(permit) and redis.call('ZSCORE', '@leases', id)
+  if job[2] and state == 'delivered' then gather('ZREM', '@leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
-  elseif redis.call('ZREM', 'notifier:leases', id) == 0 and not job[2] then return 0 end
-  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', 'rq:wip:' .. lane, id .. ':' .. permit) end
+  elseif redis.call('ZREM', '@leases', id) == 0 and not job[2] then return 0 end
+  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', '@rq:wip:' .. lane, id .. ':' .. permit) end
   local cost = string.find(permit, 'x', 1, true) and tonumber(string.match(permit, 'x(%d+)')) or 1
   close_permit(permit, sent_key(user), reached == 1, cost)
   close_permit(permit, sent_key(user, category), reached == 1, cost)
@@ -204,7 +204,7 @@ end
 write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
--- set_user_gates: leaves the gates of a user who has something waiting. fields: of notifier:lines:{user}.
+-- set_user_gates: leaves the gates of a user who has something waiting. fields: of @lines:{user}.
 local function set_user_gates(user, fields)
   local lines, turn, closed = {}, nil, closed_lines(user, fields)
   local user_next = {}
@@ -240,13 +240,13 @@ for _, user in ipairs(order) do
   local fields = redis.call('HGETALL', lines_key(user))
   if #fields > 0 then set_user_gates(user, fields) end
 end
-for word, n in pairs(totals) do redis.call('HINCRBY', 'notifier:stats', word, n) end
+for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers.h)
 alarm(earliest)
 wake_for_gates()
 
 if keep_delivered > 0 then
-  local old = redis.call('ZRANGEBYSCORE', 'notifier:delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)
-  if #old > 0 then redis.call('ZREM', 'notifier:delivered', unpack(old)) end
+  local old = redis.call('ZRANGEBYSCORE', '@delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)
+  if #old > 0 then redis.call('ZREM', '@delivered', unpack(old)) end
 end
 return reply

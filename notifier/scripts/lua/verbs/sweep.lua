@@ -2,7 +2,7 @@
 -- what has expired behind the head of its line, where no gate leads to.
 -- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
--- In rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
+-- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
 --! include clock keys alarm newcomer end cancel leaving lineup minute full
 local MOST = 100
@@ -27,12 +27,12 @@ end
 local numbers = {}
 
 local function end_expired(id, origin, meta)
-  local key, results = job_key(id), 'rq:results:' .. id
-  redis.call('ZREM', 'rq:scheduled:' .. origin, id)
+  local key, results = job_key(id), '@rq:results:' .. id
+  redis.call('ZREM', '@rq:scheduled:' .. origin, id)
   redis.call('HDEL', key, 'push_order', 'push_deadline', 'push_answered', 'push_refusals')
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', 'expired')
   redis.call('EXPIRE', key, keep)
-  redis.call('ZADD', 'rq:failed:' .. origin, whole + keep, id)
+  redis.call('ZADD', '@rq:failed:' .. origin, whole + keep, id)
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', ARGV[4])
   redis.call('EXPIRE', results, keep)
   tally(meta.user, 'expired')
@@ -43,7 +43,7 @@ end
 
 -- expire: what has left its line since, or is on its way to another shard, is left to whoever has it.
 local function expire(id)
-  redis.call('ZREM', 'notifier:expiring', id)
+  redis.call('ZREM', '@expiring', id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
   local ends, meta = not job.err and number(job[5]), nil
@@ -61,13 +61,13 @@ local function expire(id)
   ended = ended + 1
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', 'notifier:expiring', '-inf', text(now), 'LIMIT', 0, MOST)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 'LIMIT', 0, MOST)) do
   expire(id)
 end
 add_to_minute(now, numbers)
 
 for i = 5, #ARGV do
-  local canceled = 'rq:canceled:' .. ARGV[i]
+  local canceled = '@rq:canceled:' .. ARGV[i]
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
     look_at(canceled, id)
   end

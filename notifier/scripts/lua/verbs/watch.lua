@@ -1,5 +1,5 @@
 -- watch: makes the caller the idle leader of those that serve its lanes, or renews that; see alarm.lua.
--- KEYS 1 notifier:leader:<lanes>   string, the name of the leader
+-- KEYS 1 @leader:<lanes>   string, the name of the leader
 -- ARGV 1 the caller's name  2 ms until it is taken for gone
 -- returns 1 if the caller is the leader now, else 0
 --! include full

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from notifier.notification import Device, Notification
     from notifier.notification.job import deliver
     from notifier.producer.aio import AsyncNotifier
+    from notifier.producer.cancel import Cancellation
     from notifier.producer.events import Ended
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
@@ -33,6 +34,7 @@ __all__ = [
     "AsyncNotifier",
     "Burst",
     "CalendarWindow",
+    "Cancellation",
     "Category",
     "Device",
     "Ended",
@@ -75,6 +77,7 @@ __getattr__, __dir__ = lazily(
         "notifier.notification": "Device Notification",
         "notifier.notification.job": "deliver",
         "notifier.producer.aio": "AsyncNotifier",
+        "notifier.producer.cancel": "Cancellation",
         "notifier.producer.events": "Ended",
         "notifier.producer.exchanges": "Status",
         "notifier.producer.feedback": "Gone",

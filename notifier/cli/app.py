@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, config, health, load, look, preview, record, send, serve, shards, stats, worker
+from notifier.cli import audit, cancel, config, health, load, look, preview, record, send, serve, shards, stats, worker
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -48,7 +48,7 @@ app.command(context_settings=worker.OPEN_ENDED)(worker.worker)
 app.command()(send.send)
 app.command("send-file")(send.send_file)
 app.command()(look.status)
-app.command()(look.cancel)
+app.command()(cancel.cancel)
 app.command()(look.line)
 app.command()(look.explain)
 app.command()(look.routes)

@@ -1,4 +1,4 @@
-"""Commands that look: status, cancel, line, explain, routes."""
+"""Commands that look: status, line, explain, routes."""
 
 from __future__ import annotations
 
@@ -55,18 +55,6 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
     for label, value in more.items():
         if value:
             say(f"{label} {value}")
-
-
-def cancel(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
-    """Cancel a notification that no worker has taken yet. Exit status 1 if it is too late."""
-    with Notifier.from_config(context.obj, follow=False) as notifier:
-        answer = notifier.cancel(job_id)
-    if json:
-        print_json({"job_id": job_id, "answer": answer})
-    else:
-        say(answer)
-    if answer != "cancelled":
-        raise typer.Exit(Status.NOT_RIGHT)
 
 
 def line(

@@ -39,6 +39,7 @@ def send(
     expires_in: Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")] = None,
     send_at: Annotated[str | None, typer.Option(help="do not send it before this time, such as " + A_TIME)] = None,
     collapse_id: Text = None,
+    tag: Annotated[list[str] | None, typer.Option(help="cancel finds it by this; may be repeated")] = None,
     dedupe_key: Text = None,
     zone: Annotated[str | None, typer.Option(help="the user's time zone, such as Europe/Berlin")] = None,
     app: Annotated[str | None, typer.Option(help="the name of an app under providers")] = None,
@@ -59,6 +60,7 @@ def send(
         dedupe_key=dedupe_key,
         zone=zone,
         app=app,
+        tags=tag or (),
     )
     with Notifier.from_config(context.obj, follow=False) as notifier:
         job_id = notifier.send(notification)

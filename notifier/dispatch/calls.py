@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from notifier.errors import Limit, Refused
@@ -19,6 +19,7 @@ from notifier.scripts.loader import Call, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
 
+CANCELLED_AT_ONCE: Final = 250  # looked at in one call
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
 EXPIRED: Final = "expired before its user's limits admitted it"
 
@@ -35,6 +36,7 @@ class Job:
     targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
     overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
     category: as in its meta; '' where it has no say in which queue the job stands, see `behind.lua`.
+    tagged: its user, where it has tags.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Job:
     overflow: Overflow | None = None
     max_waiting: int | None = None
     category: str = ""
+    tagged: str = ""
 
 
 def enqueue(
@@ -74,6 +77,7 @@ def enqueue(
         send_at = "" if job.send_at_us is None else job.send_at_us
         limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
         args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit, job.category)
+        args.append(job.tagged)
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 
@@ -320,11 +324,53 @@ def settle(
 
 
 def cancel(
-    job_id: str, *, keep_failed_us: int, keep_delivered_us: int = 0, keep_events_us: int = 0, clock: str = ""
-) -> Call[Cancelled]:
-    """Cancel one job; the reply is 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, job_id, _kept(keep_failed_us, keep_events_us), keep_delivered_us]
-    return Call(script("cancel"), [], args, lambda reply: cast("Cancelled", from_bytes(reply)))
+    job_ids: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int = 0, keep_events_us: int = 0, clock: str = ""
+) -> Call[list[Cancelled]]:
+    """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
+    args: list[str | bytes | int] = [clock, _kept(keep_failed_us, keep_events_us), keep_delivered_us, *job_ids]
+    return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Which notifications of a user are meant: of each that is given, those that have it; None is any."""
+
+    category: str | None = None
+    collapse_id: str | None = None
+    tag: str | None = None
+
+
+class CancelledPage(NamedTuple):
+    """What one page of `cancel_of` did. cursor: to go on from; '0' at the end. places: to look through after it."""
+
+    cursor: str
+    places: list[str]
+    cancelled: int
+    too_late: list[str]
+
+
+def cancel_of(
+    user: str,
+    kind: Kind,
+    place: str,
+    cursor: str = "0",
+    *,
+    keep_failed_us: int,
+    keep_delivered_us: int = 0,
+    keep_events_us: int = 0,
+    most: int = CANCELLED_AT_ONCE,
+    clock: str = "",
+) -> Call[CancelledPage]:
+    """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
+    wanted = {name: value for name, value in asdict(kind).items() if value is not None}
+    args: list[str | bytes | int] = [clock, _kept(keep_failed_us, keep_events_us), keep_delivered_us, to_bytes(user)]
+    args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, most)
+
+    def decode(reply: list[Any]) -> CancelledPage:
+        next_cursor, places, cancelled, late = reply
+        return CancelledPage(from_bytes(next_cursor), [*map(from_bytes, places)], cancelled, [*map(from_bytes, late)])
+
+    return Call(script("cancel_of"), [], args, decode)
 
 
 def sweep(

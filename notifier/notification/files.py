@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -19,7 +19,7 @@ LONGEST_LINE: Final = 1_000_000
 # The columns of a CSV beside `data.<key>`; the device's two, and the rest under the notification's own names.
 DEVICE: Final = ("platform", "token")
 FIELDS: Final = Notification.__dataclass_fields__.keys()
-NUMBERS: Final[Mapping[str, type]] = {"expires_in": float, "badge": int}
+CELLS: Final[Mapping[str, Callable[[str], Any]]] = {"expires_in": float, "badge": int, "tags": str.split}
 COLUMNS: Final = (FIELDS - {"devices", "data", "apns", "fcm", "webpush"}) | set(DEVICE)
 
 
@@ -100,7 +100,7 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
     data = {}
     for name, cell in given.items():
         try:
-            value = NUMBERS.get(name, str)(cell)
+            value = CELLS.get(name, str)(cell)
         except ValueError:
             return f"{name}: {cell[:20]!r} is not a number"
         if name.startswith("data."):

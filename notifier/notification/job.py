@@ -66,6 +66,8 @@ def encode_meta(notification: Notification, expires_in_us: int | None = None, re
         meta["zone"] = notification.zone
     if notification.collapse_id is not None:
         meta["collapse_id"] = notification.collapse_id
+    if notification.tags:
+        meta["tags"] = list(notification.tags)
     if ref is not None:
         meta["ref"] = ref
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()

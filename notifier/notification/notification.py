@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, cast, get_args
@@ -18,6 +18,8 @@ from notifier.units import mask
 PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
+TAG_BYTES: Final = 64
+MAX_TAGS: Final = 5
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
 BADGES: Final = 2**31  # FCM's is of 32 bits
@@ -79,6 +81,7 @@ class Notification:
     priority: in its line a high one stands before all normal ones; None is as its category says.
     send_at: not before this moment; must carry a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
+    tags: at most 5 of at most 64 bytes each, by which `Notifier.cancel` finds it.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     zone: whose clock decides in quiet hours and calendar windows, as ``Europe/Berlin``; None is the configured one.
     app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
@@ -105,6 +108,7 @@ class Notification:
     apns: Mapping[str, Any] = field(default_factory=dict)
     fcm: Mapping[str, Any] = field(default_factory=dict)
     webpush: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -124,8 +128,8 @@ class Notification:
         The checks that need the configuration (a known category, a configured provider, the size of the
         payload on the wire) are made by `Notifier.send`.
         """
-        _check_text("user", self.user, USER_BYTES)
-        _check_name("category", self.category)
+        check_user(self.user)
+        check_category(self.category)
         if self.app is not None:
             _check_name("app", self.app)
         if self.priority is not None and (not isinstance(self.priority, str) or self.priority not in PRIORITIES):
@@ -139,9 +143,10 @@ class Notification:
         if not (self.title or self.body or self.data or own):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
-            _check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
+            check_collapse_id(self.collapse_id)
         if self.dedupe_key is not None:
             _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
+        _check_tags(self.tags)
         _check_zone(self.zone)
         self._check_times()
 
@@ -179,8 +184,8 @@ class Notification:
     def to_kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
 
-        What steers the job alone (expiry, time, zone, dedupe key) travels in the job's meta instead; the priority in
-        both, because the providers have one too.
+        What steers the job alone (expiry, time, zone, tags, dedupe key) travels in the job's meta instead; the priority
+        in both, because the providers have one too.
         """
         kwargs: dict[str, Any] = {
             "user": self.user,
@@ -245,6 +250,37 @@ def _check_unicode(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidNotificationError(name, "is not valid Unicode text") from None
+
+
+def check_tag(tag: object, name: str = "tag") -> None:
+    """Raise InvalidNotificationError where this is no tag. name: of the field."""
+    _check_text(name, tag, TAG_BYTES)
+
+
+def check_collapse_id(collapse_id: object) -> None:
+    """Raise InvalidNotificationError where this is no collapse id."""
+    _check_text("collapse_id", collapse_id, COLLAPSE_ID_BYTES)
+
+
+def check_category(category: object) -> None:
+    """Raise InvalidNotificationError where this cannot be the name of a category."""
+    _check_name("category", category)
+
+
+def check_user(user: object) -> None:
+    """Raise InvalidNotificationError where this cannot be the name of a user."""
+    _check_text("user", user, USER_BYTES)
+
+
+def _check_tags(tags: object) -> None:
+    if isinstance(tags, tuple) and not tags:
+        return
+    if not isinstance(tags, list | tuple):
+        raise InvalidNotificationError("tags", f"give a list of texts, not {type(tags).__name__}")
+    if len(tags) > MAX_TAGS:
+        raise InvalidNotificationError("tags", f"are {len(tags)}; at most {MAX_TAGS} are allowed")
+    for index, tag in enumerate(tags):
+        check_tag(tag, f"tags[{index}]")
 
 
 def _check_zone(zone: object) -> None:

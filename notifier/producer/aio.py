@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
@@ -21,6 +21,7 @@ from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
 from notifier.producer.admission import all_accepted
 from notifier.producer.backend import CHUNK
+from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
@@ -172,9 +173,40 @@ class AsyncNotifier:
         rules = self._builder.rules(user, category)
         return await self.limiter.acquire(user, rules, cost=rules.category.cost, timeout=timeout)
 
-    async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled:
+    @overload
+    async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled: ...
+    @overload
+    async def cancel(
+        self,
+        *,
+        user: str,
+        category: str | None = None,
+        collapse_id: str | None = None,
+        tag: str | None = None,
+        timeout: Timeout = None,
+    ) -> Cancellation: ...
+    async def cancel(
+        self,
+        job_id: str | None = None,
+        *,
+        user: str | None = None,
+        category: str | None = None,
+        collapse_id: str | None = None,
+        tag: str | None = None,
+        timeout: Timeout = None,
+    ) -> calls.Cancelled | Cancellation:
         """See `Notifier.cancel`."""
-        return await self._run(self._exchanges.cancel(job_id), timeout)
+        if job_id is not None and user is category is collapse_id is tag is None:
+            return (await self._run(self._exchanges.cancel([job_id]), timeout))[0]
+        if job_id is not None or user is None:
+            raise TypeError(NEITHER)
+        kind = kind_of(user, category, collapse_id, tag)
+        return await self._run(self._exchanges.cancel_of(user, kind), timeout)
+
+    async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
+        """See `Notifier.cancel_many`."""
+        ids = list(dict.fromkeys(job_ids))
+        return Cancellation.of(ids, await self._run(self._exchanges.cancel(ids), timeout))
 
     def feedback(
         self,

@@ -14,6 +14,7 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.limiter import RedisLimiter, UserLimiter
 from notifier.producer.admission import all_accepted
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
@@ -40,8 +41,12 @@ class Backend(Protocol):
         """By what `send_many` accepts each chunk, for one call of it."""
         ...
 
-    def cancel(self, job_id: str) -> calls.Cancelled:
-        """See `Notifier.cancel`."""
+    def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
+        """What became of each; see `Notifier.cancel`."""
+        ...
+
+    def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+        """Cancel what waits for a user and is of this kind; see `Notifier.cancel`."""
         ...
 
     def status(self, job_id: str) -> Status | None:
@@ -86,9 +91,13 @@ class SingleRedis:
         """See `Backend.close`."""
         self._redis.close()
 
-    def cancel(self, job_id: str) -> calls.Cancelled:
+    def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
         """See `Backend.cancel`."""
-        return exchange(self._redis, self._exchanges.cancel(job_id))
+        return exchange(self._redis, self._exchanges.cancel(job_ids))
+
+    def cancel_of(self, user: str, kind: calls.Kind, fence: Mapping[str, bool] | None = None) -> Cancellation:
+        """See `Backend.cancel_of`. fence: as of `enqueue`."""
+        return exchange(self._redis, self._exchanges.cancel_of(user, kind, fence))
 
     def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Gone]:
         """See `Backend.feedback`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from redis.exceptions import RedisError
 
@@ -16,6 +17,7 @@ from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MOST, Expected, find_forecast
 from notifier.producer.admission import accepted
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import Ceiling
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180
+CANCELLED_AT_ONCE: Final = 100  # in one call
 
 State = Literal[
     "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
@@ -60,6 +63,12 @@ class Status:
     held_by: str | None = None
 
 
+class _Kept(TypedDict):
+    keep_failed_us: int
+    keep_delivered_us: int
+    keep_events_us: int
+
+
 class Exchanges:
     """The exchanges with one Redis, by the settings."""
 
@@ -74,16 +83,37 @@ class Exchanges:
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
-    def cancel(self, job_id: str) -> Exchange[calls.Cancelled]:
-        """See `Notifier.cancel`."""
+    def cancel(self, job_ids: Sequence[str]) -> Exchange[list[calls.Cancelled]]:
+        """See `Notifier.cancel` and `cancel_many`."""
+        answers: list[calls.Cancelled] = []
+        for first in range(0, len(job_ids), CANCELLED_AT_ONCE):
+            answers += yield calls.cancel(job_ids[first : first + CANCELLED_AT_ONCE], **self._kept)
+        return answers
+
+    def cancel_of(self, user: str, kind: calls.Kind, fence: Mapping[str, bool] | None = None) -> Exchange[Cancellation]:
+        """See `Notifier.cancel`. Raises MovedError by the fence."""
+        places, cancelled = deque(["all" if kind.tag is None else "tagged"]), 0
+        too_late: dict[str, None] = {}  # one that moves on while it is looked for may be met twice
+        while places:
+            place, cursor, done = places.popleft(), "0", False
+            while not done:
+                call = calls.cancel_of(user, kind, place, cursor, **self._kept)
+                page: calls.CancelledPage = yield call if fence is None else fenced(call, fence)
+                cursor, done = page.cursor, page.cursor == "0"
+                cancelled += page.cancelled
+                too_late |= dict.fromkeys(page.too_late)
+            places.extendleft(reversed(page.places))
+        return Cancellation(cancelled, tuple(too_late))
+
+    @property
+    def _kept(self) -> _Kept:
+        """How long what ends is kept, as the calls take it."""
         kept = self._settings
-        found: calls.Cancelled = yield calls.cancel(
-            job_id,
-            keep_failed_us=kept.keep_failed_us,
-            keep_delivered_us=kept.keep_delivered_us,
-            keep_events_us=kept.events.keep_us,
-        )
-        return found
+        return {
+            "keep_failed_us": kept.keep_failed_us,
+            "keep_delivered_us": kept.keep_delivered_us,
+            "keep_events_us": kept.events.keep_us,
+        }
 
     def routes(self) -> Exchange[list[Held]]:
         """See `Notifier.routes`."""

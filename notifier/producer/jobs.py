@@ -84,6 +84,7 @@ class JobBuilder:
             overflow=None if most is None and self._most.in_all is None else category.overflow,
             max_waiting=most,
             category=category.name,
+            tagged=notification.user if notification.tags else "",
         )
 
     def _ref(self, notification: Notification) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, overload
 
 from redis import Redis
 
@@ -17,6 +17,7 @@ from notifier.errors import OverloadedError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.producer.backend import Backend, SingleRedis
+from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
@@ -170,13 +171,39 @@ class Notifier:
         rules = self._builder.rules(user, category)
         return self.limiter.acquire(user, rules, cost=rules.category.cost)
 
-    def cancel(self, job_id: str) -> calls.Cancelled:
-        """Cancel a notification that no worker has taken yet.
+    @overload
+    def cancel(self, job_id: str) -> calls.Cancelled: ...
+    @overload
+    def cancel(
+        self, *, user: str, category: str | None = None, collapse_id: str | None = None, tag: str | None = None
+    ) -> Cancellation: ...
+    def cancel(
+        self,
+        job_id: str | None = None,
+        *,
+        user: str | None = None,
+        category: str | None = None,
+        collapse_id: str | None = None,
+        tag: str | None = None,
+    ) -> calls.Cancelled | Cancellation:
+        """Cancel what no worker has taken yet: one notification, or all of a user that match.
 
-        Returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of its devices has
-        taken it and others are to be tried again, they are not: it is delivered, and this returns 'ended'.
+        With a job id it returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of
+        its devices has taken it and others are to be tried again, they are not: it is delivered, and this returns
+        'ended'. With `user` it cancels each notification of the user that has this category, collapse id and tag, as
+        far as they are given, and was accepted before this call, and returns a Cancellation.
+        Raises InvalidNotificationError for a field that no notification could have.
         """
-        return self._backend.cancel(job_id)
+        if job_id is not None and user is category is collapse_id is tag is None:
+            return self._backend.cancel([job_id])[0]
+        if job_id is not None or user is None:
+            raise TypeError(NEITHER)
+        return self._backend.cancel_of(user, kind_of(user, category, collapse_id, tag))
+
+    def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
+        """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""
+        ids = list(dict.fromkeys(job_ids))
+        return Cancellation.of(ids, self._backend.cancel(ids))
 
     def feedback(
         self,

@@ -29,6 +29,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "burst": ":{user}[:<category>] hash; a burst allowance, see burst.lua",
     "collapse": ":{user}:<category> hash collapse id -> job id, of those that wait; see collapse.lua",
     "arriving": ":{user} zset job id -> µs; under max_waiting, what has not come to a backlog yet",
+    "tagged": ":{user} zset job id -> µs; what has tags, see tagged.lua",
     "claim": ":{user}:<category> string; which worker has heads of the backlog in flight, see claims.lua",
     "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
     "usage": ":{user} hash; totals by outcome, first and last time seen",

@@ -69,6 +69,20 @@ def cancel(state: State, asked: Asked) -> dict[str, Any]:
     return {"job_id": job_id, "answer": answer}
 
 
+def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
+    """Cancel all that waits for a user and is of a kind."""
+    kind = {name: asked.text(name) or None for name in ("category", "collapse_id", "tag")}
+    user = asked.text("user")
+    try:
+        done = state.notifier().cancel(user=user, **kind)
+    except InvalidNotificationError as error:
+        raise ProblemError(422, "Not valid", str(error), field=error.field) from None
+    meant = ", ".join(f"{name} {value}" for name, value in kind.items() if value)
+    answer = f"{done.cancelled} cancelled" + (f", {len(done.too_late)} too late" if done.too_late else "")
+    _log(state, asked, "cancel of user", f"{user} {meant}".rstrip(), answer)
+    return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
+
+
 def preview(state: State, asked: Asked) -> dict[str, Any]:
     """What new rates would change, on the recorded traffic if there is any. Changes nothing, and is not logged."""
     known, text = state.in_force.read(), asked.text("rates")

@@ -78,6 +78,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/audit", looks.audit, audit_page),
         at.page("/limits", limits.namespaces, namespaces_page, limits.namespace, namespace_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
+        at.form("/user/cancel", actions.cancel_of, _after_cancel_of),
         at.form("/rates/preview", actions.preview, preview_page, seconds=PREVIEW_S),
         at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
         at.form("/rates/withdraw", actions.withdraw, _after_withdraw),
@@ -101,6 +102,7 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/limits/{namespace}", limits.namespace),
         at.json("/api/v1/actions", looks.actions),
         at.act("/api/v1/jobs/{id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
+        at.act("/api/v1/users/{user:path}/cancel", actions.cancel_of),
         at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),
         at.act("/api/v1/rates/apply", actions.apply),
         at.act("/api/v1/rates/withdraw", actions.withdraw),
@@ -317,6 +319,10 @@ def _after_cancel(told: dict[str, Any], _: View) -> str:
     if user:
         return f"/user?{urlencode({'id': user, 'done': done})}"
     return "/job" if done == "unknown" else f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
+
+
+def _after_cancel_of(told: dict[str, Any], _: View) -> str:
+    return f"/user?{urlencode({'id': told['user'], 'done': 'all_but_some' if told['too_late'] else 'all_cancelled'})}"
 
 
 def _after_withdraw(told: dict[str, Any], _: View) -> str:

@@ -16,6 +16,7 @@ from notifier.dispatch.circuits import Held
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.producer.backend import CHUNK, SingleRedis
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
@@ -58,10 +59,23 @@ class Shards:
         """Close the connections to all shards."""
         self._stack.close()
 
-    def cancel(self, job_id: str) -> calls.Cancelled:
+    def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
         """See `Backend.cancel`. All shards are asked: a job id does not tell its user."""
-        unknown: calls.Cancelled = "unknown"
-        return self._find(lambda shard: shard.cancel(job_id), unknown)[1]
+        answers: dict[str, calls.Cancelled] = dict.fromkeys(job_ids, "unknown")
+        dead = {}
+        for name, shard in self._at.items():
+            left = [job_id for job_id, answer in answers.items() if answer == "unknown"]
+            try:
+                answers |= dict(zip(left, shard.cancel(left), strict=True))
+            except RedisUnusableError as error:
+                dead[name] = error
+        if dead and "unknown" in answers.values():
+            raise unusable_shards(dead)
+        return [answers[job_id] for job_id in job_ids]
+
+    def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+        """See `Backend.cancel_of`."""
+        return at_home(self._map, user, lambda name, fence: self._at[name].cancel_of(user, kind, fence))
 
     def status(self, job_id: str) -> Status | None:
         """See `Backend.status`, and `cancel`."""
@@ -137,6 +151,22 @@ class Shards:
             bulk.check()  # what was refused before that goes first: whoever sent them has to know
             raise
         bulk.check()
+
+
+def at_home(of: Map, user: str, ask: Callable[[str, Mapping[str, bool]], T]) -> T:
+    """Ask the shard on which a user lives, by its name and with the fence for the user, and follow who has moved.
+
+    Raises ShardsUnusableError.
+    """
+    route, patience = Route(of, user), Patience()
+    while True:
+        try:
+            with on_shard(route.shard):
+                return ask(route.shard, {user: route.leaves})
+        except MovedError as moved:
+            route.follow(moved.users[user])
+            if route.waits:
+                patience.wait()
 
 
 class ShardedLimiter:

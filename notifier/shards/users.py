@@ -13,7 +13,7 @@ from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import unusable
 
 LOOK: Final = 500  # keys in one step
-OF_A_USER: Final = ("lines", "line", "sent", "counts", "burst", "usage", "away")
+OF_A_USER: Final = ("lines", "line", "sent", "counts", "burst", "usage", "away", "tagged")
 LIVE: Final = frozenset({b"queued", b"scheduled", b"started"})
 
 

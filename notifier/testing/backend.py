@@ -19,6 +19,7 @@ from notifier.notification.job import decode_data
 from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.operations.preview.trace import Event
 from notifier.producer.backend import CHUNK
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
@@ -92,7 +93,8 @@ class MemoryBackend:
             return earlier
         if job.id in self.accepted:
             return job.id
-        user: str = json.loads(job.meta)["user"]
+        meta = json.loads(job.meta)
+        user: str = meta["user"]
         if job.max_waiting is not None and job.overflow == "reject":
             waiting = sum(entry.ends_us > self.now_us for entry in self._of(user))
             if waiting >= job.max_waiting:
@@ -100,7 +102,8 @@ class MemoryBackend:
         if job.dedupe:
             self._by_key[job.dedupe] = (self.now_us + self._settings.dedupe_for_us, job.id)
         arrives = self.now_us if job.send_at_us is None else max(self.now_us, job.send_at_us - self._begins_us)
-        notification = Notification.from_kwargs(decode_data(job.data)[1])
+        in_meta = {name: meta[name] for name in ("zone", "tags") if name in meta}
+        notification = Notification.from_kwargs({**decode_data(job.data)[1], **in_meta})
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
             entry.failure, entry.reason = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
@@ -137,8 +140,16 @@ class MemoryBackend:
                 DROPPED: entry.arrives_us,
             }.get(sent, sent)
 
-    def cancel(self, job_id: str) -> calls.Cancelled:
+    def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
         """See `Backend.cancel`."""
+        return [self._cancel(job_id) for job_id in job_ids]
+
+    def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+        """See `Backend.cancel_of`. Nothing is ever in flight, so none is too late."""
+        meant = [entry for entry in self._of(user) if entry.ends_us > self.now_us and _is_of(entry.notification, kind)]
+        return Cancellation(sum(self._cancel(entry.job_id) == "cancelled" for entry in meant))
+
+    def _cancel(self, job_id: str) -> calls.Cancelled:
         entry = self.accepted.get(job_id)
         if entry is None:
             return "unknown"
@@ -211,6 +222,14 @@ class MemoryBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+
+
+def _is_of(notification: Notification, kind: calls.Kind) -> bool:
+    return (
+        kind.category in {None, notification.category}
+        and kind.collapse_id in {None, notification.collapse_id}
+        and (kind.tag is None or kind.tag in notification.tags)
+    )
 
 
 def _event(entry: Accepted) -> Event:

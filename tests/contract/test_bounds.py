@@ -107,6 +107,6 @@ def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
     redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})
     enqueue(redis, ["ann"], each=2, name="job")
     for n in range(2):
-        call = calls.cancel(f"job-ann-{n}", keep_failed_us=S, clock=str(10 * S))
-        assert run(redis, call) == "cancelled"
+        call = calls.cancel([f"job-ann-{n}"], keep_failed_us=S, clock=str(10 * S))
+        assert run(redis, call) == ["cancelled"]
         assert 950 <= redis.zcard("rq:canceled:default") < 1_000 - n

@@ -15,6 +15,7 @@ from support import fcm, note, notifier, write_config
 
 from notifier import (
     AsyncNotifier,
+    Cancellation,
     Hold,
     InvalidNotificationError,
     LimiterUnreachableError,
@@ -74,6 +75,8 @@ def test_a_notification_is_sent_looked_up_and_cancelled(redis: Redis, config: Pa
         assert differ <= {b"created_at", b"enqueued_at", b"push_order"}
         assert with_notifier(config, lambda made: made.cancel(job_id)) == "cancelled"
         assert plain.cancel(job_id) == "cancelled"
+        assert with_notifier(config, lambda made: made.cancel(user="anna", category="default")) == Cancellation(1)
+        assert with_notifier(config, lambda made: made.cancel_many([other, "x"])) == Cancellation(1, (), ("x",))
         status = plain.status(job_id)
         assert status is not None
         assert status == with_notifier(config, lambda made: made.status(job_id))

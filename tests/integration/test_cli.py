@@ -95,6 +95,22 @@ def test_send_status_cancel(run: Run) -> None:
     assert run("cancel", "nobody").status == 1
 
 
+def test_cancel_by_what_they_have_in_common(run: Run) -> None:
+    """All of a user with a tag, several ids at once; what is not found is named, and ids and a user are not mixed."""
+    send = ("send", "42", "--device", DEVICE, "--title", "Hello")
+    tagged = [run(*send, "--tag", "thread-9", "--tag", "chat").out.strip() for _ in range(2)]
+    others = [run(*send).out.strip() for _ in range(2)]
+    assert run("cancel", "--user", "42", "--tag", "thread-9") == Ran(0, "2 cancelled\n", "")
+    assert [run("status", job_id).out for job_id in tagged + others] == ["cancelled\n"] * 2 + ["queued\n"] * 2
+    assert run("cancel", others[0], "nobody") == Ran(1, "1 cancelled\nnobody: unknown\n", "")
+    done = json.loads(run("cancel", "--user", "42", "--category", "default", "--json").out)
+    assert done == {"cancelled": 1, "too_late": [], "unknown": []}
+    for mixed in ([], ["--tag", "thread-9"], ["x", "--user", "42"], ["x", "--tag", "thread-9"]):
+        refused = run("cancel", *mixed)
+        assert (refused.status, "give job ids, or --user" in " ".join(refused.err.split())) == (2, True)
+    assert "at most 64 are allowed" in run("cancel", "--user", "42", "--tag", "x" * 65).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -30,7 +30,7 @@ from support import (
     write_config,
 )
 
-from notifier import InvalidNotificationError, Notification, Notifier
+from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
 from notifier.dispatch import calls
 from notifier.notification.job import decode_data
 from notifier.producer.backend import CHUNK
@@ -244,6 +244,47 @@ def test_it_is_too_late_to_cancel_in_flight(
         ends(producer, job_id, "delivered")
         assert producer.cancel(job_id) == "ended"
     assert len(simulators.arrived("in-flight")) == 1
+
+
+def test_what_has_become_stale_is_cancelled_at_once(
+    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """By a tag wherever it waits: in its line, for its time, in flight it is too late; and none of it goes later."""
+    slow = simulators.delay(apns("stale"), 500)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    with worker(config) as running:
+        running.ready(redis)
+        first = producer.send(note("held", "stale-0", slow, tags=["read"]))
+        eventually(lambda: simulators.arrived("stale-0"), "the arrival")
+        in_line = producer.send(note("held", "stale-1", slow, tags=["other", "read"]))
+        ends(producer, in_line, "waiting")
+        producer.send(note("held", "stale-2", slow, tags=["read"], send_at=soon))
+        producer.send(note("b", "stale-kept", slow, tags=["read"], send_at=soon))
+        assert producer.cancel(user="held", tag="read", category="chat") == Cancellation()
+        assert producer.cancel(user="held", tag="read") == Cancellation(2, (first,))
+        ends(producer, first, "delivered")
+        after = producer.send(note("b", "stale-after", slow, send_at=soon + timedelta(milliseconds=1)))
+        ends(producer, after, "delivered")
+        assert not redis.zrange("notifier:tagged:{b}", 0, -1)
+    assert simulators.titles("stale-") == ["stale-0", "stale-kept", "stale-after"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "field"),
+    [
+        (["x"] * 6, "tags"),
+        ("thread", "tags"),
+        (["ok", ""], "tags[1]"),
+        (["x" * 65], "tags[0]"),
+        ([1], "tags[0]"),
+        (["\ud800"], "tags[0]"),
+    ],
+)
+def test_tags_are_checked(producer: Notifier, tags: Any, field: str) -> None:
+    """At most five texts of at most 64 bytes."""
+    with pytest.raises(InvalidNotificationError) as caught:
+        producer.send(note("ann", tags=tags))
+    assert caught.value.field == field
 
 
 def test_a_dedupe_key_makes_one_of_two(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

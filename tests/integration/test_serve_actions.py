@@ -112,6 +112,26 @@ def test_why_each_waits(ask: Client, config: Path) -> None:
     assert {each["address"] for each in logged} == {"127.0.0.1"}
 
 
+def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> None:
+    """By the API of a kind, by the page all of it; both are logged, and what is not well formed is refused."""
+    with notifier(config) as producer:
+        tagged, plain = producer.send(note("ann", tags=["t"])), producer.send(note("ann"))
+        status, text, _ = ask.post("/api/v1/users/ann/cancel", {"tag": "t", "category": "default"})
+        assert (status, json.loads(text)) == (200, {"user": "ann", "cancelled": 1, "too_late": []})
+        assert [producer.status(job_id).state for job_id in (tagged, plain)] == ["cancelled", "queued"]  # type: ignore[union-attr]
+        assert ask.post("/api/v1/users/ann/cancel", {"category": "No such name"})[0] == 422
+        assert "Cancel all that waits" in ask("/user?id=ann")[1]
+        status, _, headers = ask.submit("/user/cancel", user="ann")
+        assert (status, headers["location"]) == (303, "/user?id=ann&done=all_cancelled")
+        assert "will not be sent" in ask(headers["location"])[1]
+        assert producer.status(plain).state == "cancelled"  # type: ignore[union-attr]
+    logged = json.loads(ask("/api/v1/actions")[1])["actions"]
+    assert [(each["action"], each["of"], each["answer"]) for each in logged] == [
+        ("cancel of user", "ann", "1 cancelled"),
+        ("cancel of user", "ann category default, tag t", "1 cancelled"),
+    ]
+
+
 def producer_send(config: Path, user: str, title: str) -> str:
     with notifier(config) as producer:
         return producer.send(note(user, title, fcm(user)))

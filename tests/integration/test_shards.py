@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
-from notifier import Policy, ShardsUnusableError, Window
+from notifier import Cancellation, Policy, ShardsUnusableError, Window
 from notifier.cli.app import app
 from notifier.scripts.keys import redis_key
 from notifier.shards.map import home
@@ -110,6 +110,11 @@ def test_what_waits_is_found_and_cancelled(fleet: Fleet, run: Run) -> None:
     assert status.endswith(f"on the shard {home('ann', NAMES)}\n")
     assert fleet.producer.cancel(job_id) == "cancelled"
     assert fleet.producer.cancel("nobody's") == "unknown"
+    at = datetime.now(UTC) + timedelta(days=1)
+    several = [fleet.producer.send(note(user, "x", tags=["t"], send_at=at)) for user in ("ann", "bob", "carl")]
+    assert fleet.producer.cancel(user="ann", tag="t") == Cancellation(1)
+    done = fleet.producer.cancel_many([*several[1:], "nobody's"])
+    assert done == Cancellation(2, (), ("nobody's",))
     assert f"on the shard {home('ann', NAMES)}" in run("explain", "--user", "ann").out
     audit = run("audit")
     assert (audit.status, [line[:8] for line in audit.out.splitlines()]) == (0, [f"shard {n}:" for n in NAMES])

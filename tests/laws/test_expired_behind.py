@@ -137,7 +137,7 @@ def test_who_leaves_is_forgotten(line: Line, redis: Redis, goes: str) -> None:
         line.now += HOUR
         assert [leased.job_id for leased in line.look()] == ["a"]
     elif goes == "cancelled":
-        assert run(redis, calls.cancel("a", keep_failed_us=HOUR, clock=str(line.now))) == "cancelled"
+        assert run(redis, calls.cancel(["a"], keep_failed_us=HOUR, clock=str(line.now))) == ["cancelled"]
     else:  # by RQ, which tells nobody: it is forgotten when its time comes
         redis.delete("rq:job:a")
         assert line.sweep(7200) == 0

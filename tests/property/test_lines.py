@@ -12,7 +12,7 @@ from model import violations
 from world import KEEP, LANES, LEASE, S, World
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Job, Settlement, State
+from notifier.dispatch.calls import DeadToken, Job, Kind, Settlement, State
 from notifier.limiter import RedisLimiter
 from notifier.notification import Device
 from notifier.rules.policies import Policies
@@ -61,6 +61,13 @@ enqueues = st.tuples(
     st.one_of(st.none(), st.none(), st.none(), moments),
     st.one_of(st.just(0), st.just(0), st.just(0), moments),
     st.sampled_from([None, None, "one", "other"]),
+    st.sampled_from([(), (), ("thread-1",), ("thread-1", "thread-2")]),
+)
+kinds = st.builds(
+    Kind,
+    category=st.sampled_from([None, None, *CATEGORIES]),
+    collapse_id=st.sampled_from([None, None, "one"]),
+    tag=st.sampled_from([None, "thread-1", "thread-2", "thread-3"]),
 )
 outcomes = st.sampled_from(["delivered", "delivered", "delivered", "failed", "unknown", "later", "wait", "line"])
 rounds = st.tuples(st.just("round"), st.sampled_from([1, 3, 50]), st.sampled_from([1, 2, 50]))
@@ -74,16 +81,17 @@ steps = st.one_of(
     settles,
     st.tuples(st.just("advance"), moments),
     st.tuples(st.just("cancel"), st.integers(0, 99)),
+    st.tuples(st.just("cancel_of"), st.sampled_from(USERS), kinds, st.sampled_from([1, 2, 250])),
 )
 schedules = st.lists(steps, min_size=20, max_size=60)
 
 
 def carry_out(world: World, verb: str, args: list[Any]) -> None:
     if verb == "enqueue":
-        copies, user, (category, lane), high, expires_in_us, send_in_us, collapse_id = args
+        copies, user, (category, lane), high, expires_in_us, send_in_us, collapse_id, tags = args
         times = {"expires_in_us": expires_in_us, "send_in_us": send_in_us}
         for _ in range(copies):
-            world.enqueue(user, category, lane, high=high, collapse_id=collapse_id, **times)
+            world.enqueue(user, category, lane, high=high, collapse_id=collapse_id, tags=tags, **times)
     elif verb == "round":
         world.round(*args)
     elif verb == "advance":
@@ -92,6 +100,8 @@ def carry_out(world: World, verb: str, args: list[Any]) -> None:
         settle(world, *args)
     elif verb == "cancel" and world.told:
         world.cancel(list(world.told)[args[0] % len(world.told)])
+    elif verb == "cancel_of":
+        world.cancel_of(*args)
 
 
 def settle(world: World, index: int, outcome: str, early: bool, wait_us: int) -> None:

@@ -258,7 +258,7 @@ class Story(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 60))
     def cancel(self, nth: int) -> None:
         """By our own call."""
-        run(self.redis, calls.cancel(self._id(nth), keep_failed_us=KEEP, clock=str(self.now)))
+        run(self.redis, calls.cancel([self._id(nth)], keep_failed_us=KEEP, clock=str(self.now)))
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60), verb=st.sampled_from(["cancel", "delete"]))

@@ -15,7 +15,7 @@ from clock_model import ClockModel
 from model import Send, Sends
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
+from notifier.dispatch.calls import DeadToken, Job, Kind, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.errors import Refused
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import Call, run
@@ -37,6 +37,7 @@ MOST_OLDEST = 10  # of a line, among which *enqueue* looks for one to drop
 KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
 SUSPECT = 2  # crashes after which only what had been begun is to blame
+PLACES_OF_WAITING = ("queue", "line", "later")
 UNSENT = ("cancelled", "superseded", "dropped")
 PLACES = [
     *((command, f"rq:{name}:{lane}", 0, -1) for lane in LANES for name, command in (
@@ -83,6 +84,15 @@ class Told:
     collapse_id: str | None = None
     superseded: bool = False
     over: Told | None = None
+    tags: tuple[str, ...] = ()
+
+    def is_of(self, kind: Kind) -> bool:
+        """Whether a cancellation of this kind means it."""
+        return (
+            kind.category in {None, self.category}
+            and kind.collapse_id in {None, self.collapse_id}
+            and (kind.tag is None or kind.tag in self.tags)
+        )
 
     def all(self) -> list[Told]:
         """It, and those that were superseded by it, by one of those, and so on."""
@@ -154,16 +164,18 @@ class World:
         targets: str = "- fcm:n|somewhere",
         plain: bool = False,
         collapse_id: str | None = None,
+        tags: tuple[str, ...] = (),
     ) -> str:
         """Accept one job; returns its id. plain: by a producer that does not write its targets down."""
         number, zone = len(self.told) + self.seen["refused"], self.zones.get(user)
         meta = {"user": user, "category": category, **({"priority": "high"} if high else {})}
         meta |= {"collapse_id": collapse_id} if collapse_id else {}
         meta |= {"zone": zone} if zone else {}
+        meta |= {"tags": tags} if tags else {}
         send_at = self.now + send_in_us if send_in_us else None
         name = f"job{number * self.stride % 10_000:04}"
         job = Job(name, lane, b"data", json.dumps(meta).encode(), expires_in_us, send_at)
-        job = replace(job, targets="" if plain else targets)
+        job = replace(job, targets="" if plain else targets, tagged=user if tags else "")
         self.targets[job.id] = targets
         in_all = of_user = None
         if self.max_waiting is not None:
@@ -188,7 +200,7 @@ class World:
             return ""
         assert answer == job.id
         told = Told(number, user, category, lane, high, not send_in_us, zone or self.policies.zone)
-        told.collapse_id = collapse_id
+        told.collapse_id, told.tags = collapse_id, tags
         told.due_us = send_at and self._own_time(send_at)
         told.deadline_us = None if expires_in_us is None else self.now + send_in_us + expires_in_us
         self.told[job.id] = told
@@ -584,8 +596,8 @@ class World:
     def cancel(self, job_id: str) -> str:
         """Cancel one job; what one of its devices took before is delivered."""
         before, told = self.states[job_id], self.told[job_id]
-        cancel = calls.cancel(job_id, keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
-        answer: str = run(self.redis, cancel)
+        cancel = calls.cancel([job_id], keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
+        (answer,) = run(self.redis, cancel)
         word = "delivered" if b'"delivered"' in (told.answered or b"") else "cancelled"
         moved = self._moves(*(f"{place}>{word}" for place in ("queue", "line", "later")))
         waits = before in {"queue", "line", "later"}
@@ -594,6 +606,30 @@ class World:
         assert answer == ("cancelled" if "cancelled" in {before, word if waits else ""} else late)
         self.ended[word] += waits
         return answer
+
+    def cancel_of(self, user: str, kind: Kind, most: int) -> None:
+        """Cancel all of a kind, by pages of about so many: those that wait end, and those in flight are told."""
+        meant = {job_id for job_id, told in self.told.items() if told.user == user and told.is_of(kind)}
+        waiting = {job_id for job_id in meant if self.states[job_id] in {"queue", "line", "later"}}
+        in_flight = {job_id for job_id in meant if self.states[job_id] == "leased"}
+        places, cancelled, too_late = ["tagged" if kind.tag else "all"], 0, set[str]()
+        while places:
+            place, cursor = places.pop(0), ""
+            while cursor != "0":
+                times = {"keep_failed_us": KEEP, "keep_delivered_us": KEEP, "clock": str(self.now)}
+                call = calls.cancel_of(user, kind, place, cursor or "0", most=most, **times)
+                page = run(self.redis, call)
+                cursor, cancelled = page.cursor, cancelled + page.cancelled
+                too_late |= set(page.too_late)
+            places = [*page.places, *places]
+        delivered = {job_id for job_id in waiting if b'"delivered"' in (self.told[job_id].answered or b"")}
+        moved = self._moves(*(f"{place}>{word}" for place in PLACES_OF_WAITING for word in ("cancelled", "delivered")))
+        assert {job_id for job_id, move in moved.items() if move.endswith(">cancelled")} == waiting - delivered
+        assert {job_id for job_id, move in moved.items() if move.endswith(">delivered")} == delivered
+        assert (cancelled, too_late) == (len(waiting - delivered), in_flight | delivered)
+        self.ended["cancelled"] += cancelled
+        self.ended["delivered"] += len(delivered)
+        self.seen["cancelled at once"] += len(waiting)
 
     def received(self, flight: Flight, at_us: int) -> None:
         """The provider took it at this moment."""

@@ -71,7 +71,7 @@ def test_a_column_that_is_none_is_named_with_those_there_are() -> None:
     assert found == {}, "once for the whole file"
     assert str(problem).startswith("whom: is not a column; known are app, ")
     assert str(problem).endswith(
-        "dedupe_key, expires_in, platform, priority, send_at, sound, title, token, user, zone, data.…"
+        "dedupe_key, expires_in, platform, priority, send_at, sound, tags, title, token, user, zone, data.…"
     )
     assert rows("user,platform,token,titel\r\n" + good, "csv") == {1: "titel: is not a column; did you mean title?"}
     assert rows("user,platform,token,user\r\n" + good, "csv") == {1: "user: names two columns; keep one"}

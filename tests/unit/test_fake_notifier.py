@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from support import fcm, note
 
-from notifier import InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
+from notifier import Cancellation, InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
@@ -81,6 +81,9 @@ def test_each_end_is_told() -> None:
     old, new = (made.send(note("anna", category="score", collapse_id="c")) for _ in range(2))
     assert made.cancel(waits) == made.cancel(waits) == "cancelled"
     assert (made.cancel(first), made.cancel("unknown")) == ("ended", "unknown")
+    tagged = made.send(note("anna", tags=["t"], send_at=made.now + timedelta(minutes=1)))
+    assert made.cancel(user="anna", tag="t", category="brief") == Cancellation()
+    assert made.cancel(user="anna", tag="t") == made.cancel_many([tagged]) == Cancellation(1)
     made.advance("1h")
     states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
     assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}

@@ -25,6 +25,8 @@ DONE: Final = {
     "sending": (False, "Not cancelled: a worker is sending it now."),
     "ended": (False, "Not cancelled: it has ended already."),
     "unknown": (False, "Not cancelled: no notification of this id is known."),
+    "all_cancelled": (True, "Cancelled. What waited for this user will not be sent."),
+    "all_but_some": (False, "Cancelled, but a worker has some already."),
     "applied": (True, "Applied. All workers follow in about two seconds; what waits follows the new rates too."),
     "withdrawn": (True, "Taken back. Each worker follows its own file again."),
     "none": (False, "No rates were applied, so none were taken back."),

@@ -39,6 +39,7 @@ def user_page(told: dict[str, Any], view: View) -> str:
         facts(_facts(told)),
         tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
         _waiting(told, view),
+        _cancel_all(told, view),
         tag("h2", "What one more would wait for"),
         _next(told),
         tag("h2", "Rules of the user, from ", tag("code", told["user_rules"])),
@@ -125,6 +126,12 @@ def _cancel(job_id: str, user: str, view: View) -> Html | None:
     if not view.may_act:
         return None
     return act("/job/cancel", "Cancel", mild=True, says=f"Cancel {job_id}", id=job_id, user=user)
+
+
+def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
+    if not view.may_act or not told["waiting_in_all"] + len(told["elsewhere"]):
+        return None
+    return act("/user/cancel", "Cancel all that waits", user=told["user"])
 
 
 def _next(told: dict[str, Any]) -> Html:

@@ -244,4 +244,4 @@ class Mover:
             return
         self.progress.jobs += run(self.clients[to], steps.arrive(self.source, jobs))
         for job_id in run(redis, steps.departed(user, [job.id for job in jobs])):
-            run(self.clients[to], calls.cancel(job_id, keep_failed_us=self.keep_failed_us))
+            run(self.clients[to], calls.cancel([job_id], keep_failed_us=self.keep_failed_us))

@@ -19,7 +19,11 @@ BEFORE: Final = 1_000_000_000_000
 
 # By the names of their keys: where in them µs stand.
 Times = Literal["scores", "members"] | frozenset[bytes]
-OF_USER: Final[Mapping[str, Times]] = {"usage": frozenset({b"first", b"last"}), "arriving": "scores"}
+OF_USER: Final[Mapping[str, Times]] = {
+    "usage": frozenset({b"first", b"last"}),
+    "arriving": "scores",
+    "tagged": "scores",
+}
 OF_SCOPE: Final[Mapping[str, Times]] = {
     "sent": "scores",
     "counts": "members",

@@ -52,7 +52,7 @@ local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts'
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))
-  redis.call('HDEL', key, 'push_targets')
+  redis.call('HDEL', key, 'push_targets', 'push_tagged')
 end
 
 -- is_another: whether a job was enqueued again under its id, by another call than the one that was lined up before.

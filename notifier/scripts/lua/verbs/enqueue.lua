@@ -4,10 +4,10 @@
 --      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
 --          dedupe key (with its user) or '', targets (see targets.lua) or '', and where a limit holds: how many of the
 --          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
---          category, or ''
+--          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys alarm newcomer end collapse leaving lineup behind minute
+--! include clock keys alarm newcomer end collapse leaving lineup behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
 local reply, seen, numbers, MOST_OVER = {}, {}, {}, 2
@@ -83,7 +83,7 @@ end
 
 local UNSENT = {cancelled = true, expired = true, dropped = true}
 
-local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category)
+local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category, tagged)
   if dedupe ~= '' then
     local earlier = redis.call('GET', '@dedupe:' .. dedupe)
     -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of
@@ -107,6 +107,10 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
     'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
   if targets ~= '' then fields[#fields + 1], fields[#fields + 2] = 'push_targets', targets end
+  if tagged ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'push_tagged', '1'
+    note_tagged(tagged, id, at or now, now)
+  end
   if expires_in ~= '' then
     fields[#fields + 1], fields[#fields + 2] = 'push_deadline', (at or now) + tonumber(expires_in)
   end
@@ -136,6 +140,6 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   return id
 end
 
-for i = 7, #ARGV, 10 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 9)) end
+for i = 7, #ARGV, 11 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 10)) end
 add_to_minute(now, numbers)
 return reply

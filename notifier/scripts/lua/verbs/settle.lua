@@ -19,7 +19,7 @@
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules alarm newcomer end cancel leaving
---! include lineup gates many claims gather targets limits zones orphans minute full
+--! include lineup gates many claims gather targets limits zones orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -154,7 +154,7 @@ end
 
 local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged')
   if job[2] and job[1] ~= permit then return 0 end
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', '@leases', id)
   if job[2] and state == 'delivered' then gather('ZREM', '@leases', id)
@@ -175,7 +175,9 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   local told = state == 'delivered' or state == 'failed' -- the other ends are told where they come about
   if job[2] and job[3] == 'queued' and user ~= '' then
     word, told = again(id, key, job[2], job[4], state, word), true
-  elseif state == 'delivered' then delivered(id, key, job[3] == 'canceled' and job[2])
+  elseif state == 'delivered' then
+    delivered(id, key, job[3] == 'canceled' and job[2])
+    if job[6] then redis.call('ZREM', tagged_key(user), id) end
   elseif not job[2] then -- somebody deleted the job while it was in flight
     word, told = 'cancelled', true
   elseif state == 'failed' then failed(id, key, job[2], word, detail)

@@ -1,0 +1,46 @@
+"""Cancelling what has become stale: which notifications are meant, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from notifier.dispatch import calls
+from notifier.notification.notification import check_category, check_collapse_id, check_tag, check_user
+
+NEITHER = "give cancel a job id, or user= and what else is to match"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """What was cancelled of several notifications.
+
+    cancelled: how many will not be sent. too_late: the job ids of those that a worker had already, or that have ended.
+    unknown: of `cancel_many`, the job ids of which nothing is known any more.
+    """
+
+    cancelled: int = 0
+    too_late: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, job_ids: Sequence[str], answers: Sequence[calls.Cancelled]) -> Cancellation:
+        """What was cancelled of these, by the answer for each."""
+        both = list(zip(job_ids, answers, strict=True))
+        return cls(
+            sum(answer == "cancelled" for answer in answers),
+            tuple(job_id for job_id, answer in both if answer in {"sending", "ended"}),
+            tuple(job_id for job_id, answer in both if answer == "unknown"),
+        )
+
+
+def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> calls.Kind:
+    """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
+    check_user(user)
+    if category is not None:
+        check_category(category)
+    if collapse_id is not None:
+        check_collapse_id(collapse_id)
+    if tag is not None:
+        check_tag(tag)
+    return calls.Kind(category, collapse_id, tag)

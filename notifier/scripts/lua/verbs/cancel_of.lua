@@ -1,0 +1,80 @@
+-- cancel_of: ends what is waiting for a user and is of one kind, a page at a time.
+-- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 user
+--      5 of which kind, JSON {category, collapse_id, tag}: each that is given must be that of the notification
+--      6 the place to look through, of an earlier reply; 'all' or 'tagged' to begin  7 cursor in it, '0' to begin
+--      8 about how many to look at
+-- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many were
+--          cancelled, {job id that is too late, …}}
+-- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
+-- its queue, what waits for a time of its own, what is in line. At last what is in flight, which is too late.
+--! include clock keys alarm newcomer end cancel tagged
+local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
+local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
+local LANES = {'urgent', 'default', 'bulk'}
+local cancelled, too_late = 0, {}
+
+-- places_after: where to go on once this place is done.
+local function places_after()
+  local places = {}
+  if place == 'tagged' then places[1] = tagged_key(user) end
+  if place == 'all' then
+    for i, lane in ipairs(LANES) do places[i] = '@rq:queue:' .. lane end
+    for _, category in ipairs(redis.call('HKEYS', '@behind')) do
+      places[#places + 1] = '@behind:' .. category
+    end
+    for _, next_place in ipairs({'@later', 'lines', '@leases'}) do places[#places + 1] = next_place end
+  end
+  if place == 'lines' then
+    for _, category in ipairs(redis.call('HKEYS', lines_key(user))) do
+      local is_line = category:sub(1, 1) ~= '#' and (not kind.category or kind.category == category)
+      if is_line then places[#places + 1] = line_key(user, category) end
+    end
+  end
+  return places
+end
+
+-- page: the ids at the cursor, and the next cursor. Of a list by how many stand behind it: what comes, and what is
+-- taken, moves no place that was not looked at.
+local function page()
+  if not place:find(':', 1, true) then return {}, '0' end
+  if place:find('@rq:queue:', 1, true) == 1 or place:find('@behind:', 1, true) == 1 then
+    local behind = tonumber(cursor)
+    local ids = redis.call('LRANGE', place, -behind - most, -behind - 1)
+    return ids, #ids == most and text(behind + most) or '0'
+  end
+  local found, ids = redis.call('ZSCAN', place, cursor, 'COUNT', most), {}
+  for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
+  return ids, found[1]
+end
+
+local function has_tag(meta)
+  if type(meta.tags) ~= 'table' then return false end
+  for _, tag in ipairs(meta.tags) do
+    if tag == kind.tag then return true end
+  end
+  return false
+end
+
+local function is_meant(text_of_meta)
+  local ok, meta = pcall(cjson.decode, text_of_meta or '')
+  return ok and type(meta) == 'table' and meta.user == user
+    and (not kind.category or (meta.category or 'default') == kind.category)
+    and (not kind.collapse_id or meta.collapse_id == kind.collapse_id) and (not kind.tag or has_tag(meta))
+end
+
+local function look_at(id)
+  local key = job_key(id)
+  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'status', 'push_rq_job')
+  if not job.err and not job[1] and place == tagged_key(user) then redis.call('ZREM', place, id) end
+  if job.err or not job[1] or job[5] or not is_meant(job[2]) then return end
+  if job[3] then
+    too_late[#too_late + 1] = id
+  elseif job[4] == 'queued' or job[4] == 'scheduled' then
+    local outcome = end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
+    if outcome == 'cancelled' then cancelled = cancelled + 1 else too_late[#too_late + 1] = id end
+  end
+end
+
+local ids, next_cursor = page()
+for _, id in ipairs(ids) do look_at(id) end
+return {next_cursor, places_after(), cancelled, too_late}

@@ -265,8 +265,8 @@ MUTANTS = (
     Mutant(
         "a device's bucket has one more",
         "_limits",
-        "full - (rules.k[1] - 1) * rules.k[2]",
-        "full - rules.k[1] * rules.k[2]",
+        "full - (burst[1] - 1) * burst[2]",
+        "full - burst[1] * burst[2]",
         DEVICES,
     ),
     Mutant("a cost is one", "admit", "cost = cost_of(rules, category)}", "cost = 1}", KINDS),

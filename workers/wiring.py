@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,13 +13,15 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
-from notifier.errors import SettingsError
 from notifier.notification import route
 from notifier.notification.notification import at_service
+from notifier.notification.platforms import find
 from notifier.providers.apns.token_store import TokenStore
+from notifier.providers.build import Build
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
-from notifier.settings import ApnsSettings, FcmSettings, Settings, WebPushSettings
+from notifier.settings import Settings
+from notifier.settings.schema_providers import PlatformSettings
 from notifier.store.sentinel import AsyncPrimary
 from workers.capacity import Capacity, RouteLimit
 from workers.in_flight import Tuning
@@ -31,7 +32,6 @@ LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still 
 # So many times as long as a call to Redis may take, a producer that got no answer may still ask again. Until then what
 # was delivered is known by its id, or it would be accepted anew.
 ASKED_AGAIN: Final = 12
-Shared = dict[tuple[Any, ...], Any]  # what serves several apps, by all that these have in common
 
 
 def build_providers(
@@ -52,107 +52,42 @@ def provider_builders(settings: Settings, environ: Mapping[str, str] = os.enviro
 def _builders(
     settings: Settings, environ: Mapping[str, str], tokens: TokenStore | None
 ) -> dict[str, Callable[[], Provider]]:
-    found: dict[str, Callable[[], Provider]] = {}
-    shared: Shared = {}
-    if (apns := settings.providers.apns) is not None:
-        found |= {route("apns", app): partial(_apns, apns, app, environ, tokens, shared) for app in apns.app_names}
-    if (fcm := settings.providers.fcm) is not None:
-        found |= {route("fcm", app): partial(_fcm, fcm, app, environ, shared) for app in fcm.app_names}
-    if (webpush := settings.providers.webpush) is not None:
-        found |= {route("webpush", app): partial(_webpush, webpush, app, environ) for app in webpush.app_names}
-    return found
-
-
-def _apns(
-    settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore | None, shared: Shared
-) -> Provider:
-    if settings.client == "console":
-        return ConsoleProvider("apns", app)
-    mine = settings.app(app)
-    sign_in: dict[str, Any] = {
-        "team_id": mine.team_id,
-        "key_id": mine.key_id,
-        "key": "" if mine.cert_file else settings.read_key(environ, app),
-        "cert_file": mine.cert_file,
-        "cert_key_file": mine.cert_key_file,
-        "endpoint": mine.endpoint,
-        "ca_file": mine.ca_file,
+    build = Build(environ, tokens=tokens)
+    return {
+        route(name, app): partial(_provider, section, app, build)
+        for name, section in settings.providers.platforms().items()
+        for app in section.app_names
     }
-    # Apple dislikes many connections, and one serves every topic of the team.
-    same = ("apns", *sign_in.values())
-    if same not in shared:
-        client = _apns_client(settings.client)
-        shared[same] = client(topic=mine.topic, timeout_us=mine.timeout_us, tokens=tokens, **sign_in)
-    provider: Provider = shared[same].for_topic(mine.topic)
+
+
+def _provider(section: PlatformSettings[Any], app: str | None, build: Build) -> Provider:
+    if section.prints:
+        return ConsoleProvider(section.platform, app)
+    platform = find(section.platform)
+    assert platform is not None, "its section was read by its own schema"
+    provider: Provider = platform.provider(section, app, build)
     return provider
-
-
-def _apns_client(name: str) -> Callable[..., Provider]:
-    if name == "apns2":
-        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
-
-        return Apns2Provider
-    from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - as above
-
-    return ApnsProvider
-
-
-def _fcm(settings: FcmSettings, app: str | None, environ: Mapping[str, str], shared: Shared) -> Provider:
-    if settings.client == "console":
-        return ConsoleProvider("fcm", app)
-    from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - as above
-
-    mine = settings.app(app)
-    account = settings.read_service_account(environ, app)
-    # Two apps of one project are one to FCM: the device's token tells them apart.
-    same = ("fcm", json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
-    if same not in shared:
-        shared[same] = FcmProvider(
-            service_account=account,
-            endpoint=mine.endpoint,
-            ca_file=mine.ca_file,
-            timeout_us=mine.timeout_us,
-            dry_run=mine.dry_run,
-        )
-    provider: Provider = shared[same]
-    return provider
-
-
-def _webpush(settings: WebPushSettings, app: str | None, environ: Mapping[str, str]) -> Provider:
-    if settings.client == "console":
-        return ConsoleProvider("webpush", app)
-    try:
-        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"providers.webpush: client pywebpush needs the package {error.name}, which is not installed:"
-            " pip install 'push-throttle[webpush]'"
-        ) from None
-
-    mine = settings.app(app)
-    return WebPushProvider(
-        key=settings.read_key(environ, app),
-        subject=mine.subject,
-        hosts=mine.hosts,
-        ca_file=mine.ca_file,
-        timeout_us=mine.timeout_us,
-    )
 
 
 def circuit_names(settings: Settings, providers: Iterable[str]) -> list[str]:
-    """The routes of these providers, and the push services that the configuration names in full."""
-    webpush = settings.providers.webpush
-    apps = [] if webpush is None else webpush.app_names
-    hosts = [(app, host) for app in apps if webpush for host in webpush.app(app).hosts if not host.startswith("*.")]
-    return [*providers, *(at_service(route("webpush", app), host) for app, host in hosts)]
+    """The routes of these providers, and the services behind them that the configuration names in full."""
+    services = (
+        at_service(route(name, app), host)
+        for name, section in settings.providers.platforms().items()
+        for app in section.app_names
+        for host in section.services(app)
+    )
+    return [*providers, *services]
 
 
 def dry_runs(settings: Settings) -> list[str]:
     """The routes by which nothing reaches a device, because their provider is only asked to check it."""
-    fcm = settings.providers.fcm
-    if fcm is None or fcm.client == "console":
-        return []
-    return [route("fcm", app) for app in fcm.app_names if fcm.app(app).dry_run]
+    return [
+        route(name, app)
+        for name, section in settings.providers.platforms().items()
+        for app in section.app_names
+        if section.is_dry_run(app)
+    ]
 
 
 def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:

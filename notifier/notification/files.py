@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import IO, Any, Final, Literal
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.notification import Notification
+from notifier.notification.notification import MAPPINGS, Notification
 
 Format = Literal["jsonl", "csv"]
 
@@ -20,7 +20,7 @@ LONGEST_LINE: Final = 1_000_000
 DEVICE: Final = ("platform", "token")
 FIELDS: Final = Notification.__dataclass_fields__.keys()
 CELLS: Final[Mapping[str, Callable[[str], Any]]] = {"expires_in": float, "badge": int, "tags": str.split}
-COLUMNS: Final = (FIELDS - {"devices", "data", "apns", "fcm", "webpush"}) | set(DEVICE)
+COLUMNS: Final = (FIELDS - {"devices", *MAPPINGS}) | set(DEVICE)
 
 
 @dataclass(frozen=True, slots=True)

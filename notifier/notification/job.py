@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
 from notifier.notification.notification import Notification, at_service
+from notifier.notification.platforms import find
 from notifier.units import readable
 
 if TYPE_CHECKING:
@@ -82,11 +83,8 @@ def encode_targets(notification: Notification) -> str:
     """
     kinds, devices = [notification.app or "-"], []
     for device in notification.devices:
-        kind = "n"
-        if device.platform == "fcm" and notification.collapse_id is not None:
-            kind = "c"
-        elif device.platform == "apns" and push_type(notification) == "background":
-            kind = "b"
+        platform = find(device.platform)
+        kind = "n" if platform is None else platform.kind(notification)
         kinds.append(at_service(f"{device.platform}:{kind}", device.host))
         digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
         devices.append(urlsafe_b64encode(digest).decode())
@@ -169,15 +167,3 @@ def encode_reason(reason: str) -> str:
 def decode_reason(text: bytes) -> str:
     """What `encode_reason`, or RQ, stored as the text of a failure."""
     return zlib.decompress(b64decode(text)).decode()
-
-
-# Each of these shows something, so that a push with one of them is an alert.
-SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
-
-
-def push_type(notification: Notification) -> str:
-    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
-    if (given := notification.apns.get("push_type")) is not None:
-        return str(given)
-    shown = notification.title or notification.body or notification.sound or notification.badge is not None
-    return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"

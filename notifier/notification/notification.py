@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, cast, get_args
 
-from notifier.errors import InvalidNotificationError
-from notifier.notification.subscription import host_of, read_subscription
+from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.notification import platforms
 from notifier.rules.policy import Priority
 from notifier.rules.zones import check_zone
 from notifier.units import mask
 
-PLATFORMS: Final = frozenset({"apns", "fcm", "webpush"})
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
 TAG_BYTES: Final = 64
@@ -24,21 +23,12 @@ USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
 BADGES: Final = 2**31  # FCM's is of 32 bits
 NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
-MAPPINGS: Final = ("data", "apns", "fcm", "webpush")  # the fields that are JSON objects
+OPTIONS: Final = ("apns", "fcm", "webpush")  # the platforms whose options have a field of their own
+MAPPINGS: Final = ("data", *OPTIONS, "options")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-
-# Apple: hexadecimal, of a length that may change; 32 bytes today. FCM: an opaque URL-safe string.
-TOKENS: Final = {
-    "apns": re.compile(r"(?:[0-9a-fA-F]{2}){32,100}"),
-    "fcm": re.compile(r"[A-Za-z0-9_:.\-]{16,4096}"),
-}
-TOKENS_ARE: Final = {
-    "apns": "64 to 200 hexadecimal digits, an even number of them",
-    "fcm": "16 to 4,096 letters, digits and _:.-",
-}
 
 
 def route(platform: str, app: str | None) -> str:
@@ -56,7 +46,7 @@ def at_service(by: str, host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One installation of an app: a platform (``apns``, ``fcm`` or ``webpush``) and the token the provider gave it.
+    """One installation of an app: a platform (such as ``apns``, ``fcm`` or ``webpush``) and the token it gave.
 
     The token of ``webpush`` is the browser's subscription as text, ``JSON.stringify(subscription)`` in the page.
     """
@@ -70,7 +60,8 @@ class Device:
     @property
     def host(self) -> str:
         """The push service of a browser, by its host; '' for a platform that is one service."""
-        return host_of(self.token) if self.platform == "webpush" else ""
+        platform = platforms.find(self.platform)
+        return "" if platform is None else platform.service_of(self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +79,7 @@ class Notification:
     apns: Apple's own options, such as push_type and thread_id; docs/how-to/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     webpush: what browsers show besides, such as icon, actions and the url to open; docs/how-to/webpush.md lists all.
+    options: the options of other platforms, by the platform's name, such as ``{"expo": {"channelId": "news"}}``.
     """
 
     user: str
@@ -109,6 +101,7 @@ class Notification:
     fcm: Mapping[str, Any] = field(default_factory=dict)
     webpush: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[str] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -121,6 +114,16 @@ class Notification:
             return None
         seconds = self.expires_in.total_seconds() if isinstance(self.expires_in, timedelta) else self.expires_in
         return math.ceil(seconds * 1_000_000)
+
+    @property
+    def named_options(self) -> dict[str, None]:
+        """The platforms that it has options for."""
+        return dict.fromkeys([*(name for name in OPTIONS if getattr(self, name)), *self.options])
+
+    def options_for(self, platform: str) -> Mapping[str, Any]:
+        """The options of one platform; empty where it has none."""
+        own: Mapping[str, Any] = getattr(self, platform) if platform in OPTIONS else self.options.get(platform, {})
+        return own
 
     def validate(self) -> None:
         """Raise InvalidNotificationError, naming the field, unless every field is well formed.
@@ -138,9 +141,9 @@ class Notification:
         self._check_shown()
         for name in MAPPINGS:
             _check_mapping(name, getattr(self, name))
-        # Apple's own options alone may make up a message, for Apple's devices.
-        own = self.apns and all(device.platform == "apns" for device in self.devices)
-        if not (self.title or self.body or self.data or own):
+        if self.options:
+            _check_options(self.options)
+        if not (self.title or self.body or self.data or all(map(self._suffices_for, self.devices))):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
         if self.collapse_id is not None:
             check_collapse_id(self.collapse_id)
@@ -149,6 +152,11 @@ class Notification:
         _check_tags(self.tags)
         _check_zone(self.zone)
         self._check_times()
+
+    def _suffices_for(self, device: Device) -> bool:
+        """Whether the platform's own options alone make up a message for this device."""
+        platform = platforms.find(device.platform)
+        return platform is not None and platform.options_suffice and bool(self.options_for(device.platform))
 
     def _check_shown(self) -> None:
         for name in ("title", "body", "sound"):
@@ -304,24 +312,31 @@ def _check_devices(devices: object) -> None:
     for index, device in enumerate(devices):
         if not isinstance(device, Device):
             raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
-        if not isinstance(device.platform, str) or device.platform not in PLATFORMS:
-            known = ", ".join(sorted(PLATFORMS))
-            raise InvalidNotificationError(
-                f"devices[{index}].platform", f"{device.platform!r} is unknown; known are {known}"
-            )
-        if why := _what_is_wrong(device.platform, device.token):
-            raise InvalidNotificationError(f"devices[{index}].token", why)
+        platform = _platform(f"devices[{index}].platform", device.platform)
+        token = device.token
+        wrong = platform.token_problem(token) if isinstance(token, str) else f"must be text, is {type(token).__name__}"
+        if wrong:
+            raise InvalidNotificationError(f"devices[{index}].token", wrong)
 
 
-def _what_is_wrong(platform: str, token: object) -> str:
-    if platform == "webpush" and isinstance(token, str):
-        try:
-            read_subscription(token)
-        except ValueError as error:
-            return str(error)
-        return ""
-    good = isinstance(token, str) and platform in TOKENS and TOKENS[platform].fullmatch(token)
-    return "" if good else f"is not a well-formed {platform} token: {TOKENS_ARE.get(platform, 'text')}"
+def _platform(field: str, name: object) -> platforms.Platform:
+    """The platform of that name. Raises InvalidNotificationError."""
+    try:
+        found = platforms.find(name) if isinstance(name, str) else None
+    except SettingsError as error:
+        raise InvalidNotificationError(field, str(error)) from None
+    if found is None:
+        raise InvalidNotificationError(field, platforms.not_installed(name))
+    return found
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    for name, given in options.items():
+        if name in OPTIONS:
+            raise InvalidNotificationError(f"options.{name}", f"has a field of its own: give them as {name}")
+        _platform(f"options.{name}", name)
+        if not _is_mapping(given):
+            raise InvalidNotificationError(f"options.{name}", f"must be a mapping, is {type(given).__name__}")
 
 
 def _check_mapping(name: str, value: object) -> None:

@@ -111,8 +111,11 @@ class Forecast:
         self._policies, self._user = policies, user
         self._now_us = record.now_us
         self._latency_us = latency_us
-        # Where the user's own rules are narrower, FCM's for a device hold nothing back.
-        self._device_limits = not policies.limits.of_fcm_device(policies.for_user(user))[0].is_empty
+        # Where the user's own rules are narrower, the platform's for a device hold nothing back.
+        rules = policies.for_user(user)
+        self._device_limits = {
+            name for name, limits in policies.limits.items() if not limits.of_device(rules)[0].is_empty
+        }
         closed = {held.route: held for held in record.routes}
         self._closed = {name: (round(held.next_at.timestamp() * 1e6), held.state) for name, held in closed.items()}
         self._turn = int(record.fields.get("#turn", 0))
@@ -200,15 +203,15 @@ class Forecast:
         """Until when it waits for something that is no rule of the user's, and for what."""
         own, _, rest = targets.partition("|")[0].partition(" ")
         app = own if own not in {"", "-"} else self._policies.category(category).app
-        limits, found = self._policies.limits, (0, "")
+        found = (0, "")
         for platform, kind, service in DEVICE.findall(rest):
             by = at_service(route(platform, app), service.removeprefix("@"))
             until_us, state = self._closed.get(by, (0, ""))
             if state:
                 what = f"the circuit of {by}" if state in {"open", "closing"} else f"the route {by}"
                 found = max(found, (until_us, f"{what} is {state}"))
-            elif kind == "b" and not limits.apns_background.is_empty:
-                found = max(found, (0, "Apple's limit of background pushes"))
-            elif platform == "fcm" and (self._device_limits or (kind == "c" and limits.fcm_collapsible)):
-                found = max(found, (0, "FCM's limits"))
+            elif kind == "b" and not self._policies.limits_of(platform).background.is_empty:
+                found = max(found, (0, f"the limit of background pushes of {platform}"))
+            elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
+                found = max(found, (0, f"the limits of {platform}"))
         return found

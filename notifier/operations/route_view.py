@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from notifier.dispatch.circuits import Held, read_limits, read_routes
 from notifier.notification.notification import route
-from notifier.rules.policy import Window
+from notifier.rules.policy import NO_LIMITS, Window
 from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings
@@ -59,9 +59,9 @@ def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteN
 
 def limited_routes(settings: Settings) -> dict[str, Window]:
     """The routes whose project has a limit, and the limit."""
-    project = settings.providers.limits().fcm_project
-    names = [name for name in _routes(settings) if name.partition("/")[0] == "fcm"]
-    return {} if project is None else dict.fromkeys(names, project)
+    limits = settings.providers.limits()
+    found = {name: limits.get(name.partition("/")[0], NO_LIMITS).project for name in _routes(settings)}
+    return {name: project for name, project in found.items() if project is not None}
 
 
 def _routes(settings: Settings) -> list[str]:

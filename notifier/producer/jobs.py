@@ -13,7 +13,6 @@ from notifier.errors import InvalidNotificationError, OverloadedError, Refused, 
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
-from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.costs import check_fits
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category
@@ -110,8 +109,7 @@ class JobBuilder:
                 raise InvalidNotificationError("app", f"{why_not} ({whose}devices[{index}])")
             if why_not := platform.why_not_to(device.token, app):
                 raise InvalidNotificationError(f"devices[{index}].token", why_not)
-            if notification.apns and platform.by_certificate(app):
-                check_by_certificate(notification)
+            platform.check(notification, app)
 
 
 class Bulk:

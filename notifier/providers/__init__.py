@@ -1,30 +1,68 @@
-"""The providers: a file or a folder each, the one importer of its driver. What is asked at enqueue stands here."""
+"""The providers: a folder each, the one importer of its driver; and what who writes another one needs.
+
+The names in `__all__` are the public protocol, of the version `PROTOCOL`; docs/how-to/platforms.md shows their use.
+"""
 
 from __future__ import annotations
 
-from notifier.errors import InvalidNotificationError
+from typing import TYPE_CHECKING
+
+from notifier.lazy import lazily
 from notifier.notification import Notification
-from notifier.providers.apns import payload as apns_payload
-from notifier.providers.fcm import options as fcm_options
-from notifier.providers.fcm import payload as fcm_payload
-from notifier.providers.webpush import payload as webpush_payload
+from notifier.notification.platforms import find
+
+if TYPE_CHECKING:
+    from notifier.notification.platforms import PROTOCOL, Kind, Platform, installed
+    from notifier.providers.answers import Table
+    from notifier.providers.build import Build
+    from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+    from notifier.providers.transport.backoff import Backoff, Turns
+    from notifier.providers.transport.http1 import Pool, Response, tls_context
+    from notifier.providers.transport.probes import http1_lives
+    from notifier.rules.policy import PlatformLimits
+    from notifier.settings.schema_providers import PlatformSettings
+
+__all__ = [
+    "PROTOCOL",
+    "Answer",
+    "Backoff",
+    "Build",
+    "Dispatch",
+    "Kind",
+    "Outcome",
+    "Platform",
+    "PlatformLimits",
+    "PlatformSettings",
+    "Pool",
+    "Provider",
+    "Response",
+    "Table",
+    "Turns",
+    "check_payload",
+    "http1_lives",
+    "installed",
+    "tls_context",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "notifier.notification.platforms": "PROTOCOL Kind Platform installed",
+        "notifier.providers.answers": "Table",
+        "notifier.providers.build": "Build",
+        "notifier.providers.contract": "Answer Dispatch Outcome Provider",
+        "notifier.providers.transport.backoff": "Backoff Turns",
+        "notifier.providers.transport.http1": "Pool Response tls_context",
+        "notifier.providers.transport.probes": "http1_lives",
+        "notifier.rules.policy": "PlatformLimits",
+        "notifier.settings.schema_providers": "PlatformSettings",
+    },
+)
 
 
 def check_payload(notification: Notification) -> None:
-    """Raise InvalidNotificationError unless the payload fits every platform it goes to, in bytes on the wire."""
-    if notification.fcm:
-        fcm_options.check_options(notification.fcm)
-    platforms = {device.platform for device in notification.devices}
-    if "apns" in platforms or notification.apns:
-        _check_size("apns", len(apns_payload.payload(notification)), apns_payload.limit(notification))
-    if "fcm" in platforms:
-        _check_size("fcm", fcm_payload.payload_size(notification), fcm_payload.PAYLOAD_BYTES)
-    if "webpush" in platforms:
-        _check_size("webpush", len(webpush_payload.payload(notification)), webpush_payload.PAYLOAD_BYTES)
-
-
-def _check_size(platform: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise InvalidNotificationError(
-            "body", f"makes {size} bytes on the wire to {platform}; at most {limit} are taken"
-        )
+    """Raise InvalidNotificationError unless every platform that it goes to, or has options for, would take it."""
+    named = {device.platform: None for device in notification.devices} | notification.named_options
+    for name in named:
+        if (platform := find(name)) is not None:
+            platform.check(notification)

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from notifier.rules.policy import DEFAULT_CATEGORY, Category, Policy, ProviderLimits
+from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits, Policy
 from notifier.rules.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NO_RULES: Final = Policy()
-NO_LIMITS: Final = ProviderLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +69,17 @@ class Policies:
         tiers: Mapping[str, Policy] | None = None,
         users: Mapping[str, Policy | str] | None = None,
         categories: Mapping[str, Category] | None = None,
-        limits: ProviderLimits = NO_LIMITS,
+        limits: Mapping[str, PlatformLimits] | None = None,
         *,
         zone: str = DEFAULT_ZONE,
         lead_us: int = 0,
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
 
-        zone: of who names none. lead_us: how long before quiet hours nothing is let go any more: a worker's lease, by
-        whose end it has been received.
+        limits: of the platforms that have any. zone: of who names none. lead_us: how long before quiet hours nothing is
+        let go any more: a worker's lease, by whose end it has been received.
         """
-        self.limits = limits
+        self.limits = dict(limits or {})
         self.zone = zone
         self.lead_us = lead_us
         self.tiers: dict[str, Policy] = dict(tiers or {})
@@ -113,6 +112,10 @@ class Policies:
     def users(self) -> Mapping[str, Policy]:
         """The policies of the users that have one of their own."""
         return self._users
+
+    def limits_of(self, platform: str) -> PlatformLimits:
+        """What a platform itself admits."""
+        return self.limits.get(platform, NO_LIMITS)
 
     def for_user(self, user: str) -> Policy:
         """Return the policy in force for a user."""

@@ -19,8 +19,8 @@ __all__ = [
     "Lane",
     "OnUnknown",
     "Overflow",
+    "PlatformLimits",
     "Policy",
-    "ProviderLimits",
     "WhenBlocked",
     "Window",
 ]
@@ -234,31 +234,38 @@ class Category:
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderLimits:
-    """What the providers themselves admit, apart from the user's rules; what is empty or None holds nothing back.
+class PlatformLimits:
+    """What a platform itself admits, apart from the user's rules; what is empty or None holds nothing back.
 
-    fcm_device: for each device. fcm_collapsible: for each device, of what has a collapse id. fcm_project: for each
-    route, whoever the users are. apns_background: for each device, of what shows nothing.
+    device: for each device. background: for each device, of what shows nothing; no platform has both. collapsible: for
+    each device, of what has a collapse id. project: for each route, whoever the users are.
     """
 
-    fcm_device: Policy = Policy()
-    fcm_collapsible: Burst | None = None
-    fcm_project: Window | None = None
-    apns_background: Policy = Policy()
+    device: Policy = Policy()
+    background: Policy = Policy()
+    collapsible: Burst | None = None
+    project: Window | None = None
+
+    def __post_init__(self) -> None:
+        if not self.device.is_empty and not self.background.is_empty:
+            raise ValueError("a send is counted once for its device: give device or background, not both")
 
     @property
     def is_empty(self) -> bool:
         """Whether they never hold anything back."""
-        return self == ProviderLimits()
+        return self == NO_LIMITS
 
-    def of_fcm_device(self, user: Policy) -> tuple[Policy, Policy]:
-        """What a user's sends to one FCM device are held to: those that the user's rules hold, and those that bypass.
+    def of_device(self, user: Policy) -> tuple[Policy, Policy]:
+        """What a user's sends to one device are held to: those that the user's rules hold, and those that bypass.
 
         Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
         """
-        windows = self.fcm_device.windows
+        windows = self.device.windows
         spare = [window.limit - (user.most_in(window.interval_us) or window.limit) for window in windows]
         if not windows or min(spare) < 1:
-            return self.fcm_device, self.fcm_device
+            return self.device, self.device
         left = tuple(Window(n, interval_us=window.interval_us) for n, window in zip(spare, windows, strict=True))
         return Policy(), Policy(left)
+
+
+NO_LIMITS: Final = PlatformLimits()

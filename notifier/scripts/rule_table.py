@@ -52,12 +52,12 @@ class RuleTable:
             rest["e"] = digests
         if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
             rest["h"] = drops
-        self._device = policies.limits.fcm_device
+        self._limited = {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
         self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
-        self._of_device: dict[Policy, str] = {}
+        self._of_device: dict[tuple[str, Policy], str] = {}
         self.of_everyone, _ = self._encode([policies.everyone])
 
     @cached_property
@@ -73,14 +73,16 @@ class RuleTable:
 
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits
-        if not limits.is_empty:
+        if limits:
             rest["w"] = True
-        if not limits.apns_background.is_empty:
-            rest["g"] = json.loads(policy_array(limits.apns_background))
-        if (burst := limits.fcm_collapsible) is not None:
-            rest["k"] = [burst.limit, burst.every_us]
-        if (project := limits.fcm_project) is not None:
-            rest["p"] = {"fcm": [project.limit, project.interval_us, bucket_us(project.interval_us)]}
+        for name, of in limits.items():
+            if not of.background.is_empty:
+                rest.setdefault("g", {})[name] = json.loads(policy_array(of.background))
+            if (burst := of.collapsible) is not None:
+                rest.setdefault("k", {})[name] = [burst.limit, burst.every_us]
+            if (project := of.project) is not None:
+                limit = [project.limit, project.interval_us, bucket_us(project.interval_us)]
+                rest.setdefault("p", {})[name] = limit
         return json.dumps(rest, separators=(",", ":"))[1:-1]
 
     def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
@@ -92,18 +94,21 @@ class RuleTable:
         indexes = [known.setdefault(policy, len(known)) for policy in policies]
         arrays = [policy_array(policy) for policy in known]
         more = '"x":true,' if self._more or any(map(has_more, arrays)) else ""
-        devices = "" if self._device.is_empty else f'"d":[{",".join(map(self._devices, known))}],'
+        of_devices = ",".join(
+            f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
+        )
+        devices = f'"d":{{{of_devices}}},' if of_devices else ""
         return f'{{"u":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
 
-    def _devices(self, user: Policy) -> str:
-        text = self._of_device.get(user)
+    def _devices(self, platform: str, user: Policy) -> str:
+        text = self._of_device.get((platform, user))
         if text is None:
-            held, bypassing = self._policies.limits.of_fcm_device(user)
+            held, bypassing = self._limited[platform].of_device(user)
             if held.is_empty and not any(c.bypass for c in self._policies.categories.values()):
                 text = "false"
             else:
                 text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
-            self._of_device[user] = text
+            self._of_device[platform, user] = text
         return text
 
 

@@ -14,21 +14,19 @@ if TYPE_CHECKING:
         UserSettings,
         WorkerSettings,
     )
-    from notifier.settings.schema_providers import ApnsSettings, FcmSettings, ProvidersSettings, WebPushSettings
+    from notifier.settings.schema_providers import PlatformSettings, ProvidersSettings
     from notifier.settings.schema_redis import RedisSettings, ShardSettings
 
 __all__ = [
-    "ApnsSettings",
     "BackoffSettings",
     "CategorySettings",
-    "FcmSettings",
     "LogSettings",
+    "PlatformSettings",
     "ProvidersSettings",
     "RedisSettings",
     "Settings",
     "ShardSettings",
     "UserSettings",
-    "WebPushSettings",
     "WorkerSettings",
     "load_settings",
     "parse_settings",
@@ -43,7 +41,7 @@ __getattr__, __dir__ = lazily(
         "notifier.settings.schema": (
             "BackoffSettings CategorySettings LogSettings Settings UserSettings WorkerSettings"
         ),
-        "notifier.settings.schema_providers": "ApnsSettings FcmSettings ProvidersSettings WebPushSettings",
+        "notifier.settings.schema_providers": "PlatformSettings ProvidersSettings",
         "notifier.settings.schema_redis": "RedisSettings ShardSettings",
     },
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from notifier.settings.checks import kind
+from notifier.settings.schema_types import Section
 from notifier.settings.yaml_source import Mark, Problem, Source
 from notifier.units import shown
 
@@ -106,7 +107,8 @@ def _shown(value: object) -> str:
 def _unknown_key(path: KeyPath, schema: type[BaseModel]) -> str:
     known = list(_keys(_section(path[:-1], schema)))
     close = difflib.get_close_matches(str(path[-1]), known, n=1)
-    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(known)}"
+    wrong, right = ("not installed", "installed") if path[:-1] == ("providers",) else ("unknown key", "known")
+    return f"{wrong}; did you mean {close[0]}?" if close else f"{wrong}; {right} are {', '.join(known)}"
 
 
 def _literals(path: KeyPath, schema: type[BaseModel]) -> list[str]:
@@ -116,9 +118,7 @@ def _literals(path: KeyPath, schema: type[BaseModel]) -> list[str]:
 
 def _keys(section: Any) -> dict[str, Any]:
     """Return the keys of a section as they are written in the file, with the type of each."""
-    if not (isinstance(section, type) and issubclass(section, BaseModel)):
-        return {}
-    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+    return section.keys() if isinstance(section, type) and issubclass(section, Section) else {}
 
 
 def _section(path: KeyPath, schema: Any) -> Any:

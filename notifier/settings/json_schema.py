@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, get_args
+
+from pydantic import create_model
 
 from notifier.settings.comments import ANY, Path, comments
 from notifier.settings.schema import Settings
+from notifier.settings.schema_providers import ProvidersSettings, providers_of
 from notifier.units import format_duration
 
 
@@ -18,7 +21,10 @@ def schema_text() -> str:
 
 def schema() -> dict[str, Any]:
     """The schema as JSON Schema 2020-12."""
-    generated: dict[str, Any] = _as_written(Settings.model_json_schema(by_alias=True))
+    # With every platform that is installed: `Settings` itself learns of those that a file names.
+    providers = providers_of(tuple(ProvidersSettings.keys()))
+    whole = create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, providers=(providers, providers()))
+    generated: dict[str, Any] = _as_written(whole.model_json_schema(by_alias=True))
     _describe(generated)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -44,13 +50,12 @@ def _as_written(node: Any) -> Any:
     return kept
 
 
-# What is described where it stands first holds for the sections that override it.
-LIKE: Final = {
-    "OverrideSettings": "UserSettings",
-    "ApnsApp": "ApnsSettings",
-    "FcmApp": "FcmSettings",
-    "WebPushApp": "WebPushSettings",
-}
+def overriding() -> dict[str, str]:
+    """The sections that override another, which holds what there is to say of their keys."""
+    found = {"OverrideSettings": "UserSettings"}
+    for section in ProvidersSettings.keys().values():
+        found[get_args(section.model_fields["apps"].annotation)[1].__name__] = section.__name__
+    return found
 
 
 def sections(schema: dict[str, Any]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
@@ -83,9 +88,9 @@ def _describe(schema: dict[str, Any]) -> None:
     """Give each key what the full configuration says of it, for editors and for the reference."""
     found = list(sections(schema))
     said = comments(frozenset(key for _, _, node in found for key in node["properties"]))
-    like = {name: path for path, name, _ in found}
+    like, overrides = {name: path for path, name, _ in found}, overriding()
     for path, name, node in found:
         for key, value in node["properties"].items():
-            text = said.get((*path, key)) or said.get((*like.get(LIKE.get(name, ""), path), key))
+            text = said.get((*path, key)) or said.get((*like.get(overrides.get(name, ""), path), key))
             if text and "description" not in value:
                 value["description"] = text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from notifier.settings.comments import Path
-from notifier.settings.json_schema import LIKE, schema, sections
+from notifier.settings.json_schema import overriding, schema, sections
 
 OPENING: Final = """\
 # Every key of the configuration
@@ -21,12 +21,12 @@ FORMS: Final = {"1500ms": "a duration", "1d": "a duration", "10/minute": "a rate
 def reference_text() -> str:
     """The page as text."""
     whole = schema()
-    found = list(sections(whole))
+    found, overrides = list(sections(whole)), overriding()
     places = {name: _title(path) for path, name, _ in found}
     parts = [OPENING]
     for path, name, node in found:
-        if name in LIKE:
-            parts.append(f"## {_title(path)}\n\n{_sentence(node)} What its keys do: `{places[LIKE[name]]}`.\n")
+        if name in overrides:
+            parts.append(f"## {_title(path)}\n\n{_sentence(node)} What its keys do: `{places[overrides[name]]}`.\n")
             keys = ", ".join(f"`{key}`" for key in node["properties"])
             parts.append(f"Keys: {keys}.\n")
         else:

@@ -19,7 +19,7 @@ from notifier.rules.quiet_hours import QuietHours, free_us
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
-from notifier.settings.schema_providers import ProvidersSettings
+from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.schema_types import (
     BurstRule,
@@ -230,7 +230,7 @@ class Settings(Section):
     users_from: File | None = None
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)
     limits: dict[LimitName, Limit] = Field(default_factory=dict)
-    providers: ProvidersSettings = ProvidersSettings()
+    providers: Providers = ProvidersSettings()
     worker: WorkerSettings = WorkerSettings()
     max_waiting: MaxWaiting | None = None
     keep_failed_us: Positive = Field(default=7 * DAY, alias="keep_failed")

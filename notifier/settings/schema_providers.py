@@ -1,36 +1,27 @@
-"""What may stand under `providers` in `notifier.yaml`: the platforms, their apps, and whose secrets are read where."""
+"""What may stand under `providers` in `notifier.yaml`: the platforms, their apps, and whose secrets are read where.
+
+Each platform brings its own section; see `Platform.settings`.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator
 
 from notifier.errors import SettingsError
-from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
-from notifier.rules.policy import Burst, Policy, ProviderLimits, Window
+from notifier.notification import Notification
+from notifier.notification.platforms import find, installed
+from notifier.rules.policy import PlatformLimits
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
-from notifier.settings.schema_types import (
-    AppleEndpoint,
-    Contact,
-    File,
-    Hosts,
-    HttpsEndpoint,
-    Name,
-    Positive,
-    Rate,
-    Rates,
-    Section,
-)
+from notifier.settings.schema_types import Name, Positive, Section
 from notifier.units import UNITS
 
 TIMEOUT_US: Final = 5 * UNITS["s"]
-APPLE_IDS: Final = ("team_id", "key_id", "topic")
-BY_TOKEN: Final = ("team_id", "key_id", "key_file")
 
 App = TypeVar("App", bound=Section)
 
@@ -44,6 +35,7 @@ class PlatformSettings(Section, Generic[App]):
     platform: ClassVar[str]
     identity: ClassVar[str]
 
+    client: str = "http"
     apps: dict[Name, App] = Field(default_factory=dict)
     timeout_us: Positive = Field(default=TIMEOUT_US, alias="timeout")
 
@@ -82,11 +74,28 @@ class PlatformSettings(Section, Generic[App]):
         """Say why a device with a well-formed token cannot be sent to by this app, or None if it can."""
         return None
 
-    def by_certificate(self, app: str | None) -> bool:  # noqa: ARG002 - Apple's alone
-        """Say whether this app signs in by a certificate."""
+    def check(self, notification: Notification, app: str | None) -> None:
+        """Raise InvalidNotificationError for what the platform takes, but not of this app as it is configured."""
+
+    def is_dry_run(self, app: str | None) -> bool:  # noqa: ARG002 - most platforms have no such thing
+        """Whether the platform only checks what this app sends, so that nothing reaches a device."""
         return False
 
-    def _read_secret(
+    def services(self, app: str | None) -> Sequence[str]:  # noqa: ARG002 - most platforms are one service
+        """The hosts behind this app that the configuration names in full, for a platform that is several services."""
+        return ()
+
+    @property
+    def in_force(self) -> PlatformLimits:
+        """What the platform itself admits."""
+        return PlatformLimits()
+
+    @property
+    def prints(self) -> bool:
+        """Whether what would be sent is printed, and nothing is sent."""
+        return self.client == "console"
+
+    def read_secret(
         self, environ: Mapping[str, str], variable: str, key: str, app: str | None, with_it: Sequence[str] = ()
     ) -> tuple[str, str]:
         """Return a secret's text and where it came from. An app's own, if it has any, goes before the section's.
@@ -106,211 +115,54 @@ def _suffix(app: str) -> str:
     return app.upper().replace("-", "_")
 
 
-class ApnsApp(Section):
-    """What tells one of Apple's apps from another."""
-
-    team_id: str = ""
-    key_id: str = ""
-    topic: str = ""
-    key_file: File | None = None
-    cert_file: File | None = None
-    cert_key_file: File | None = None
-    endpoint: AppleEndpoint = checks.APPLE_ENDPOINTS["production"]
-    ca_file: File | None = None
-
-    @field_validator(*APPLE_IDS)
-    @classmethod
-    def _well_formed(cls, value: str, info: ValidationInfo) -> str:
-        if value:
-            checks.check_apple_id(str(info.field_name), value)
-        return value
-
-    @model_validator(mode="after")
-    def _one_identity(self) -> Self:
-        if self.cert_file and (also := self.model_fields_set.intersection(BY_TOKEN)):
-            raise wrong_at("cert_file", f"and {min(also)} are two ways to sign in; give one of them")
-        if self.cert_key_file and not self.cert_file:
-            raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
-        return self
-
-
-class ApnsLimits(Section):
-    """What Apple itself admits; an empty list holds nothing back."""
-
-    # Defaults by factory, as all that the JSON Schema cannot say.
-    background: Rates = Field(default_factory=lambda: (Window(3, interval_us=UNITS["h"]),))
-
-
-class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
-    """Apple. `client: console` prints and needs no other key."""
-
-    platform = "apns"
-    identity = "topic"
-
-    client: Literal["h2", "apns2", "console"] = "h2"
-    limits: ApnsLimits = Field(default_factory=ApnsLimits)
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.client == "console":
-            return self
-        missing = [
-            key if name is None else f"apps.{name}.{key}"
-            for name in self.app_names
-            for key in (("topic",) if self.app(name).cert_file else APPLE_IDS)
-            if not getattr(self.app(name), key)
-        ]
-        if missing:
-            raise wrong_at(
-                missing,
-                f"is missing; client {self.client} needs team_id, key_id and topic, or cert_file and topic; console"
-                " none of them",
-            )
-        return self
-
-    def app(self, name: str | None) -> Self:
-        """See `PlatformSettings.app`. An app with a sign-in of its own has nothing of the section's."""
-        mine = super().app(name)
-        if name is None:
-            return mine
-        given = self.apps[name]
-        if given.cert_file:
-            return mine.model_copy(update={"team_id": "", "key_id": "", "key_file": None})
-        if given.model_fields_set.intersection(BY_TOKEN):
-            return mine.model_copy(update={"cert_file": None, "cert_key_file": None})
-        return mine
-
-    def by_certificate(self, app: str | None) -> bool:
-        """See `PlatformSettings.by_certificate`."""
-        return self.app(app).cert_file is not None
-
-    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
-        """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
-        """
-        text, where = self._read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id",))
-        return checks.private_pem(text, where)
-
-
-class FcmApp(Section):
-    """What tells one of Firebase's projects from another."""
-
-    service_account: File | None = None
-    endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
-    ca_file: File | None = None
-    dry_run: bool = False
-
-
-class BurstSettings(Section):
-    """So many at once, and then one more each time."""
-
-    burst: int = Field(default=20, ge=1, le=10_000)
-    every_us: Positive = Field(default=3 * UNITS["m"], alias="every")
-
-
-class FcmLimits(Section):
-    """What Google itself admits; an empty list, or null, holds nothing back."""
-
-    device: Rates = Field(
-        default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))
-    )
-    collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
-    project: Rate | None = Field(default_factory=lambda: Window(600_000, interval_us=UNITS["m"]))
-
-
-class FcmSettings(PlatformSettings[FcmApp], FcmApp):
-    """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
-
-    platform = "fcm"
-    identity = "service_account"
-
-    client: Literal["pyfcm", "console"] = "pyfcm"
-    limits: FcmLimits = Field(default_factory=FcmLimits)
-
-    def read_service_account(self, environ: Mapping[str, str], app: str | None = None) -> dict[str, Any]:
-        """Return the service account: NOTIFIER_FCM_SERVICE_ACCOUNT or else the file, the app's own before all.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
-        """
-        text, where = self._read_secret(environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", app)
-        try:
-            account = json.loads(text)
-        except (ValueError, RecursionError):
-            account = None
-        if not isinstance(account, dict):
-            raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
-        for key in ("project_id", "client_email", "private_key", "token_uri"):
-            if not isinstance(account.get(key), str):
-                raise SettingsError(f"{where} is not a service account: it has no {key}")
-        return account
-
-
-class WebPushApp(Section):
-    """What tells one web push sender from another."""
-
-    key_file: File | None = None
-    subject: Contact = ""
-    hosts: Hosts = KNOWN_HOSTS
-    ca_file: File | None = None
-
-
-class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
-    """Browsers. `client: console` prints and needs no other key."""
-
-    platform = "webpush"
-    identity = "key_file"
-
-    client: Literal["pywebpush", "console"] = "pywebpush"
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        keys = {"subject" if name is None else f"apps.{name}.subject": self.app(name) for name in self.app_names}
-        missing = [key for key, mine in keys.items() if not mine.subject]
-        if missing and self.client == "pywebpush":
-            raise wrong_at(
-                missing, "is missing; give a contact address for push services, such as mailto:you@example.com"
-            )
-        return self
-
-    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
-        """Return the VAPID private key: NOTIFIER_WEBPUSH_KEY or else `key_file`, the app's own before all.
-
-        It is PEM, or the 43 characters that other web push libraries print. Raise SettingsError if there is neither, or
-        it cannot be read, or it has neither form.
-        """
-        text, where = self._read_secret(environ, "NOTIFIER_WEBPUSH_KEY", "key_file", app)
-        return text.strip() if KEY_NUMBER.fullmatch(text.strip()) else checks.private_pem(text, where)
-
-    def why_not_to(self, token: str, app: str | None) -> str | None:
-        """Say why this device cannot be sent to: its push service must be one of `hosts`."""
-        subscription = read_subscription(token)
-        if subscription.is_at(self.app(app).hosts):
-            return None
-        own = app is not None and "hosts" in self.apps[app].model_fields_set
-        where = f"providers.webpush.apps.{app}.hosts" if own else "providers.webpush.hosts"
-        return f"its push service {subscription.host} is not among {where}"
-
-
 class ProvidersSettings(Section):
     """Whom to send through; a platform that is not named here cannot be sent to."""
 
-    apns: ApnsSettings | None = None
-    fcm: FcmSettings | None = None
-    webpush: WebPushSettings | None = None
-
-    def limits(self) -> ProviderLimits:
-        """Return the providers' own limits, of those that are configured."""
-        found = ProviderLimits()
-        if self.fcm is not None:
-            fcm = self.fcm.limits
-            burst = None if fcm.collapsible is None else Burst(fcm.collapsible.burst, every_us=fcm.collapsible.every_us)
-            found = replace(found, fcm_device=Policy(fcm.device), fcm_collapsible=burst, fcm_project=fcm.project)
-        if self.apns is not None:
-            found = replace(found, apns_background=Policy(self.apns.limits.background))
+    @classmethod
+    def keys(cls) -> dict[str, Any]:
+        """The platforms that are installed, with the section of each; one that is broken has none."""
+        found = {}
+        for name in installed():
+            with contextlib.suppress(SettingsError):
+                found[name] = _section_of(name)
         return found
 
     def platforms(self) -> dict[str, PlatformSettings[Any]]:
         """Return the sections that are there, by platform."""
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: section for name, section in found.items() if section is not None}
+
+    def limits(self) -> dict[str, PlatformLimits]:
+        """Return the platforms' own limits, of those that are configured and have any."""
+        found = {name: section.in_force for name, section in self.platforms().items()}
+        return {name: limits for name, limits in found.items() if not limits.is_empty}
+
+
+def _section_of(name: str) -> type[PlatformSettings[Any]]:
+    """The section that an installed platform brings. Raises SettingsError where that is broken."""
+    platform = find(name)
+    assert platform is not None, name
+    return platform.settings()
+
+
+@lru_cache(maxsize=256)
+def providers_of(names: tuple[str, ...]) -> type[ProvidersSettings]:
+    """`ProvidersSettings` with a key for each of these platforms. Raises the error of one that is broken."""
+    fields: dict[str, Any] = {}
+    for name in names:
+        try:
+            fields[name] = (_section_of(name) | None, None)
+        except SettingsError as error:
+            raise wrong_at(name, str(error)) from None
+    return create_model("ProvidersSettings", __base__=ProvidersSettings, __doc__=ProvidersSettings.__doc__, **fields)
+
+
+def _with_platforms(value: object, info: ValidationInfo) -> object:
+    """Read each platform's section by the schema that the platform brings."""
+    if not isinstance(value, dict) or not value:
+        return value
+    names = tuple(sorted({str(name) for name in value} & set(installed())))
+    return providers_of(names).model_validate(value, context=info.context)
+
+
+Providers = Annotated[ProvidersSettings, BeforeValidator(_with_platforms)]

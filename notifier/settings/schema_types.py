@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,3 +36,8 @@ class Section(BaseModel):
     """A mapping of the file: no key but its own, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @classmethod
+    def keys(cls) -> dict[str, Any]:
+        """The keys as they are written in the file, with the type of each."""
+        return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}

@@ -15,7 +15,7 @@ from redis.asyncio import Redis as AsyncRedis
 from notifier.dispatch import calls, exceptions
 from notifier.dispatch.calls import Job, Leased, Pulled
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Digest, Policy, ProviderLimits, Window
+from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
@@ -38,7 +38,7 @@ RULES: Final = RuleTable(
         Policy((Window(10, interval_us=60 * S),), gap_us=S // 10),
         users={"vip": Policy((Window(99, interval_us=60 * S),))},
         categories=CATEGORIES,
-        limits=ProviderLimits(fcm_project=Window(100, interval_us=60 * S)),
+        limits={"fcm": PlatformLimits(project=Window(100, interval_us=60 * S))},
     )
 )
 

@@ -17,7 +17,7 @@ from world import LEASE, Flight, S, World
 
 from notifier.dispatch.circuits import Seen, circuit
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
 
 if TYPE_CHECKING:
@@ -173,18 +173,19 @@ class Routed(World):
         return [(str(n), target) for n, target in targets if str(n) not in done]
 
     def _policy(self, target: str, user: str, category: str) -> Policy:
-        limits = self.policies.limits
-        if target.startswith("fcm"):
-            return limits.of_fcm_device(self.policies.for_user(user))[self._category(category).bypass]
-        return limits.apns_background if target.startswith("apns:b") else Policy()
+        limits = self.policies.limits_of(target.partition(":")[0])
+        if not limits.device.is_empty:
+            return limits.of_device(self.policies.for_user(user))[self._category(category).bypass]
+        return limits.background if ":b:" in target else Policy()
 
     def _device(self, target: str, user: str, category: str) -> int:
         """The first µs at which one more may go to a device, by brute force."""
-        limits, device = self.policies.limits, target.rpartition(":")[2]
+        platform, _, device = target.split(":")
+        burst = self.policies.limits_of(platform).collapsible
         policy = self._policy(target, user, category)
         at = Sends(policy, self.devices[device].all).earliest()[0] if device in self.devices else 0
-        if ":c:" in target and limits.fcm_collapsible is not None and device in self.full:
-            at = max(at, self.full[device] - (limits.fcm_collapsible.limit - 1) * limits.fcm_collapsible.every_us)
+        if ":c:" in target and burst is not None and device in self.full:
+            at = max(at, self.full[device] - (burst.limit - 1) * burst.every_us)
         return at
 
     def check_wait(self, held: Waiting) -> None:
@@ -208,7 +209,7 @@ class Routed(World):
         leased = flight.leased
         if leased.left_us is not None and leased.left_us <= 0:
             return
-        burst = self.policies.limits.fcm_collapsible
+        burst = self.policies.limits_of("fcm").collapsible
         assert not leased.shut or self.going(flight)
         assert leased.shut <= {*self.circuits, *self.mended}
         self._check_circuits(flight)
@@ -247,7 +248,7 @@ class Routed(World):
 
     def _check_project(self, flight: Flight) -> None:
         """In each interval no more go by FCM than its project admits; more than it ever admits go alone."""
-        limit = self.policies.limits.fcm_project
+        limit = self.policies.limits_of("fcm").project
         n = sum(target.startswith("fcm") for target in self.going(flight))
         if limit is not None and n:
             before = sum(at > self.now - limit.interval_us for at in self.projects)
@@ -259,7 +260,7 @@ class Routed(World):
         open_to = self.asked(flight)
         if not self.settle(flight, state, reached=reached, word=word, answered=answered) or word == "expired":
             return
-        burst = self.policies.limits.fcm_collapsible
+        burst = self.policies.limits_of("fcm").collapsible
         for _, target in open_to:
             device = target.rpartition(":")[2]
             if device in self.devices:
@@ -294,7 +295,7 @@ class Routed(World):
 
     def _check_full(self) -> None:
         """A project is full for a sixtieth longer than exact at the most, as it is counted in buckets so wide."""
-        limit = self.policies.limits.fcm_project
+        limit = self.policies.limits_of("fcm").project
         assert limit is not None
         until = int(self.redis.hget("notifier:route:fcm|full", "until") or 0)
         assert until <= max(self.projects) + limit.interval_us + -(-limit.interval_us // 60)
@@ -306,12 +307,16 @@ def windows(least: int, most: int) -> st.SearchStrategy[Policy]:
     return st.builds(Policy, st.lists(window, max_size=2).map(tuple))
 
 
-limits = st.builds(
-    ProviderLimits,
-    fcm_device=windows(1, 5),
-    fcm_collapsible=st.one_of(st.none(), st.builds(Burst, st.integers(1, 3), every_us=st.integers(M, 3 * M))),
-    fcm_project=st.one_of(st.none(), st.builds(Window, st.integers(2, 8), interval_us=st.just(M))),
-    apns_background=windows(1, 3),
+limits = st.fixed_dictionaries(
+    {
+        "fcm": st.builds(
+            PlatformLimits,
+            device=windows(1, 5),
+            collapsible=st.one_of(st.none(), st.builds(Burst, st.integers(1, 3), every_us=st.integers(M, 3 * M))),
+            project=st.one_of(st.none(), st.builds(Window, st.integers(2, 8), interval_us=st.just(M))),
+        ),
+        "apns": st.builds(PlatformLimits, background=windows(1, 3)),
+    }
 )
 
 
@@ -460,21 +465,21 @@ def test_no_device_gets_more_than_its_provider_admits(
     for target, times in world.taken.items():
         platform, kind, device = target.split(":")
         if (platform, kind) == ("apns", "b"):
-            assert not violations(rules.limits.apns_background, times)
+            assert not violations(rules.limits_of("apns").background, times)
         if platform == "fcm":
             of_device.setdefault(device, []).extend(times)
-        burst = rules.limits.fcm_collapsible
+        burst = rules.limits_of("fcm").collapsible
         if kind == "c" and burst is not None:
             for (i, first), (j, last) in combinations(enumerate(sorted(times)), 2):
                 assert j - i + 1 <= burst.limit + (last - first) // burst.every_us
     for times in of_device.values():
-        assert not violations(rules.limits.fcm_device, times)
+        assert not violations(rules.limits_of("fcm").device, times)
 
 
 @pytest.mark.parametrize("how", ["collapse", "high"])
 def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how: str) -> None:
     """Law 3: a newcomer that becomes the head of a line goes at once, where the head before it waits for its device."""
-    limits = ProviderLimits(apns_background=Policy((Window(1, interval_us=60 * M),)))
+    limits = {"apns": PlatformLimits(background=Policy((Window(1, interval_us=60 * M),)))}
     world = Routed(redis, Policies(categories={"chat": Category("chat", when_blocked="collapse")}, limits=limits))
     for _ in range(2):
         world.enqueue("ann", "chat", "urgent", targets=written(["apns:b:one"]), collapse_id="c")
@@ -496,7 +501,7 @@ def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how:
 @pytest.mark.parametrize("how", ["cancelled", "dropped"])
 def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Redis, how: str) -> None:
     """Law 3: the head of a line that is cancelled, or dropped to make room, takes along what it waited for."""
-    limits = ProviderLimits(apns_background=Policy((Window(1, interval_us=60 * M),)))
+    limits = {"apns": PlatformLimits(background=Policy((Window(1, interval_us=60 * M),)))}
     rules = Policies(categories={"chat": Category("chat", overflow="drop_oldest")}, limits=limits)
     world = Routed(redis, rules, max_waiting=(9, 2))
     ids = []

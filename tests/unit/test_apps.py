@@ -10,8 +10,10 @@ from redis import Redis
 from notifier import Notifier
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification, route
+from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.console import ConsoleProvider
-from notifier.settings import ApnsSettings, FcmSettings, Settings, parse_settings
+from notifier.providers.fcm.settings import FcmSettings
+from notifier.settings import Settings, parse_settings
 from workers.wiring import build_providers
 
 PEM = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"

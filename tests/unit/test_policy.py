@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -115,17 +115,15 @@ def test_rules_are_found_in_microseconds_among_fifty_thousand_users() -> None:
 
 def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
     """Ten a minute never make 240 a minute nor 5,000 an hour; what bypasses them gets what they leave."""
-    limits = ProviderLimits(
-        fcm_device=Policy((Window(240, interval_us=MINUTE), Window(5_000, interval_us=60 * MINUTE)))
-    )
-    held, bypassing = limits.of_fcm_device(Policy((Window(10, interval_us=MINUTE),), gap_us=1))
+    limits = PlatformLimits(device=Policy((Window(240, interval_us=MINUTE), Window(5_000, interval_us=60 * MINUTE))))
+    held, bypassing = limits.of_device(Policy((Window(10, interval_us=MINUTE),), gap_us=1))
     assert held.is_empty
     assert bypassing == Policy((Window(230, interval_us=MINUTE), Window(4_400, interval_us=60 * MINUTE)))
     loose = Policy((Window(100, interval_us=MINUTE),))
-    assert limits.of_fcm_device(loose) == (limits.fcm_device, limits.fcm_device), "6,000 an hour"
-    assert limits.of_fcm_device(Policy()) == (limits.fcm_device, limits.fcm_device)
-    assert limits.of_fcm_device(Policy(gap_us=MINUTE))[0].is_empty
-    assert ProviderLimits().of_fcm_device(Policy()) == (Policy(), Policy())
+    assert limits.of_device(loose) == (limits.device, limits.device), "6,000 an hour"
+    assert limits.of_device(Policy()) == (limits.device, limits.device)
+    assert limits.of_device(Policy(gap_us=MINUTE))[0].is_empty
+    assert PlatformLimits().of_device(Policy()) == (Policy(), Policy())
 
 
 @pytest.mark.parametrize(

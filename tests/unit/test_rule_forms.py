@@ -42,7 +42,7 @@ def test_the_windows_of_a_policy_share_their_buckets() -> None:
 def test_what_the_providers_admit_is_exact() -> None:
     """Limits of devices are counted one by one, as their windows are short."""
     limits = parse_settings("providers: {fcm: {client: console, limits: {device: [5000/h]}}}").policies().limits
-    assert limits.fcm_device == Policy((Window(5000, interval_us=60 * MINUTE),))
+    assert limits["fcm"].device == Policy((Window(5000, interval_us=60 * MINUTE),))
 
 
 def test_a_burst_is_capacity_and_refill() -> None:

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from notifier.errors import SettingsError
-from notifier.rules.policy import Burst, Category, Policy, ProviderLimits, Window
+from notifier.providers.fcm.settings import FcmSettings
+from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.rules.quiet_hours import CalendarWindow, QuietHours
 from notifier.rules.zones import VERSION
-from notifier.settings import FcmSettings, load_settings, parse_settings, settings_path
+from notifier.settings import load_settings, parse_settings, settings_path
+from notifier.settings.json_schema import schema
 from notifier.settings.rates import version_of
-from notifier.settings.schema import Settings
 from notifier.store.published import _written, read_rates
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
@@ -66,7 +67,7 @@ def _keys(schema: dict[str, Any]) -> set[str]:
 def test_the_full_file_shows_every_key() -> None:
     """No key of the schema is missing in what `config init --full` writes, be it set or in a comment."""
     words = FULL.read_text(encoding="utf-8")
-    keys = _keys(Settings.model_json_schema())
+    keys = _keys(schema())
     assert {"redis", "on_unknown", "key_file", "most", "dedupe_for"} <= keys
     assert sorted(key for key in keys if key not in words) == []
 
@@ -74,7 +75,7 @@ def test_the_full_file_shows_every_key() -> None:
 def test_the_full_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) -> None:
     """The commented lines are real keys at the right place: taking the '# ' away gives a valid file."""
     text = FULL.read_text(encoding="utf-8").replace("    client: console\n", "")
-    keys = "|".join(_keys(Settings.model_json_schema()))
+    keys = "|".join(_keys(schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
     assert count == 21
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
@@ -96,7 +97,7 @@ def test_nothing_but_a_mapping_is_needed() -> None:
     assert (plain.worker.backoff.first_us, plain.worker.backoff.most_us) == (2 * SECOND, 10 * MINUTE)
     assert (plain.keep_failed_us, plain.keep_delivered_us, plain.dedupe_for_us) == (7 * DAY, 10 * MINUTE, DAY)
     assert (plain.log.format, plain.log.level) == ("auto", "info")
-    assert plain.providers.apns is None
+    assert plain.providers.platforms() == {}
     assert plain.policies().for_user("anyone").is_empty
 
 
@@ -276,7 +277,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("redis: {url: http://x}", ("1:14: redis.url: is not the URL of a Redis; write redis://host:6379/0, "
          "rediss://host:6379/0, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0")),
         ("redis: {password_file: 5}", "1:24: redis.password_file: must be the path of a file"),
-        ("providers: {gcm: {}}", "1:13: providers.gcm: unknown key; did you mean fcm?"),
+        ("providers: {gcm: {}}", "1:13: providers.gcm: not installed; did you mean fcm?"),
         ("providers: {fcm: {endpoint: http://x}}", ("1:29: providers.fcm.endpoint: is not the address of a server; "
          "write https://host or https://host:port")),
         ("[1]", "1:1: must be a mapping of keys, is a list"),
@@ -389,7 +390,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert str(error).startswith("config/notifier.yaml:")  # noqa: PT017 - nearly all are refused
 
 
-KEYS = sorted(_keys(Settings.model_json_schema()) | {"x", "1"})
+KEYS = sorted(_keys(schema()) | {"x", "1"})
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -593,20 +594,22 @@ def test_an_endless_file_is_not_read_to_its_end() -> None:
 
 def test_the_providers_own_limits_are_theirs_unless_given() -> None:
     """By default what Google and Apple say; each can be changed or switched off; none for who is not configured."""
-    assert parse_settings("{}").policies().limits == ProviderLimits()
+    assert parse_settings("{}").policies().limits == {}
     usual = parse_settings("providers: {apns: {client: console}, fcm: {client: console}}").policies().limits
     hour = 3_600_000_000
-    assert usual == ProviderLimits(
-        fcm_device=Policy((Window(240, interval_us=hour // 60), Window(5_000, interval_us=hour))),
-        fcm_collapsible=Burst(20, every_us=hour // 20),
-        fcm_project=Window(600_000, interval_us=hour // 60),
-        apns_background=Policy((Window(3, interval_us=hour),)),
-    )
+    assert usual == {
+        "fcm": PlatformLimits(
+            device=Policy((Window(240, interval_us=hour // 60), Window(5_000, interval_us=hour))),
+            collapsible=Burst(20, every_us=hour // 20),
+            project=Window(600_000, interval_us=hour // 60),
+        ),
+        "apns": PlatformLimits(background=Policy((Window(3, interval_us=hour),))),
+    }
     off = "providers: {fcm: {client: console, limits: {device: [], collapsible: null, project: null}}}"
-    assert parse_settings(off).policies().limits == ProviderLimits()
+    assert parse_settings(off).policies().limits == {}
     own = "providers: {fcm: {client: console, limits: {collapsible: {burst: 5}, project: 9/s}}}"
-    changed = parse_settings(own).policies().limits
-    assert (changed.fcm_collapsible, changed.fcm_project) == (
+    changed = parse_settings(own).policies().limits["fcm"]
+    assert (changed.collapsible, changed.project) == (
         Burst(5, every_us=hour // 20),
         Window(9, interval_us=1_000_000),
     )

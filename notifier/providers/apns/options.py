@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import SHOWING, push_type
 
 if TYPE_CHECKING:
     from notifier.notification import Notification
@@ -206,6 +205,18 @@ class Options:
     def type(self) -> PushType:
         """What Apple asks of this type of push."""
         return PUSH_TYPES[self.push_type]
+
+
+# Each of these shows something, so that a push with one of them is an alert.
+SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
+
+
+def push_type(notification: Notification) -> str:
+    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
+    if (given := notification.apns.get("push_type")) is not None:
+        return str(given)
+    shown = notification.title or notification.body or notification.sound or notification.badge is not None
+    return "alert" if shown or not SHOWING.isdisjoint(notification.apns) else "background"
 
 
 def check_by_certificate(notification: Notification) -> None:

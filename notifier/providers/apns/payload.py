@@ -7,9 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import push_type
 from notifier.providers.apns import options as apns_options
-from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED
+from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED, push_type
 
 if TYPE_CHECKING:
     from notifier.notification import Notification

@@ -14,12 +14,11 @@ import structlog
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device
-from notifier.notification.job import push_type
 from notifier.providers.answers import unsendable
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns import tls as apns_tls
-from notifier.providers.apns.options import PAYLOAD_BYTES, Options
+from notifier.providers.apns.options import PAYLOAD_BYTES, Options, push_type
 from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome

@@ -68,7 +68,7 @@ local function judge(line, job, index)
   if not job.targets then return 'unread' end
   local app = rules.a and rules.a[line.category]
   local plan = plan_of(job.targets, app)
-  if not (holds or line.left or job.answered or plan.limited or rules.d and rules.d[index + 1]) then
+  if not (holds or line.left or job.answered or plan.limited or counts_devices(rules, index, plan)) then
     local full = lacks_room(plan.needs, line.lane)
     if full then return 'parked', full end
     return 'go', plan.needs

@@ -1,28 +1,46 @@
---! exports device_policy device_next count_device close_device project_of count_project project_frees write_projects
--- The providers' own limits; see targets.lua.
--- In the rules: a {category: app}; d for each policy of a user the policies of one FCM device, for what its rules hold
--- and for what bypasses them, or false where the user's own rules are narrower; g the policy of background pushes;
--- k {burst, interval} of what is collapsible; p {platform: {limit, interval, bucket}} of a project; w true if any.
+--! exports device_policy counts_devices device_next count_device close_device
+--! exports project_of count_project project_frees write_projects
+-- The platforms' own limits; see targets.lua.
+-- In the rules: a {category: app}; w true if any; and by platform: d for each policy of a user the policies of one
+-- device, for what its rules hold and for what bypasses them, or false where the user's own rules are narrower; g the
+-- policy of background pushes; k {burst, interval} of what is collapsible; p {limit, interval, bucket} of a project.
 --   @device:<device>      zset permit -> µs, as a user's sends
 --   @device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
 --   @project:<route>      hash bucket -> messages
 
 -- device_policy: what counts the sends to a device, or nil.
 local function device_policy(rules, index, target, bypass)
-  if target.platform == 'fcm' then
-    local of_user = rules.d and rules.d[index + 1]
+  local of_users = rules.d and rules.d[target.platform]
+  if of_users then
+    local of_user = of_users[index + 1]
     return of_user and of_user[bypass and 2 or 1]
   end
-  return target.platform == 'apns' and target.kind == 'b' and rules.g
+  return target.kind == 'b' and rules.g and rules.g[target.platform]
+end
+
+-- counts_devices: whether a send by this plan may be counted for one of its devices, whatever its kind.
+local function counts_devices(rules, index, plan)
+  if not rules.d then return false end
+  for _, of in ipairs(plan.of) do
+    local of_users = rules.d[of.platform]
+    if of_users and of_users[index + 1] then return true end
+  end
+  return false
+end
+
+-- burst_of: how many collapsible messages a device may get at once, and one more each so many µs; or nil.
+local function burst_of(rules, target)
+  return target.kind == 'c' and rules.k and rules.k[target.platform] or nil
 end
 
 -- device_next: the first µs at which one more may go to this device.
 local function device_next(rules, index, target, bypass)
   local policy, at = device_policy(rules, index, target, bypass), 0
   if policy then at = next_for(device_key(target.device), policy, 1) end
-  if target.kind == 'c' and rules.k then
+  local burst = burst_of(rules, target)
+  if burst then
     local full = redis.call('GET', device_key(target.device) .. ':c')
-    if full then at = math.max(at, full - (rules.k[1] - 1) * rules.k[2]) end
+    if full then at = math.max(at, full - (burst[1] - 1) * burst[2]) end
   end
   return at
 end
@@ -32,9 +50,10 @@ end
 local function count_device(rules, index, target, bypass, permit, until_us, until_text, now)
   local policy = device_policy(rules, index, target, bypass)
   if policy then record(device_key(target.device), policy, permit, until_us, until_text, now, true, 1) end
-  if target.kind == 'c' and rules.k then
+  local burst = burst_of(rules, target)
+  if burst then
     local key = device_key(target.device) .. ':c'
-    local full = math.max(tonumber(redis.call('GET', key) or 0), now) + rules.k[2] + until_us - now
+    local full = math.max(tonumber(redis.call('GET', key) or 0), now) + burst[2] + until_us - now
     redis.call('SET', key, text(full), 'PX', text(math.ceil((full - now) / 1000)))
   end
 end
@@ -44,10 +63,11 @@ end
 local function close_device(rules, target, permit, now_text, reached, unused, alone)
   local key = device_key(target.device)
   if reached then redis.call('ZADD', key, 'XX', now_text, permit) else redis.call('ZREM', key, permit) end
-  local full = target.kind == 'c' and alone and rules.k and redis.call('GET', key .. ':c')
+  local burst = alone and burst_of(rules, target)
+  local full = burst and redis.call('GET', key .. ':c')
   -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
   if full then
-    redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or rules.k[2])), 'KEEPTTL')
+    redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or burst[2])), 'KEEPTTL')
   end
 end
 

@@ -1,0 +1,71 @@
+"""Apple's push service as a platform: what is asked of it without its driver."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from notifier.notification import Notification
+from notifier.notification.platforms import Kind, Platform
+from notifier.providers.apns import payload
+from notifier.providers.apns.options import push_type
+from notifier.providers.build import Build
+from notifier.providers.contract import Provider
+
+TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")  # 32 bytes today, of a length that may change
+
+
+class Apns(Platform):
+    """Apple's push service."""
+
+    name = "apns"
+    options_suffice = True
+
+    def token_problem(self, token: str) -> str:
+        """See `Platform`."""
+        good = TOKEN.fullmatch(token)
+        return "" if good else "is not a well-formed apns token: 64 to 200 hexadecimal digits, an even number of them"
+
+    def settings(self) -> type[Any]:
+        """See `Platform`."""
+        from notifier.providers.apns.settings import ApnsSettings  # noqa: PLC0415 - pydantic, where it is used
+
+        return ApnsSettings
+
+    def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
+        """See `Platform`."""
+        mine = settings.app(app)
+        sign_in: dict[str, Any] = {
+            "team_id": mine.team_id,
+            "key_id": mine.key_id,
+            "key": "" if mine.cert_file else settings.read_key(build.environ, app),
+            "cert_file": mine.cert_file,
+            "cert_key_file": mine.cert_key_file,
+            "endpoint": mine.endpoint,
+            "ca_file": mine.ca_file,
+        }
+        # Apple dislikes many connections, and one serves every topic of the team.
+        same = (self.name, *sign_in.values())
+        if same not in build.shared:
+            client = _client(settings.client)
+            build.shared[same] = client(topic=mine.topic, timeout_us=mine.timeout_us, tokens=build.tokens, **sign_in)
+        provider: Provider = build.shared[same].for_topic(mine.topic)
+        return provider
+
+    def check(self, notification: Notification) -> None:
+        """See `Platform`."""
+        self.check_size(len(payload.payload(notification)), payload.limit(notification))
+
+    def kind(self, notification: Notification) -> Kind:
+        """See `Platform`: Apple limits what shows nothing."""
+        return "b" if push_type(notification) == "background" else "n"
+
+
+def _client(name: str) -> Any:
+    if name == "apns2":
+        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
+
+        return Apns2Provider
+    from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - as above
+
+    return ApnsProvider

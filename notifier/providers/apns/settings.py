@@ -1,0 +1,113 @@
+"""What may stand under `providers.apns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from notifier.notification import Notification
+from notifier.providers.apns.options import check_by_certificate
+from notifier.rules.policy import PlatformLimits, Policy, Window
+from notifier.settings import checks
+from notifier.settings.checks import wrong_at
+from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.schema_types import AppleEndpoint, File, Rates, Section
+from notifier.units import UNITS
+
+APPLE_IDS: Final = ("team_id", "key_id", "topic")
+BY_TOKEN: Final = ("team_id", "key_id", "key_file")
+
+
+class ApnsApp(Section):
+    """What tells one of Apple's apps from another."""
+
+    team_id: str = ""
+    key_id: str = ""
+    topic: str = ""
+    key_file: File | None = None
+    cert_file: File | None = None
+    cert_key_file: File | None = None
+    endpoint: AppleEndpoint = checks.APPLE_ENDPOINTS["production"]
+    ca_file: File | None = None
+
+    @field_validator(*APPLE_IDS)
+    @classmethod
+    def _well_formed(cls, value: str, info: ValidationInfo) -> str:
+        if value:
+            checks.check_apple_id(str(info.field_name), value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if self.cert_file and (also := self.model_fields_set.intersection(BY_TOKEN)):
+            raise wrong_at("cert_file", f"and {min(also)} are two ways to sign in; give one of them")
+        if self.cert_key_file and not self.cert_file:
+            raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
+        return self
+
+
+class ApnsLimits(Section):
+    """What Apple itself admits; an empty list holds nothing back."""
+
+    # Defaults by factory, as all that the JSON Schema cannot say.
+    background: Rates = Field(default_factory=lambda: (Window(3, interval_us=UNITS["h"]),))
+
+
+class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
+    """Apple. `client: console` prints and needs no other key."""
+
+    platform = "apns"
+    identity = "topic"
+
+    client: Literal["h2", "apns2", "console"] = "h2"
+    limits: ApnsLimits = Field(default_factory=ApnsLimits)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.client == "console":
+            return self
+        missing = [
+            key if name is None else f"apps.{name}.{key}"
+            for name in self.app_names
+            for key in (("topic",) if self.app(name).cert_file else APPLE_IDS)
+            if not getattr(self.app(name), key)
+        ]
+        if missing:
+            raise wrong_at(
+                missing,
+                f"is missing; client {self.client} needs team_id, key_id and topic, or cert_file and topic; console"
+                " none of them",
+            )
+        return self
+
+    def app(self, name: str | None) -> Self:
+        """See `PlatformSettings.app`. An app with a sign-in of its own has nothing of the section's."""
+        mine = super().app(name)
+        if name is None:
+            return mine
+        given = self.apps[name]
+        if given.cert_file:
+            return mine.model_copy(update={"team_id": "", "key_id": "", "key_file": None})
+        if given.model_fields_set.intersection(BY_TOKEN):
+            return mine.model_copy(update={"cert_file": None, "cert_key_file": None})
+        return mine
+
+    def check(self, notification: Notification, app: str | None) -> None:
+        """See `PlatformSettings.check`: some types of push Apple takes only from who signs in by a token."""
+        if notification.apns and self.app(app).cert_file is not None:
+            check_by_certificate(notification)
+
+    @property
+    def in_force(self) -> PlatformLimits:
+        """See `PlatformSettings.in_force`."""
+        return PlatformLimits(background=Policy(self.limits.background))
+
+    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
+        """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.
+
+        Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
+        """
+        text, where = self.read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id",))
+        return checks.private_pem(text, where)

@@ -1,0 +1,62 @@
+"""Firebase Cloud Messaging as a platform: what is asked of it without its driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from notifier.notification import Notification
+from notifier.notification.platforms import Kind, Platform
+from notifier.providers.build import Build
+from notifier.providers.contract import Provider
+from notifier.providers.fcm import options, payload
+
+TOKEN: Final = re.compile(r"[A-Za-z0-9_:.\-]{16,4096}")  # opaque to us
+
+
+class Fcm(Platform):
+    """Firebase Cloud Messaging."""
+
+    name = "fcm"
+
+    def token_problem(self, token: str) -> str:
+        """See `Platform`."""
+        good = TOKEN.fullmatch(token)
+        return "" if good else "is not a well-formed fcm token: 16 to 4,096 letters, digits and _:.-"
+
+    def settings(self) -> type[Any]:
+        """See `Platform`."""
+        from notifier.providers.fcm.settings import FcmSettings  # noqa: PLC0415 - pydantic, where it is used
+
+        return FcmSettings
+
+    def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
+        """See `Platform`."""
+        from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - a driver is loaded where it is used
+
+        mine = settings.app(app)
+        account = settings.read_service_account(build.environ, app)
+        # Two apps of one project are one to FCM: the device's token tells them apart.
+        same = (self.name, json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
+        if same not in build.shared:
+            build.shared[same] = FcmProvider(
+                service_account=account,
+                endpoint=mine.endpoint,
+                ca_file=mine.ca_file,
+                timeout_us=mine.timeout_us,
+                dry_run=mine.dry_run,
+            )
+        provider: Provider = build.shared[same]
+        return provider
+
+    def check(self, notification: Notification) -> None:
+        """See `Platform`."""
+        if notification.fcm:
+            options.check_options(notification.fcm)
+        if self.is_addressed(notification):
+            self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
+
+    def kind(self, notification: Notification) -> Kind:
+        """See `Platform`: Google limits what replaces another."""
+        return "n" if notification.collapse_id is None else "c"

@@ -1,0 +1,79 @@
+"""What may stand under `providers.fcm`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from notifier.errors import SettingsError
+from notifier.rules.policy import Burst, PlatformLimits, Policy, Window
+from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.schema_types import File, HttpsEndpoint, Positive, Rate, Rates, Section
+from notifier.units import UNITS
+
+
+class FcmApp(Section):
+    """What tells one of Firebase's projects from another."""
+
+    service_account: File | None = None
+    endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
+    ca_file: File | None = None
+    dry_run: bool = False
+
+
+class BurstSettings(Section):
+    """So many at once, and then one more each time."""
+
+    burst: int = Field(default=20, ge=1, le=10_000)
+    every_us: Positive = Field(default=3 * UNITS["m"], alias="every")
+
+
+class FcmLimits(Section):
+    """What Google itself admits; an empty list, or null, holds nothing back."""
+
+    device: Rates = Field(
+        default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))
+    )
+    collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
+    project: Rate | None = Field(default_factory=lambda: Window(600_000, interval_us=UNITS["m"]))
+
+
+class FcmSettings(PlatformSettings[FcmApp], FcmApp):
+    """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
+
+    platform = "fcm"
+    identity = "service_account"
+
+    client: Literal["pyfcm", "console"] = "pyfcm"
+    limits: FcmLimits = Field(default_factory=FcmLimits)
+
+    def read_service_account(self, environ: Mapping[str, str], app: str | None = None) -> dict[str, Any]:
+        """Return the service account: NOTIFIER_FCM_SERVICE_ACCOUNT or else the file, the app's own before all.
+
+        Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
+        """
+        text, where = self.read_secret(environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", app)
+        try:
+            account = json.loads(text)
+        except (ValueError, RecursionError):
+            account = None
+        if not isinstance(account, dict):
+            raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
+        for key in ("project_id", "client_email", "private_key", "token_uri"):
+            if not isinstance(account.get(key), str):
+                raise SettingsError(f"{where} is not a service account: it has no {key}")
+        return account
+
+    def is_dry_run(self, app: str | None) -> bool:
+        """See `PlatformSettings.is_dry_run`."""
+        return not self.prints and self.app(app).dry_run
+
+    @property
+    def in_force(self) -> PlatformLimits:
+        """See `PlatformSettings.in_force`."""
+        limits, most = self.limits, self.limits.collapsible
+        burst = None if most is None else Burst(most.burst, every_us=most.every_us)
+        return PlatformLimits(device=Policy(limits.device), collapsible=burst, project=limits.project)

@@ -20,19 +20,19 @@ from notifier.settings import parse_settings
 from notifier.shards.backend import Shards
 from notifier.testing.embedded import EmbeddedRedis
 
-MOST_SHARDS: Final = 4
+MAX_SHARDS: Final = 4
 FLAT: Final = 1.2
 
 
 def measure(*, quick: bool) -> list[Figure]:
     """µs of Redis's CPU for a message, on the shard that paid most; medians, the three taken in turns."""
     rounds, count = (1, 2_000) if quick else (3, 10_000)
-    kinds = ("one Redis", "1 shard", f"{MOST_SHARDS} shards")
+    kinds = ("one Redis", "1 shard", f"{MAX_SHARDS} shards")
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(EmbeddedRedis()) for _ in range(MOST_SHARDS)]
+        servers = [stack.enter_context(EmbeddedRedis()) for _ in range(MAX_SHARDS)]
         for _ in range(rounds):
-            for kind, some, sharded in zip(kinds, (1, 1, MOST_SHARDS), (False, True, True), strict=True):
+            for kind, some, sharded in zip(kinds, (1, 1, MAX_SHARDS), (False, True, True), strict=True):
                 found[kind].append(cpu_of(servers[:some], count, sharded=sharded))
     figures = []
     for n, doing in enumerate(("accepting", "sending")):

@@ -30,7 +30,7 @@ EVERY_S: Final = 0.1  # between two bursts
 LATENCY_MS: Final = 20.0
 WARM_SHARE: Final = 1 / 3  # of the time: h2 remembers the last 65,536 streams of a connection, about 10 MB
 SAMPLES: Final = 5  # of which the median is taken
-MOST_GROWTH_KB: Final = 4_096  # 18 bytes for each of 240,000 notifications
+MAX_GROWTH_KB: Final = 4_096  # 18 bytes for each of 240,000 notifications
 
 
 def traffic(first: int, count: int) -> Iterator[Notification]:
@@ -79,7 +79,7 @@ def run(minutes: float, rate: int) -> list[Figure]:
             "soak: of those accepted", 100 * ended / accepted, "%", at_least(95), "the rest waits for its user's limits"
         ),
         Figure("soak: a worker's memory at the end", median(last) / 1024, "MB"),
-        Figure("soak: its growth since it was warm", median(last) - median(settled), "KB", at_most(MOST_GROWTH_KB)),
+        Figure("soak: its growth since it was warm", median(last) - median(settled), "KB", at_most(MAX_GROWTH_KB)),
     ]
 
 

@@ -108,10 +108,10 @@ def shown(text: object) -> str:
     return repr(quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 20] + "…")
 
 
-def parse_duration(text: str, *, least_us: int = 0, most_us: int = LONGEST_US) -> int:
+def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) -> int:
     """Return the microseconds in `1500ms`, `1.5s`, `10m`, `1h`, `2d` or `1w`, rounded up.
 
-    Raise ValueError, saying what would be right, for another form or when outside `least_us..most_us`.
+    Raise ValueError, saying what would be right, for another form or when outside `least_us..max_us`.
     """
     text = text.strip()
     if text.startswith("-"):
@@ -125,8 +125,8 @@ def parse_duration(text: str, *, least_us: int = 0, most_us: int = LONGEST_US) -
     if unit not in UNITS:
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {_short_units()}")
     us = math.ceil(Fraction(number) * UNITS[unit])
-    if not least_us <= us <= most_us:
-        bounds = f"from {format_duration(least_us)} to {format_duration(most_us)}"
+    if not least_us <= us <= max_us:
+        bounds = f"from {format_duration(least_us)} to {format_duration(max_us)}"
         raise ValueError(f"{shown(text)} is outside what is allowed; give {bounds}")
     return us
 

@@ -188,8 +188,8 @@ MUTANTS = (
     Mutant(
         "the newest is dropped",
         "_overflow",
-        "redis.call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MOST_OLDEST)",
-        "redis.call('ZREVRANGE', line, 0, MOST_OLDEST)",
+        "redis.call('ZRANGEBYSCORE', line, 0, '+inf', 'LIMIT', 0, MAX_OLDEST)",
+        "redis.call('ZREVRANGE', line, 0, MAX_OLDEST)",
         FULL,
     ),
     Mutant("nothing gives way", "enqueue", "overflow == 'drop_oldest' and drop_oldest(user, category)", "false", FULL),

@@ -38,7 +38,7 @@ MODULES: Final = (
     "notifier.simulators.webpush",
     "rq.cli",
 )
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -173,7 +173,7 @@ def _serve(control: socket.socket) -> list[str] | None:
             _reap(ends)
         if control not in ready:
             continue
-        told, files, _, _ = socket.recv_fds(control, MOST_BYTES, 3)
+        told, files, _, _ = socket.recv_fds(control, MAX_BYTES, 3)
         if not told:
             return None
         request, told_to = json.loads(told), socket.socket(fileno=files[0])

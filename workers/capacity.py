@@ -34,7 +34,7 @@ KEPT: Final = (0.5, 0.9)  # of a limit that shrinks; never all of it, so that th
 ROUND: Final = (4, 50)  # the fewest and the most answers that are judged together
 IN_VAIN: Final = 2  # so often the limit shrinks, and answers are no quicker, until `base` is held to be wrong
 BASE_S: Final = 30.0  # `base` is the least of the time of this length that runs, and of the one before
-MOST_SERVICES: Final = 1000
+MAX_SERVICES: Final = 1000
 LATE: Final = "Timeout"  # the reason of an answer for which nobody waits any longer
 FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for so long is not true any more
 
@@ -173,7 +173,7 @@ class Capacity:
         of = self._routes.get(route.partition("@")[0])
         if of is None:
             return None
-        if len(self._limits) >= MOST_SERVICES:  # strangers may name them
+        if len(self._limits) >= MAX_SERVICES:  # strangers may name them
             self._limits = {name: old for name, old in self._limits.items() if old.in_flight or name in self._routes}
         limit = self._limits[route] = RouteLimit(most=of.most, timeout_s=of.timeout_s)
         return limit

@@ -47,7 +47,7 @@ JITTER: Final = (0.8, 1.0)
 LATER: Final = (1.0, 1.25)  # the same, where the provider said how long: never less than that
 TELL_S: Final = 2.0  # how often a worker tells that it gets through
 STEP_BACK_S: Final = (1.0, 60.0)
-MOST_KNOWN: Final = 1000
+MAX_KNOWN: Final = 1000
 
 
 class Circuits:
@@ -115,7 +115,7 @@ class Circuits:
         return known or answer.outcome is Outcome.DELIVERED
 
     def _worked_again(self, route: str, now: float) -> None:
-        if len(self._worked) > MOST_KNOWN:
+        if len(self._worked) > MAX_KNOWN:
             self._worked.clear()
         self._failures[route] = 0
         self._worked[route] = now
@@ -159,7 +159,7 @@ class Circuits:
                 del self._down[route]
 
     async def _tell_down(self, route: str, kind: Kind, reason: str, asked_us: int) -> None:
-        first_us, most_us = PROBE_US[kind]
+        first_us, max_us = PROBE_US[kind]
         if kind == "full":
             first_us = max(first_us, asked_us)
         call = circuit(
@@ -169,7 +169,7 @@ class Circuits:
             kind=kind,
             reason=reason,
             first_us=first_us,
-            most_us=most_us,
+            max_us=max_us,
             share=random.uniform(*(LATER if kind == "full" else JITTER)),  # noqa: S311 - jitter
         )
         change = await run_async(self._redis, call)

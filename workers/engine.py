@@ -1,7 +1,7 @@
 """The engine: pull, admit, send, settle, round after round, in one event loop.
 
 It knows nothing of RQ's worker class: what it does not handle itself, jobs of other functions, it hands to
-`stock`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
+`rq_jobs`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.units import readable
 from workers.capacity import Capacity
 from workers.circuits import Circuits
-from workers.idle import Watch
-from workers.in_flight import Flights, Foreign, Tuning
+from workers.idle import IdleWorker
+from workers.in_flight import Flights, RqJob, Tuning
 from workers.sender import SUSPECT, Sender, returned
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
@@ -43,14 +43,14 @@ PASSING: Final = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 
 
-class Stock(Protocol):
+class RqJobs(Protocol):
     """RQ's own path, for the jobs that are not notifications of ours."""
 
     def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
         """The meta that a job's data tells; '' where it is no notification. knows: whether a category is configured."""
         ...
 
-    def inspect(self, foreign: Foreign) -> Settlement:
+    def inspect(self, rq_job: RqJob) -> Settlement:
         """What to do with it: 'held' to have it run, 'line' for a notification that lacked its meta, or 'failed'."""
         ...
 
@@ -70,34 +70,34 @@ class Engine:
         self,
         *,
         redis: Any,
-        watch: Watch,
+        idle: IdleWorker,
         worker: str,
         lanes: Sequence[str],
         policies: Policies,
         sender: Sender,
         circuits: Circuits,
         capacity: Capacity,
-        stock: Stock,
+        rq_jobs: RqJobs,
         tuning: Tuning,
         version: str = "",
     ) -> None:
         """version: of the policies; see `use`."""
         self._redis = redis
-        self._watch = watch
+        self._idle = idle
         self._worker = worker
         self._lanes = list(lanes)
-        self._stock = stock
+        self._rq_jobs = rq_jobs
         self._tuning = tuning
         self._lease_s = (tuning.lease_us - tuning.timeout_us) / 1e6 - MARGIN_S
         self._circuits = circuits
         self._capacity = capacity
         self._flights = Flights(
-            redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=watch.wake
+            redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=idle.wake
         )
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
-        self._hurry = asyncio.Event()
+        self._stop_now = asyncio.Event()
         self._outage = 0
         self._due_at: float | None = None
         self._looked_at: float | None = None
@@ -135,14 +135,14 @@ class Engine:
     def stop(self) -> None:
         """Take nothing more, and finish what is in flight within the grace time."""
         self._stopping = True
-        self._watch.wake.set()
+        self._idle.wake.set()
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Wait no longer for what is in flight, once stopped."""
-        self._hurry.set()
+        self._stop_now.set()
 
-    async def run(self, *, burst: bool = False, most_jobs: int | None = None, most_idle_s: float | None = None) -> None:
-        """Work until stopped. burst: return when nothing is due; most_jobs and most_idle_s bound it as in RQ."""
+    async def run(self, *, burst: bool = False, max_jobs: int | None = None, max_idle_s: float | None = None) -> None:
+        """Work until stopped. burst: return when nothing is due; max_jobs and max_idle_s bound it as in RQ."""
         loop = asyncio.get_running_loop()
         last_worked = loop.time()
         begun = False
@@ -158,11 +158,11 @@ class Engine:
                 continue
             if worked or self.busy or self._flights.hopeful:
                 last_worked = loop.time()
-            elif burst or (most_idle_s is not None and loop.time() - last_worked >= most_idle_s):
+            elif burst or (max_idle_s is not None and loop.time() - last_worked >= max_idle_s):
                 break
-            if most_jobs is not None and self.delivered + self.failed >= most_jobs:
+            if max_jobs is not None and self.delivered + self.failed >= max_jobs:
                 break
-        await self._flights.end([returned(leased) for leased, _ in self._suspects], self._hurry)
+        await self._flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
         """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
@@ -180,7 +180,7 @@ class Engine:
         if self._suspects:
             await self._try_suspects()
             moved = True
-        if self._flights.foreign:
+        if self._flights.rq_jobs:
             await self._run_foreign()
             moved = True
         if not moved and (wait or self.busy):
@@ -198,7 +198,7 @@ class Engine:
             calls.pull(
                 most=room,
                 lease_us=self._tuning.lease_us,
-                on_watch=self._watch.kept,
+                leads=self._idle.leads,
                 lanes=self._lanes,
                 worker=self._worker,
                 on_join=self._rules.known,
@@ -219,9 +219,9 @@ class Engine:
         for leased in pulled.leased:
             self._flights.begin(leased, send_by, asked_at)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
-        self._flights.foreign += [Foreign(job_id, permit) for job_id, permit in pulled.stock]
+        self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
         if pulled.unread:
-            await self._call(calls.steer([(job.job_id, self._stock.read(job, self._knows)) for job in pulled.unread]))
+            await self._call(calls.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread]))
         if pulled.unpublished:
             await exceptions.publish(self._redis, self._rules, self._worker)
         if not (pulled.users or pulled.leased):
@@ -232,7 +232,7 @@ class Engine:
             asked.append(self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us))
         if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-            asked.append(self._watch.call())
+            asked.append(self._idle.call())
         if asked:
             await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
         return True
@@ -315,28 +315,28 @@ class Engine:
     async def _run_foreign(self) -> None:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         await self._flights.drain()
-        while self._flights.foreign and not self._stopping:
-            settlement = self._stock.inspect(self._flights.foreign[0])
+        while self._flights.rq_jobs and not self._stopping:
+            settlement = self._rq_jobs.inspect(self._flights.rq_jobs[0])
             mine = await self._flights.settle([settlement])
-            del self._flights.foreign[0]
-            if settlement.state != "held":
+            del self._flights.rq_jobs[0]
+            if settlement.state != "handed_to_rq":
                 continue
             if not mine[0]:
-                self._stock.drop(settlement.job_id)
+                self._rq_jobs.drop(settlement.job_id)
                 continue
             with contextlib.suppress(RedisError):
-                # It may outlast our leases on those behind it, and our watch: whoever is free takes them over.
+                # It may outlast our leases on those behind it, and our lead: whoever is free takes them over.
                 await self._flights.give_back_foreign()
                 await self._flights.give_up_unproven()
-                await self._watch.call()
-            self._stock.run(settlement.job_id)
+                await self._idle.call()
+            self._rq_jobs.run(settlement.job_id)
 
     async def _wait(self) -> None:
-        wake = self._watch.wake
+        wake = self._idle.wake
         away_s = self._circuits.away_s()
         room = self._room()
-        if not room and self._watch.kept:  # somebody idle shall look meanwhile
-            await self._watch.call()
+        if not room and self._idle.leads:  # somebody idle shall look meanwhile
+            await self._idle.call()
         if self.suspended or not room:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
@@ -344,7 +344,7 @@ class Engine:
             return
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
         if due_in is None or due_in > 0:
-            await self._watch.wait(due_in)
+            await self._idle.wait(due_in)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
         if isinstance(error, ResponseError) and not is_passing(error):

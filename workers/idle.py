@@ -24,8 +24,8 @@ LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wa
 LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
 
 
-class Watch:
-    """One worker's part in this. kept: whether it is the leader."""
+class IdleWorker:
+    """One worker's part in this. leads: whether it is the leader."""
 
     def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str]) -> None:
         """blocking: an asyncio client for calls that block up to LISTEN_S; redis: the one for all else."""
@@ -38,7 +38,7 @@ class Watch:
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
         self.wake = asyncio.Event()
-        self.kept = False
+        self.leads = False
 
     async def wait(self, due_in_s: float | None) -> None:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
@@ -47,11 +47,11 @@ class Watch:
         was known before may be old: from the next look on, whoever makes something due earlier wakes it.
         """
         if not self.wake.is_set():
-            kept_before = self.kept
-            self.kept = await run_async(self._redis, leaders.watch(self._worker, self._lanes, lapse_ms=LAPSE_MS))
-            if self.kept and not kept_before:
+            led_before = self.leads
+            self.leads = await run_async(self._redis, leaders.lead(self._worker, self._lanes, lapse_ms=LAPSE_MS))
+            if self.leads and not led_before:
                 return
-            if self.kept:
+            if self.leads:
                 for queue in self._queues:
                     self._listen(queue, self._pushed)
                 self._listen(self._keys.wake, self._called)
@@ -67,8 +67,8 @@ class Watch:
 
     async def call(self) -> None:
         """Hand over: another idle worker of these lanes looks for work and leads."""
-        self.kept = False
-        await run_async(self._redis, leaders.relieve(self._worker, self._lanes))
+        self.leads = False
+        await run_async(self._redis, leaders.hand_over(self._worker, self._lanes))
 
     async def close(self) -> None:
         """Leave the lead to another."""

@@ -46,7 +46,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class RqJob:
     """A job under this worker's lease that *admit* knows nothing of; user and category are empty, or its permit's."""
 
     job_id: str
@@ -65,7 +65,7 @@ class Flights:
     What got no answer stays in flight, beside those that are under way, until its provider has surely read it. So does
     what was in flight with a worker that died (`adopt`).
 
-    foreign: jobs that turned out to be of another function. wake: is set whenever a send has ended.
+    rq_jobs: jobs that turned out to be of another function. wake: is set whenever a send has ended.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Flights:
         ] = {}  # how many sweeps in a row found it past its time
         self._settlements: list[Settlement] = []
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
-        self.foreign: list[Foreign] = []
+        self.rq_jobs: list[RqJob] = []
         self.delivered = 0
         self.failed = 0
 
@@ -205,7 +205,7 @@ class Flights:
             else:
                 self._settlements.append(result)
         elif isinstance(error, NotOursError):
-            self.foreign.append(Foreign(leased.job_id, leased.permit, leased.user, leased.category))
+            self.rq_jobs.append(RqJob(leased.job_id, leased.permit, leased.user, leased.category))
         else:
             self._log.error("sender_broke", job_id=leased.job_id, exc_info=error)
             self._settlements.append(failed(leased, f"an error in the worker: {type(error).__name__}"))
@@ -251,11 +251,11 @@ class Flights:
         return mine
 
     async def give_back_foreign(self) -> None:
-        """Put the foreign jobs back into their queues."""
-        if self.foreign:
+        """Put the jobs of other functions back into their queues."""
+        if self.rq_jobs:
             # Each goes to the head of its queue, so the last goes first.
-            await self.settle([foreign.settlement("queue") for foreign in reversed(self.foreign)])
-            self.foreign.clear()
+            await self.settle([rq_job.settlement("queue") for rq_job in reversed(self.rq_jobs)])
+            self.rq_jobs.clear()
 
     async def drain(self) -> None:
         """Wait until nothing is in flight, and all is settled."""
@@ -265,13 +265,13 @@ class Flights:
             else:
                 await asyncio.wait(self._sending, timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
 
-    async def end(self, unbegun: Sequence[Settlement], hurry: asyncio.Event) -> None:
-        """Finish what is in flight within the grace time or until `hurry`, settle it, and give up the rest.
+    async def end(self, unbegun: Sequence[Settlement], stop_now: asyncio.Event) -> None:
+        """Finish what is in flight within the grace time or until `stop_now`, settle it, and give up the rest.
 
         What is given up stays in flight: another worker finds it at once, and waits for the proof in this one's place.
         """
         self._settlements += unbegun
-        await self._ended_or_hurry(hurry)
+        await self._ended_or_stopped(stop_now)
         await self._sender.close()
         closing = asyncio.get_running_loop().time() + CLOSING_S
         while (left := closing - asyncio.get_running_loop().time()) > 0 and (tasks := self._in_flight()):
@@ -301,13 +301,13 @@ class Flights:
     def _in_flight(self) -> list[asyncio.Task[Any]]:
         return [*self._sending, *self._unproven]
 
-    async def _ended_or_hurry(self, hurry: asyncio.Event) -> None:
+    async def _ended_or_stopped(self, stop_now: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._tuning.grace_us / 1e6
-        hurried = asyncio.create_task(hurry.wait())
-        while (tasks := self._in_flight()) and not hurry.is_set() and (left := until - loop.time()) > 0:
-            await asyncio.wait([*tasks, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        stopped = asyncio.create_task(stop_now.wait())
+        while (tasks := self._in_flight()) and not stop_now.is_set() and (left := until - loop.time()) > 0:
+            await asyncio.wait([*tasks, stopped], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if self._settlements:
                 with contextlib.suppress(RedisError):  # what could not be settled is tried once more at the end
                     await self._settle()
-        hurried.cancel()
+        stopped.cancel()

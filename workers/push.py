@@ -35,10 +35,10 @@ from workers import rq_compat
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
-from workers.idle import LISTEN_S, Watch
+from workers.idle import LISTEN_S, IdleWorker
 from workers.in_flight import Tuning
 from workers.reload import Reload
-from workers.rq_jobs import StockPath
+from workers.rq_jobs import ForkedRqJobs
 from workers.start import load_at_start
 from workers.wiring import (
     asyncio_client,
@@ -76,7 +76,7 @@ class PushWorker(Worker):
     """Sends the notifications of its queues, its lanes, the most urgent first; JSON jobs only.
 
     It does not fork for a notification: connections to the providers stay open and many sends are in flight.
-    A job of another function on its lanes runs through RQ's stock path, in a work horse, between batches.
+    A job of another function on its lanes runs as RQ runs it, in a work horse, between batches.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class PushWorker(Worker):
             raise SystemExit(1) from None
         try:
             asyncio.run(
-                self._work(settings, redis, dict(built), burst=burst, most_jobs=max_jobs, most_idle_s=max_idle_time)
+                self._work(settings, redis, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
             )
         finally:
             with contextlib.suppress(RedisError):
@@ -162,15 +162,15 @@ class PushWorker(Worker):
         providers: dict[str, Provider],
         *,
         burst: bool,
-        most_jobs: int | None,
-        most_idle_s: float | None,
+        max_jobs: int | None,
+        max_idle_s: float | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         lanes = self.queue_names()
         for by in dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
-        watch = Watch(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
-        stock = StockPath(self)
+        idle = IdleWorker(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
+        rq_jobs = ForkedRqJobs(self)
         circuits = Circuits(redis, self.name, circuit_names(settings, providers))
         capacity = build_capacity(settings, providers)
         sender = build_sender(settings, providers, circuits, capacity)
@@ -179,29 +179,29 @@ class PushWorker(Worker):
             settings = await self._begin(reload, settings)
         self._engine = Engine(
             redis=redis,
-            watch=watch,
+            idle=idle,
             worker=self.name,
             lanes=lanes,
             policies=settings.policies(),
             sender=sender,
             circuits=circuits,
             capacity=capacity,
-            stock=stock,
+            rq_jobs=rq_jobs,
             tuning=build_tuning(settings),
             version=reload.version if reload is not None else "",
         )
         if self._stop_requested:
             self._engine.stop()
-        beat = asyncio.create_task(self._beat(self._engine, stock, reload, capacity, redis, build_tuning(settings)))
+        beat = asyncio.create_task(self._beat(self._engine, rq_jobs, reload, capacity, redis, build_tuning(settings)))
         try:
-            await self._engine.run(burst=burst, most_jobs=most_jobs, most_idle_s=most_idle_s)
+            await self._engine.run(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_s)
         finally:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
             await sender.close()
             with contextlib.suppress(RedisError):
                 self._report(self._engine)
-            await watch.close()
+            await idle.close()
             await redis.aclose()
 
     async def _begin(self, reload: Reload, settings: Settings) -> Settings:
@@ -224,7 +224,7 @@ class PushWorker(Worker):
     async def _beat(  # noqa: PLR0917 - all that it tends
         self,
         engine: Engine,
-        stock: StockPath,
+        rq_jobs: ForkedRqJobs,
         reload: Reload | None,
         capacity: Capacity,
         redis: Any,
@@ -256,7 +256,7 @@ class PushWorker(Worker):
                     self.heartbeat()
                     next_heartbeat = loop.time() + HEARTBEAT_S
                 await _sweep(redis, swept)
-                stock.release_scheduled()
+                rq_jobs.release_scheduled()
                 rq_compat.free_slots(self.connection)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
@@ -330,12 +330,12 @@ class PushWorker(Worker):
         self._stop_requested = True
         if again or signum == signal.SIGQUIT:
             self._end_horse()
-            self._tell_engine("hurry")
+            self._tell_engine("stop_now")
         self._tell_engine("stop")
         # Not from here: a line that the signal interrupts would be left half written, and this call would raise.
         self._in_loop(partial(self._structlog.info, "stopping", signal=signal.Signals(signum).name))
 
-    def _tell_engine(self, what: Literal["stop", "hurry"]) -> None:
+    def _tell_engine(self, what: Literal["stop", "stop_now"]) -> None:
         if self._engine is not None:
             self._in_loop(getattr(self._engine, what))
 
@@ -349,4 +349,4 @@ class PushWorker(Worker):
             self.kill_horse()
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:
-        """Not needed: gates are kept by the workers, and `StockPath.release_scheduled` does RQ's part."""
+        """Not needed: gates are kept by the workers, and `ForkedRqJobs.release_scheduled` does RQ's part."""

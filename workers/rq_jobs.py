@@ -1,4 +1,4 @@
-"""RQ's stock path: jobs of other functions that arrive on our lanes, and notifications that arrived without meta."""
+"""RQ's own jobs: those of other functions that arrive on our lanes, and notifications that arrived without meta."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import run
 from notifier.units import readable
 from workers import rq_compat
-from workers.in_flight import Foreign
+from workers.in_flight import RqJob
 from workers.sender import SUSPECT, check_crashes
 
-MOST_SCHEDULED: Final = 500
+MAX_SCHEDULED: Final = 500
 RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
 
 
-class StockPath:
-    """Decides what a foreign job is, and runs it as RQ's own worker would: in a forked work horse."""
+class ForkedRqJobs:
+    """Decides what a job of another function is, and runs it as RQ's own worker would: in a forked work horse."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -45,49 +45,49 @@ class StockPath:
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
     def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
-        """See `engine.Stock.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
+        """See `engine.RqJobs.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
         try:
             function, kwargs = decode_data(job.data)
             return meta_of(Notification.from_kwargs(kwargs), job.meta, knows) if function == FUNCTION else ""
         except Exception:  # noqa: BLE001 - as said
             return ""
 
-    def inspect(self, foreign: Foreign) -> Settlement:
-        """See `engine.Stock.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
-        if foreign.job_id in self._prepared:  # Redis was away before this could be settled
-            return foreign.settlement("held")
-        fields: Any = self._redis.hmget(_key(foreign.job_id), "data", "meta", "push_crashes")
+    def inspect(self, rq_job: RqJob) -> Settlement:
+        """See `engine.RqJobs.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
+        if rq_job.job_id in self._prepared:  # Redis was away before this could be settled
+            return rq_job.settlement("handed_to_rq")
+        fields: Any = self._redis.hmget(_key(rq_job.job_id), "data", "meta", "push_crashes")
         data, meta, crashes = fields
         try:
-            self._check(foreign, crashes)
+            self._check(rq_job, crashes)
             function, kwargs = decode_data(data or b"")
             if function == FUNCTION:
                 told = meta_of(Notification.from_kwargs(kwargs), meta)
-                run(self._redis, calls.steer([(foreign.job_id.encode(), told)], foreign.permit))
-                return foreign.settlement("line")
-            job = Job.fetch(foreign.job_id, connection=self._redis, serializer=JSONSerializer)
+                run(self._redis, calls.steer([(rq_job.job_id.encode(), told)], rq_job.permit))
+                return rq_job.settlement("line")
+            job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:
             raise
         except (InvalidNotificationError, NoSuchJobError) as error:
-            return self._malformed(foreign, str(error))
+            return self._malformed(rq_job, str(error))
         except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
-            return self._malformed(foreign, f"RQ cannot read the job ({type(error).__name__})")
+            return self._malformed(rq_job, f"RQ cannot read the job ({type(error).__name__})")
         self._prepared[job.id] = job, self._worker.prepare_execution(job)
-        return foreign.settlement("held")
+        return rq_job.settlement("handed_to_rq")
 
-    def _check(self, foreign: Foreign, crashes: bytes | None) -> None:
+    def _check(self, rq_job: RqJob, crashes: bytes | None) -> None:
         try:
-            foreign.job_id.encode()
+            rq_job.job_id.encode()
         except UnicodeEncodeError:
             raise InvalidNotificationError("job", "its id is not UTF-8") from None
         died = int(crashes) if crashes and crashes.isdigit() else 0
         check_crashes(died)
         if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
-            run(self._redis, begin(foreign.job_id, foreign.permit))
+            run(self._redis, begin(rq_job.job_id, rq_job.permit))
 
-    def _malformed(self, foreign: Foreign, why: str) -> Settlement:
-        self._log.warning("malformed", job_id=readable(foreign.job_id), reason=readable(why))
-        return foreign.settlement("failed", "failed", encode_reason(f"malformed: {why}"))
+    def _malformed(self, rq_job: RqJob, why: str) -> Settlement:
+        self._log.warning("malformed", job_id=readable(rq_job.job_id), reason=readable(why))
+        return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {why}"))
 
     def drop(self, job_id: str) -> None:
         """Forget an inspected job that another worker has taken over."""
@@ -103,7 +103,7 @@ class StockPath:
         rq_compat.run_horse(self._worker, job, queue, execution)
 
     def release_scheduled(self) -> None:
-        """Queue the foreign jobs of `enqueue_in` or `enqueue_at` on our lanes whose time has come, by Redis's clock.
+        """Queue RQ's own jobs of `enqueue_in` and `enqueue_at` on our lanes whose time has come, by Redis's clock.
 
 
         RQ's own scheduler would queue again whatever waits in our lines; here the two are told apart.
@@ -113,8 +113,8 @@ class StockPath:
             registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
             # What waits in our lines can be late in thousands: each look goes on behind the one before.
             start = self._seen.get(queue.name, 0)
-            due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MOST_SCHEDULED)
-            self._seen[queue.name] = start + len(due) if len(due) == MOST_SCHEDULED else 0
+            due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
+            self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
             if not due:
                 continue
             with self._redis.pipeline(transaction=False) as pipe:

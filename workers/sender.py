@@ -28,8 +28,8 @@ from workers.numbers import Numbers
 from workers.proofs import Silence, Unproven
 
 CLOSING_S: Final = 3.0
-MOST_CRASHES: Final = 3
-SUSPECT: Final = MOST_CRASHES - 1  # one with which so many workers died is sent alone
+MAX_CRASHES: Final = 3
+SUSPECT: Final = MAX_CRASHES - 1  # one with which so many workers died is sent alone
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
@@ -40,15 +40,15 @@ SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is op
 
 
 class NotOursError(Exception):
-    """The job names another function; it belongs to RQ's stock path."""
+    """The job names another function; it is RQ's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, with jitter: from `first_us` doubled each attempt up to `most_us`, in microseconds."""
+    """Exponential, with jitter: from `first_us` doubled each attempt up to `max_us`, in microseconds."""
 
     first_us: int
-    most_us: int
+    max_us: int
 
     def wait_us(self, attempt: int, asked_us: int = 0) -> int:
         """How long to wait after the attempt of this number, from 1: never less than the provider asked for.
@@ -56,7 +56,7 @@ class Backoff:
         What it asked for is spread by its own size: a thousand that were told "a minute" must not come back together.
         """
         first_us = max(self.first_us, asked_us // 4)
-        ceiling = min(self.most_us, first_us * 2 ** min(attempt - 1, 32))
+        ceiling = min(self.max_us, first_us * 2 ** min(attempt - 1, 32))
         return asked_us + random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
 
 
@@ -329,7 +329,7 @@ def counted(notification: Notification, category: Category, count: int) -> Notif
 
 def check_crashes(crashes: int) -> None:
     """Raise InvalidNotificationError for a job on which so many workers died that another should not try it."""
-    if crashes >= MOST_CRASHES:
+    if crashes >= MAX_CRASHES:
         raise InvalidNotificationError("job", f"set aside as poison: {crashes} workers died while sending it")
 
 

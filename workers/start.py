@@ -9,7 +9,7 @@ from typing import Final
 from notifier.settings import Settings, load_settings
 
 AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
-MOST_LOOKS: Final = 10
+MAX_LOOKS: Final = 10
 
 
 def load_at_start(path: Path | None) -> Settings:
@@ -17,7 +17,7 @@ def load_at_start(path: Path | None) -> Settings:
 
     Raise SettingsError where it cannot be used.
     """
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_LOOKS):
         try:
             age_s = 0.0 if path is None else time.time() - path.stat().st_mtime
         except OSError:  # to load it says so

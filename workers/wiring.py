@@ -105,7 +105,7 @@ def build_sender(
     """The sender with these providers; see `Sender` for `observer` and `capacity`."""
     backoff = settings.worker.backoff
     answer_s = build_tuning(settings).timeout_us / 1e6 + LATE_S
-    return Sender(providers, Backoff(backoff.first_us, backoff.most_us), observer, answer_s=answer_s, capacity=capacity)
+    return Sender(providers, Backoff(backoff.first_us, backoff.max_us), observer, answer_s=answer_s, capacity=capacity)
 
 
 def build_tuning(settings: Settings) -> Tuning:

@@ -117,7 +117,7 @@ def apply(
     They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
-    settings, delay_us = load_settings(file), duration_us(after, "--in", most_us=UNITS["m"])
+    settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
     rates = with_users(rates_in(read_source(file).data), settings)
     own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
     with connect_all(own) as clients:

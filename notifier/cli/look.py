@@ -23,7 +23,7 @@ from notifier.store.connection import ask
 from notifier.store.published import published_rates
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 
 
 def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
@@ -62,7 +62,7 @@ def line(
     user: str,
     *,
     category: Annotated[str | None, typer.Option(help="only this category")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MOST_SHOWN,
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MAX_SHOWN,
     json: JsonOption = False,
 ) -> None:
     """List what waits for a user, in order, and when each should go."""

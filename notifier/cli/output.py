@@ -117,7 +117,7 @@ class ProgressBar:
 
 
 def duration_us(text: str, name: str, **bounds: int) -> int:
-    """The µs in what was given for the option of this name; `least_us` and `most_us` bound it."""
+    """The µs in what was given for the option of this name; `least_us` and `max_us` bound it."""
     try:
         return parse_duration(text, **bounds)
     except ValueError as error:

@@ -70,7 +70,7 @@ def preview(
         raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
-    latency_us = duration_us(latency, "--latency", most_us=LONGEST_LATENCY_US)
+    latency_us = duration_us(latency, "--latency", max_us=LONGEST_LATENCY_US)
     begins_us = None if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
     path = settings_path(old or context.obj)
@@ -127,7 +127,7 @@ def _show(report: Report) -> None:
     columns = ("category", "sent", "expired", *more, "wait p50", "p99", "longest")
     print_rows("", columns, rows)
     say(f"{report.longer:,} would wait longer, {report.shorter:,} shorter")
-    say(f"waiting at once at most: {_change(f'{n:,}' for n in report.most_held.values())}")
+    say(f"waiting at once at most: {_change(f'{n:,}' for n in report.max_held.values())}")
     worst = [
         (
             one.user,

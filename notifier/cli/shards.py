@@ -20,7 +20,7 @@ from notifier.settings import Settings, load_settings
 from notifier.settings.checks import shard_name, shard_of_url
 from notifier.shards.map import Map, connect_all, home, on_shard
 from notifier.shards.migration.migrate import MoveError, Mover, Progress
-from notifier.shards.users import residents
+from notifier.shards.users import list_users
 from notifier.store.connection import ask
 from notifier.store.published import published_rates
 
@@ -223,6 +223,6 @@ def _of_redis(settings: Settings) -> Iterator[tuple[str, str]]:
         for name, redis in clients.items():
             seen: set[str] = set()
             with on_shard(name):
-                for some in residents(redis):
+                for some in list_users(redis):
                     yield from ((user, name or "redis.url") for user in some - seen)
                     seen |= some

@@ -26,7 +26,7 @@ EXPIRED: Final = "expired before its user's limits admitted it"
 # A user to be looked at, the lane in which the gate is due, and since when, in µs.
 Named = tuple[str, str, int]
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
-State = Literal["delivered", "failed", "dropped", "later", "wait", "line", "queue", "held"]
+State = Literal["delivered", "failed", "dropped", "later", "wait", "line", "queue", "handed_to_rq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Plain(NamedTuple):
 class Pulled:
     """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
-    users: (user, lane, µs since when the gate is due) to be looked at. stock: (job id, permit) of jobs that are not
+    users: (user, lane, µs since when the gate is due) to be looked at. rq_jobs: (job id, permit) of jobs that are not
     notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
     are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not known.
     orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
@@ -104,7 +104,7 @@ class Pulled:
     now_us: int
     next_us: int | None
     users: list[Named]
-    stock: list[tuple[str, str]]
+    rq_jobs: list[tuple[str, str]]
     taken: int
     suspended: bool
     shut: frozenset[str] | None = frozenset()
@@ -120,7 +120,7 @@ def pull(
     *,
     most: int,
     lease_us: int,
-    on_watch: bool,
+    leads: bool,
     lanes: Sequence[str],
     worker: str = "",
     on_join: str = "",
@@ -139,21 +139,21 @@ def pull(
     """
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, stock, taken, shut, unread, orphans, until_us, leased, left, unpublished = reply
+        now, next_us, users, rq_jobs, taken, shut, unread, orphans, until_us, leased, left, unpublished = reply
         suspended = isinstance(next_us, bytes | str)
         at = None if suspended or next_us < 0 else next_us
         named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
         plain = [Plain(*job) for job in unread]
         held = None if shut is None else frozenset(map(from_bytes, shut))
         return Pulled(
-            *(now, at, named, _pairs(stock), taken, suspended, held, plain, [*map(_leased, orphans)], until_us),
+            *(now, at, named, _pairs(rq_jobs), taken, suspended, held, plain, [*map(_leased, orphans)], until_us),
             leased=[*map(_leased, leased)],
             rooms={from_bytes(left[i]): left[i + 1] for i in range(0, len(left), 2)},
             unpublished=bool(unpublished),
         )
 
     kept = _kept(keep_failed_us, keep_events_us)
-    args: list[str | bytes | int] = [clock, most, lease_us, int(on_watch), worker, on_join, kept]
+    args: list[str | bytes | int] = [clock, most, lease_us, int(leads), worker, on_join, kept]
     args += (json.dumps(rooms) if rooms else "", keep_delivered_us)
     args += (direct.of_everyone, direct.exceptions, *lanes) if direct else ("", "", *lanes)
     return Call(script("pull"), [], args, decode)

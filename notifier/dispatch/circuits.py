@@ -31,17 +31,17 @@ def circuit(
     kind: Kind = "unreachable",
     reason: str = "",
     first_us: int = 0,
-    most_us: int = 0,
+    max_us: int = 0,
     share: float = 1.0,
     clock: str = "",
 ) -> Call[Change]:
     """Tell what a worker has seen of a route; the reply tells what that changed, see *circuit*.
 
-    With 'down': why, and after how long to probe, from first_us, by halves, to most_us; share: of these to wait.
+    With 'down': why, and after how long to probe, from first_us, by halves, to max_us; share: of these to wait.
     """
     args: list[str | bytes | int] = [clock, worker, route, seen]
     if seen == "down":
-        args += [kind, reason, first_us, most_us, round(share * 1000)]
+        args += [kind, reason, first_us, max_us, round(share * 1000)]
     return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
 
 

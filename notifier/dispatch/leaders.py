@@ -1,4 +1,4 @@
-"""What workers tell each other: who leads the idle ones, and which rules were taken up last. See `alarm.lua`."""
+"""What workers tell each other: who leads the idle ones, and which rules were taken up last. See `due.lua`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from notifier.scripts.loader import Call, script
 
 @dataclass(frozen=True, slots=True)
 class LeaderKeys:
-    """What the idle workers that serve the same lanes share; see `alarm.lua`.
+    """What the idle workers that serve the same lanes share; see `due.lua`.
 
     leader: who leads them. wake: the list on which that one is woken. handover: the one on which the others are.
     """
@@ -33,12 +33,12 @@ def follow(version: str, *, clock: str = "") -> Call[bool]:
     return Call(script("follow"), [], [clock, version], bool)
 
 
-def watch(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[bool]:
+def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[bool]:
     """Become the idle leader of these lanes, or stay it; the reply tells whether this worker is."""
-    return Call(script("watch"), [leader_keys(lanes).leader], [worker, lapse_ms], bool)
+    return Call(script("lead"), [leader_keys(lanes).leader], [worker, lapse_ms], bool)
 
 
-def relieve(worker: str, lanes: Sequence[str]) -> Call[bool]:
+def hand_over(worker: str, lanes: Sequence[str]) -> Call[bool]:
     """Give up the lead, if it is this worker's, and wake one idle worker of these lanes."""
     keys = leader_keys(lanes)
-    return Call(script("relieve"), [keys.leader, keys.handover], [worker, keys.lanes], bool)
+    return Call(script("hand_over"), [keys.leader, keys.handover], [worker, keys.lanes], bool)

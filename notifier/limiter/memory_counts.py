@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from notifier.rules.policy import Burst
 
 MANY: Final = 8
-MOST_FOLDED: Final = 100
-MOST_REPLAYED: Final = 256
+MAX_FOLDED: Final = 100
+MAX_REPLAYED: Final = 256
 
 
 class Counts:
@@ -82,9 +82,9 @@ class TokenBucket:
     def next_for(self, sends: Sequence[int], burst: Burst, cost: int) -> int:
         """The first µs at which `cost` more are in it, after these sends, the earliest first. See `burst_next`."""
         full = self.full_us
-        if len(sends) > MOST_REPLAYED:
-            sends = sends[-MOST_REPLAYED:]
-        if len(sends) == MOST_REPLAYED:
+        if len(sends) > MAX_REPLAYED:
+            sends = sends[-MAX_REPLAYED:]
+        if len(sends) == MAX_REPLAYED:
             full = sends[0] + burst.limit * burst.every_us
         free, left = burst.limit - cost, len(sends)
         opens = full - (free - left) * burst.every_us if left <= free else None

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from notifier.limiter.memory_counts import MANY, MOST_FOLDED, Counts, TokenBucket
+from notifier.limiter.memory_counts import MANY, MAX_FOLDED, Counts, TokenBucket
 from notifier.limiter.protocol import BURST, Hold, Permit, describe, split
 from notifier.rules.costs import check_cost
 from notifier.rules.policy import KEPT_US
@@ -191,7 +191,7 @@ class Sends:
     def _set_aside(self, policy: Policy, now: int, cost: int) -> None:
         """Take out what no rule can ask for as itself, into what counts it in another way."""
         times, start = self._times, self._start
-        end = min(bisect_right(times, now - policy.exact_us, start), start + MOST_FOLDED)
+        end = min(bisect_right(times, now - policy.exact_us, start), start + MAX_FOLDED)
         leaving = end - start >= MANY
         if policy.burst is not None:
             self._keep_burst(policy.burst, now, cost, leaving=leaving)
@@ -207,8 +207,8 @@ class Sends:
         bucket.under(burst)
         first = bisect_right(self._times, bucket.at_us, self._start)
         end = bisect_right(self._times, now - KEPT_US, first)
-        if end - first > MOST_FOLDED:  # and all that have the µs of the last of these
-            end = bisect_right(self._times, self._times[first + MOST_FOLDED - 1], first)
+        if end - first > MAX_FOLDED:  # and all that have the µs of the last of these
+            end = bisect_right(self._times, self._times[first + MAX_FOLDED - 1], first)
         sends = self._times[first:end]
         set_back = now <= bucket.at_us  # the clock was: what goes now would never be gone through
         if len(sends) < MANY and not (leaving and sends) and not set_back:

@@ -56,6 +56,6 @@ def _named(name: str, named: Mapping[str, Policy]) -> Policy:
 @lru_cache(maxsize=1024)
 def _checked(policy: Policy) -> Policy:
     """Raise for rules that only the workers keep."""
-    if policy.goes_by_clock:
+    if policy.uses_local_time:
         raise ValueError("quiet hours and calendar windows need a user's time zone, which the limiter does not have")
     return policy

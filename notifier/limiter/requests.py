@@ -117,10 +117,10 @@ class Requests:
 
         Where the answers are fewer, the rest is to be asked by `ask_any`.
         """
-        patience = 0 if ahead == 0 else ahead_us(ahead)
+        timeout = 0 if ahead == 0 else ahead_us(ahead)
         if self._keep_us is not None or any(request.plan.packed is None for request in requests):
             return self.ask_any(requests, mode, ahead)
-        prefix, keys, rest = self._prefix, [], [self._head(mode, patience)]
+        prefix, keys, rest = self._prefix, [], [self._head(mode, timeout)]
         ends = []
         for request in requests:
             ends.append(end := self._ids.end())
@@ -130,14 +130,14 @@ class Requests:
         wire = pack_call(script("limit"), len(keys), 1 + 2 * len(keys), b"".join(keys + rest))
 
         def decode(reply: list[int]) -> list[Permit | Hold]:
-            return _answers(requests, ends, reply, patience)
+            return _answers(requests, ends, reply, timeout)
 
         return PackedCall(script("limit"), wire, decode)
 
-    def _head(self, mode: Mode, patience: int) -> bytes:
-        if mode == "take" and not patience and not self.clock:
+    def _head(self, mode: Mode, timeout: int) -> bytes:
+        if mode == "take" and not timeout and not self.clock:
             return TAKE_NOW
-        return pack([struct.pack(">QQ", int(self.clock or 0), patience) + mode[:1].encode()])
+        return pack([struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()])
 
     def ask_any(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
@@ -151,11 +151,11 @@ class Requests:
             args += (request.raw, end, request.cost, index)
         rules = f"[{','.join(map(policy_array, policies))}]"
         keep = "" if self._keep_us is None else self._keep_us
-        patience = ahead_us(ahead)
-        args = [self.clock, self.namespace, mode, patience, keep, rules, *args]
+        timeout = ahead_us(ahead)
+        args = [self.clock, self.namespace, mode, timeout, keep, rules, *args]
 
         def decode(reply: list[int]) -> list[Permit | Hold]:
-            return _answers(requests, ends, reply, patience)
+            return _answers(requests, ends, reply, timeout)
 
         return PackedCall(script("limit_any"), pack_call(script("limit_any"), 0, len(args), pack(args)), decode)
 
@@ -257,7 +257,7 @@ def in_steps(now: int, minutes: Mapping[int, int], last: str | timedelta, step: 
 
 
 def _answers(
-    requests: Sequence[Request], ends: Sequence[str], reply: Sequence[int], patience: int
+    requests: Sequence[Request], ends: Sequence[str], reply: Sequence[int], timeout: int
 ) -> list[Permit | Hold]:
     """What the script said of each key, in order; there may be fewer answers than requests."""
     now, answers = reply[0], []
@@ -266,7 +266,7 @@ def _answers(
         request = requests[n]
         plan = request.plan
         answer: Permit | Hold
-        if left > patience:
+        if left > timeout:
             reason = plan.reasons[rule] if rule >= 0 else describe("", plan.policy, rule).strip()
             answer = Hold(left, reason, plan.policy, request.key)
         else:

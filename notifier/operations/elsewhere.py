@@ -17,7 +17,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.connection import unusable
 
-MOST_READ: Final = 500  # of each structure
+MAX_READ: Final = 500  # of each structure
 Where = Literal["queued", "sending", "later"]
 
 
@@ -53,15 +53,15 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
 
 def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
     with redis.pipeline(transaction=False) as pipe:
-        pipe.zrange(redis_key("later"), 0, MOST_READ, withscores=True)
-        pipe.zrange(redis_key("leases"), 0, MOST_READ)
+        pipe.zrange(redis_key("later"), 0, MAX_READ, withscores=True)
+        pipe.zrange(redis_key("leases"), 0, MAX_READ)
         for lane in LANES:
-            pipe.lrange(rq_key("queue", lane), 0, MOST_READ)
+            pipe.lrange(rq_key("queue", lane), 0, MAX_READ)
         later, leases, *queues = pipe.execute()
-    found: list[tuple[bytes, Where, float | None]] = [(job_id, "later", at) for job_id, at in later[:MOST_READ]]
-    found += [(job_id, "sending", None) for job_id in leases[:MOST_READ]]
-    found += [(job_id, "queued", None) for queue in queues for job_id in queue[:MOST_READ]]
-    return found, all(len(each) <= MOST_READ for each in (later, leases, *queues))
+    found: list[tuple[bytes, Where, float | None]] = [(job_id, "later", at) for job_id, at in later[:MAX_READ]]
+    found += [(job_id, "sending", None) for job_id in leases[:MAX_READ]]
+    found += [(job_id, "queued", None) for queue in queues for job_id in queue[:MAX_READ]]
+    return found, all(len(each) <= MAX_READ for each in (later, leases, *queues))
 
 
 def _category(meta: bytes | None, user: str) -> str | None:

@@ -114,7 +114,7 @@ class Inspection:
         rules = self._policies.rules(user, category)
         try:
             now_us = self._now_us()
-            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.untimed)
+            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
             clock = self._clock(user, rules, zone, now_us)
             quiet = None if rules.category.ignores_quiet else rules.user.quiet
             uses = self._uses(user, None, rules.user, now_us)
@@ -135,7 +135,7 @@ class Inspection:
             lane=rules.category.lane,
             bypass=rules.category.bypass,
             uses=uses,
-            zone=clock.zone.name if rules.goes_by_clock else None,
+            zone=clock.zone.name if rules.uses_local_time else None,
             next_at=_moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,

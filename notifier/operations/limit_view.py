@@ -13,7 +13,7 @@ from notifier.limiter.requests import NAMESPACE, By, namespaces_call
 from notifier.scripts.loader import run
 from notifier.store.connection import ask
 
-MOST_KEYS: Final = 20
+MAX_KEYS: Final = 20
 RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
 
 
@@ -35,7 +35,7 @@ def view_namespace(clients: Mapping[str, Redis], namespace: str, by: By, key: st
     if not known or NAMESPACE.fullmatch(namespace) is None:
         return None
     limiter = Limiter(clients[known[0]["shard"]], namespace=namespace, usage_keep="1d")
-    ranked = ask(lambda: limiter.top(MOST_KEYS, by=by))
+    ranked = ask(lambda: limiter.top(MAX_KEYS, by=by))
     usage = ask(lambda: limiter.usage(key)) if key else None
     return {
         **known[0],

@@ -16,7 +16,7 @@ from notifier.errors import NotifierError
 from notifier.operations.preview.recording import Recorder, RecordingError
 from notifier.operations.preview.trace import Recorded, trace_of
 
-MOST_EVENTS: Final = 50_000  # replayed in about a second
+MAX_EVENTS: Final = 50_000  # replayed in about a second
 LONGEST_S: Final = 3_600
 LOOK_EVERY_S: Final = 0.5
 
@@ -69,7 +69,7 @@ class Traffic:
 
     def trace(self) -> Recorded:
         """What has been recorded so far; empty where nothing was."""
-        return trace_of(self._lines[:MOST_EVENTS])
+        return trace_of(self._lines[:MAX_EVENTS])
 
     def _record(self, seconds: float, stop: threading.Event) -> None:
         users, problem, ends = set[str](), "", time.monotonic() + seconds
@@ -78,7 +78,7 @@ class Traffic:
                 recorders = [stack.enter_context(Recorder(redis)) for redis in self._clients.values()]
                 while not stop.wait(max(0.0, min(LOOK_EVERY_S, ends - time.monotonic()))):
                     self._look(recorders, users)
-                    if time.monotonic() >= ends or len(self._lines) >= MOST_EVENTS:
+                    if time.monotonic() >= ends or len(self._lines) >= MAX_EVENTS:
                         break
                 self._look(recorders, users)
         except NotifierError as error:
@@ -89,7 +89,7 @@ class Traffic:
         for recorder in recorders:
             lines = [line.encode() for line in recorder.read()]
             users.update(user for user in trace_of(lines))
-            self._lines += lines[: MOST_EVENTS - len(self._lines)]
+            self._lines += lines[: MAX_EVENTS - len(self._lines)]
         self._tell(users, "", is_running=True)
 
     def _tell(self, users: set[str], problem: str, *, is_running: bool) -> None:

@@ -17,9 +17,9 @@ from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import redis_key, user_key
 from notifier.store.connection import unusable
 
-MOST_SHOWN: Final = 200
-MOST_CATEGORIES: Final = 6  # explained at once
-MOST_DUE: Final = 50
+MAX_SHOWN: Final = 200
+MAX_CATEGORIES: Final = 6  # explained at once
+MAX_DUE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     except RedisError as error:
         raise unusable(error) from error
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
-    names = list(dict.fromkeys([first, *waiting]))[:MOST_CATEGORIES]
+    names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
     explained = [inspection.explain(user, name, newcomer=name == first) for name in names]
     of_user = known.places.of_user(user)
     of_categories = [known.places.of_category(name) for name in names]
@@ -90,7 +90,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         rules=of_user.path,
         category_rules=[of.path for of in of_categories],
         categories=sorted({*known.policies.categories, *waiting}),
-        standing=list(islice(inspection.line(user), MOST_SHOWN)),
+        standing=list(islice(inspection.line(user), MAX_SHOWN)),
         waiting=sum(waiting.values()),
         elsewhere=elsewhere,
         is_all=is_all,
@@ -107,11 +107,11 @@ def next_users(redis: Redis) -> list[tuple[str, str, int]]:
     found: list[tuple[str, str, int]] = []
     try:
         for lane in LANES:
-            due: Any = redis.zrange(redis_key("gates", lane), 0, MOST_DUE - 1, withscores=True)
+            due: Any = redis.zrange(redis_key("gates", lane), 0, MAX_DUE - 1, withscores=True)
             found += [(user.decode(errors="replace"), lane, int(at)) for user, at in due]
     except RedisError as error:
         raise unusable(error) from error
-    return sorted(found, key=lambda each: each[2])[:MOST_DUE]
+    return sorted(found, key=lambda each: each[2])[:MAX_DUE]
 
 
 def _uses(found: Explanation, places: Sequence[str]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from notifier.producer.admission import accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
-from notifier.producer.memory_limit import Ceiling
+from notifier.producer.memory_limit import MemoryLimit
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
 from notifier.store.exchange import Commands, Exchange, Search
@@ -78,8 +78,8 @@ class Exchanges:
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on."""
         self._settings = settings
-        self._ceiling = Ceiling(settings.redis.max_memory) if settings.redis.max_memory else None
-        self._max_waiting_in_all = settings.most_waiting().in_all
+        self._memory_limit = MemoryLimit(settings.redis.max_memory) if settings.redis.max_memory else None
+        self._max_waiting_in_all = settings.waiting_limits().in_all
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
@@ -138,8 +138,8 @@ class Exchanges:
 
         Raises OverloadedError, NotReplicatedError, and MovedError by the fence.
         """
-        if self._ceiling is not None:
-            yield from self._ceiling.check(jobs)
+        if self._memory_limit is not None:
+            yield from self._memory_limit.check(jobs)
         call = calls.enqueue(
             jobs,
             dedupe_for_us=self._settings.dedupe_for_us,

@@ -33,7 +33,7 @@ class JobBuilder:
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on."""
         self.policies = settings.policies()
-        self._most = settings.most_waiting()
+        self._most = settings.waiting_limits()
         self._platforms = settings.providers.platforms()
         self._has_events = settings.events.keep_us > 0
 
@@ -55,7 +55,7 @@ class JobBuilder:
 
     def rules(self, user: str, category: str) -> Rules:
         """What the limiter itself can ask of a user: all rules but those that go by the user's zone."""
-        return Rules(self.policies.for_user(user), self.category(category)).untimed
+        return Rules(self.policies.for_user(user), self.category(category)).without_local_time
 
     def _job(self, notification: Notification, job_id: str) -> calls.Job:
         if not isinstance(notification, Notification):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S: Final = 1.0
 
 
-class Ceiling:
+class MemoryLimit:
     """Looks at most once a second how much memory a Redis uses: between two looks what is accepted may go beyond.
 
     text: a share of Redis's `maxmemory`, or where it has none of its host's memory; or an amount.

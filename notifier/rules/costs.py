@@ -21,17 +21,18 @@ def check_fits(user: Policy, category: Category) -> None:
         raise InvalidNotificationError("category", f"{category.name!r} never goes to this user: {error}") from None
 
 
-MOST_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
+MAX_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
 
 
 def check_cost(user: Policy, category: Category | None, cost: int) -> None:
     """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
-    if user.goes_by_clock or (category is not None and category.policy.goes_by_clock):
+    if user.uses_local_time or (category is not None and category.policy.uses_local_time):
         raise ValueError(
-            "quiet hours and calendar windows need a time zone, which acquire does not have: pass policy.untimed"
+            "quiet hours and calendar windows need a time zone, which acquire does not have: pass"
+            " policy.without_local_time"
         )
-    if type(cost) is not int or not 1 <= cost <= MOST_COST:
-        raise ValueError(f"cost must be a whole number from 1 to {MOST_COST}, is {cost!r}")
+    if type(cost) is not int or not 1 <= cost <= MAX_COST:
+        raise ValueError(f"cost must be a whole number from 1 to {MAX_COST}, is {cost!r}")
     for policy in (user, category.policy) if category else (user,):
         for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
             if cost > rule.limit:

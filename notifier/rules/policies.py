@@ -29,14 +29,16 @@ class Rules:
         return max(self.user.horizon_us, self.category.policy.horizon_us)
 
     @property
-    def goes_by_clock(self) -> bool:
+    def uses_local_time(self) -> bool:
         """Whether any of them asks for the user's zone."""
-        return self.user.goes_by_clock or self.category.policy.goes_by_clock
+        return self.user.uses_local_time or self.category.policy.uses_local_time
 
     @property
-    def untimed(self) -> Rules:
+    def without_local_time(self) -> Rules:
         """The same without what asks for the user's zone."""
-        return Rules(self.user.untimed, replace(self.category, policy=self.category.policy.untimed))
+        return Rules(
+            self.user.without_local_time, replace(self.category, policy=self.category.policy.without_local_time)
+        )
 
 
 class Policies:
@@ -56,10 +58,10 @@ class Policies:
         "_default",
         "_everyone",
         "_users",
-        "goes_by_clock",
         "lead_us",
         "limits",
         "tiers",
+        "uses_local_time",
         "zone",
     )
 
@@ -92,7 +94,7 @@ class Policies:
         policies = chain(
             (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
         )
-        self.goes_by_clock = any(policy.calendar or policy.quiet for policy in policies)
+        self.uses_local_time = any(policy.calendar or policy.quiet for policy in policies)
 
     @property
     def categories(self) -> Mapping[str, Category]:
@@ -131,7 +133,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class MostWaiting:
+class WaitingLimits:
     """`max_waiting` in all, of everyone, and of the users who have another; None is any number."""
 
     in_all: int | None = None

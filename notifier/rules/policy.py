@@ -33,7 +33,7 @@ Priority = Literal["normal", "high"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
-MOST_BUCKETS: Final = 1_000
+MAX_BUCKETS: Final = 1_000
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -87,19 +87,19 @@ class Policy:
             not self.windows
             and self.gap_us == 0
             and self.burst is None
-            and not self.goes_by_clock
+            and not self.uses_local_time
             and self.kept_us == 0
         )
 
     @property
-    def goes_by_clock(self) -> bool:
+    def uses_local_time(self) -> bool:
         """Whether a rule asks for the user's zone."""
         return bool(self.calendar) or self.quiet is not None
 
     @property
-    def untimed(self) -> Policy:
+    def without_local_time(self) -> Policy:
         """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
-        return replace(self, calendar=(), quiet=None, kept_us=self._calendar_us) if self.goes_by_clock else self
+        return replace(self, calendar=(), quiet=None, kept_us=self._calendar_us) if self.uses_local_time else self
 
     @property
     def is_plain(self) -> bool:
@@ -123,7 +123,7 @@ class Policy:
         if not bucketed:
             return 0
         longest_us = max(window.interval_us for window in bucketed)
-        return max(min(window.precision_us for window in bucketed), -(-longest_us // MOST_BUCKETS))
+        return max(min(window.precision_us for window in bucketed), -(-longest_us // MAX_BUCKETS))
 
     @property
     def exact_us(self) -> int:
@@ -135,7 +135,7 @@ class Policy:
     def _calendar_us(self) -> int:
         return max((window.horizon_us for window in self.calendar), default=self.kept_us)
 
-    def most_in(self, interval_us: int) -> int | None:
+    def max_in(self, interval_us: int) -> int | None:
         """The most sends that these rules ever admit in an interval of this length; None is without bound."""
         most = [window.limit * -(-interval_us // window.interval_us) for window in self.windows]
         if self.gap_us:
@@ -261,7 +261,7 @@ class PlatformLimits:
         Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
         """
         windows = self.device.windows
-        spare = [window.limit - (user.most_in(window.interval_us) or window.limit) for window in windows]
+        spare = [window.limit - (user.max_in(window.interval_us) or window.limit) for window in windows]
         if not windows or min(spare) < 1:
             return self.device, self.device
         left = tuple(Window(n, interval_us=window.interval_us) for n, window in zip(spare, windows, strict=True))

@@ -50,7 +50,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "exceptions": ":<version> set of the users that have rules of their own; see direct.lua",
     "full": " of an older version; removed where it is met",
     # Idle workers.
-    "leaders": " hash lanes of an idle leader -> µs until it sleeps; see alarm.lua",
+    "leaders": " hash lanes of an idle leader -> µs until it sleeps; see due.lua",
     "leader": ":<lanes> string, the leader's name",
     "wake": ":<lanes> list on which the leader is woken",
     "handover": ":<lanes> list on which the next leader is woken",

@@ -46,7 +46,7 @@ class RuleTable:
             rest["a"] = apps
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
             rest["i"] = ignoring
-        if policies.goes_by_clock:
+        if policies.uses_local_time:
             rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us if lead_us is None else lead_us}
         if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
             rest["e"] = digests

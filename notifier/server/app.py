@@ -34,8 +34,8 @@ from notifier.server.pages.routes import routes_page
 from notifier.server.pages.user import find_user_page, user_page
 from notifier.server.state import PREVIEW_S, State
 
-MOST_BYTES: Final = 1_000_000  # of what is posted
-MOST_FIELDS: Final = 20
+MAX_BYTES: Final = 1_000_000  # of what is posted
+MAX_FIELDS: Final = 20
 TYPES: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 CANCEL_STATUS: Final = {"cancelled": 200, "unknown": 404}  # else 409
 
@@ -284,8 +284,8 @@ async def _body(request: Request) -> bytes:
     found = b""
     async for part in request.stream():
         found += part
-        if len(found) > MOST_BYTES:
-            raise ProblemError(413, "Too large", f"at most {MOST_BYTES:,} bytes are taken")
+        if len(found) > MAX_BYTES:
+            raise ProblemError(413, "Too large", f"at most {MAX_BYTES:,} bytes are taken")
     return found
 
 
@@ -307,7 +307,7 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 def _form(raw: bytes) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         raise ProblemError(400, "Not a form", "the body must be a form, urlencoded in UTF-8") from None
     # A browser writes each line break of a textarea as two characters.

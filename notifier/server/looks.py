@@ -27,9 +27,9 @@ from notifier.settings.yaml_source import write_yaml
 from notifier.shards.map import connect_home, on_shard
 from notifier.store.connection import ask, unusable
 
-MOST_MINUTES: Final = 180
-MOST_ACTIONS: Final = 50
-MOST_USERS: Final = 200  # with rates of their own, as far as they are shown
+MAX_MINUTES: Final = 180
+MAX_ACTIONS: Final = 50
+MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 
 
@@ -45,7 +45,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     """The last minutes, and what is now."""
     given = request.query_params.get("minutes", "10")
     is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
-    minutes = min(MOST_MINUTES, max(1, int(given))) if is_number else 10
+    minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
     live, dead = state.live()
     return read_stats(live, minutes).as_json() | {"dead": dead}
 
@@ -152,7 +152,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "applied_at": datetime.fromtimestamp(applied.at_us / 1e6, tz=UTC) if applied.version else None,
         "published": {name or "redis": each.version for name, each in published.items()},
         "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
-        "rates": write_yaml(dict(known.rates)) if users <= MOST_USERS else None,
+        "rates": write_yaml(dict(known.rates)) if users <= MAX_USERS else None,
         "workers": [asdict(worker) | {"shard": name} for name, worker in workers],
         "traffic": asdict(state.traffic.now()),
         "dead": dead,
@@ -178,4 +178,4 @@ def actions(state: State, _: Request) -> dict[str, Any]:
     """What people did here, the last first."""
     name, redis = next(iter(state.clients.items()))  # where they are written
     with on_shard(name):
-        return {"actions": [asdict(each) for each in read_actions(redis, MOST_ACTIONS)]}
+        return {"actions": [asdict(each) for each in read_actions(redis, MAX_ACTIONS)]}

@@ -29,7 +29,7 @@ T = TypeVar("T")
 ANSWER_S: Final = 4.0  # a Redis that hangs is answered for by then
 PREVIEW_S: Final = 60.0
 THREADS: Final = 8
-MOST_ASKED: Final = 32  # at once; more are turned away, so that a Redis that hangs fills no memory
+MAX_ASKED: Final = 32  # at once; more are turned away, so that a Redis that hangs fills no memory
 
 
 class State:
@@ -56,7 +56,7 @@ class State:
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
         """Do it in a thread; raise BusyError where that takes too long, or too many ask."""
-        if self._asked >= MOST_ASKED:
+        if self._asked >= MAX_ASKED:
             raise BusyError
         self._asked += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, do)

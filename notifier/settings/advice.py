@@ -31,7 +31,7 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
 Said = Iterator[tuple[Path, str]]
 
 
-def most_in(window: Window, interval_us: int) -> int:
+def max_in(window: Window, interval_us: int) -> int:
     """The most sends that a rolling window admits in a half-open interval of another length."""
     return window.limit * -(-interval_us // window.interval_us)
 
@@ -39,7 +39,7 @@ def most_in(window: Window, interval_us: int) -> int:
 def implied(window: Window, others: Sequence[Window], gap_us: int, burst: Burst | None = None) -> str:
     """The rule beside which this window can never hold anything back, as text; empty if there is none."""
     for other in others:
-        if most_in(other, window.interval_us) <= window.limit:
+        if max_in(other, window.interval_us) <= window.limit:
             return str(other)
     # With a gap, an interval holds as many sends as whole gaps begin in it.
     if gap_us and -(-window.interval_us // gap_us) <= window.limit:

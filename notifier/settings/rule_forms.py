@@ -8,15 +8,15 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from notifier.rules.policy import MOST_BUCKETS, Burst
+from notifier.rules.policy import MAX_BUCKETS, Burst
 from notifier.rules.quiet_hours import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, kind
 from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
 
-MOST_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
-MOST_EXACT: Final = 10_000  # about 1 MB for each user who fills it
+MAX_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
+MAX_EXACT: Final = 10_000  # about 1 MB for each user who fills it
 AUTOMATIC_BUCKETS: Final = 96  # of a day a quarter of an hour
-MOST_CAPACITY: Final = 100
+MAX_CAPACITY: Final = 100
 
 NONE: Final = "none"
 BurstRule = Burst | Literal["none"]
@@ -44,7 +44,7 @@ class BurstForm(BaseModel):
     """A burst, as editors are told of it; `burst` reads it."""
 
     model_config = ConfigDict(extra="forbid")
-    capacity: Annotated[int, Field(ge=1, le=MOST_CAPACITY, description="So many at once.")]
+    capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY, description="So many at once.")]
     refill: Annotated[RATE_TEXT, Field(description="How fast there is room for more: one more each time.")]
 
 
@@ -63,28 +63,28 @@ def window(value: object) -> Window | CalendarWindow:
         return automatic(rate)
     precision = _text(value, "precision")
     if precision == "exact":
-        if rate.limit > MOST_EXACT:
-            raise ValueError(f"{rate}: exact is for limits up to {MOST_EXACT}, as each send is kept; give a precision")
+        if rate.limit > MAX_EXACT:
+            raise ValueError(f"{rate}: exact is for limits up to {MAX_EXACT}, as each send is kept; give a precision")
         return rate
     return replace(rate, precision_us=_precision_us(rate, precision))
 
 
 def automatic(rate: Window) -> Window:
     """The window itself, or one that counts in buckets where the limit is large."""
-    if rate.limit <= MOST_AUTOMATIC:
+    if rate.limit <= MAX_AUTOMATIC:
         return rate
     return replace(rate, precision_us=-(-rate.interval_us // AUTOMATIC_BUCKETS))
 
 
 def _precision_us(rate: Window, text: str) -> int:
     try:
-        precision_us = parse_duration(text, least_us=UNITS["ms"], most_us=rate.interval_us)
+        precision_us = parse_duration(text, least_us=UNITS["ms"], max_us=rate.interval_us)
     except ValueError as error:
         raise ValueError(f"precision: {error}, or exact") from None
-    least_us = -(-rate.interval_us // MOST_BUCKETS)
+    least_us = -(-rate.interval_us // MAX_BUCKETS)
     if precision_us < least_us:
         least = format_duration(-(-least_us // UNITS["ms"]) * UNITS["ms"])
-        raise ValueError(f"precision: {shown(text)} makes over {MOST_BUCKETS} buckets of {rate}; give {least} or more")
+        raise ValueError(f"precision: {shown(text)} makes over {MAX_BUCKETS} buckets of {rate}; give {least} or more")
     return precision_us
 
 
@@ -100,8 +100,8 @@ def burst(value: object) -> BurstRule:
 
 def burst_of(capacity: int, refill: str) -> Burst:
     """So many at once, and then as many as `refill` says, one by one; raises ValueError."""
-    if not 1 <= capacity <= MOST_CAPACITY:
-        raise ValueError(f"capacity: must be from 1 to {MOST_CAPACITY}, is {capacity}")
+    if not 1 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"capacity: must be from 1 to {MAX_CAPACITY}, is {capacity}")
     try:
         rate = parse_window(refill)
     except ValueError as error:

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.errors import SettingsError
-from notifier.rules.policies import MostWaiting, Policies
+from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.rules.quiet_hours import QuietHours, free_us
 from notifier.rules.zones import DEFAULT_ZONE
@@ -150,12 +150,12 @@ class BackoffSettings(Section):
     """How long to wait between the attempts of one notification: from `first`, doubling, to `most`."""
 
     first_us: Positive = Field(default=2 * SECOND, alias="first")
-    most_us: Positive = Field(default=10 * MINUTE, alias="most")
+    max_us: Positive = Field(default=10 * MINUTE, alias="most")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.first_us > self.most_us:
-            first, most = format_duration(self.first_us), format_duration(self.most_us)
+        if self.first_us > self.max_us:
+            first, most = format_duration(self.first_us), format_duration(self.max_us)
             raise wrong_at("most", f"{most} is less than first, {first}; give at least {first}")
         return self
 
@@ -316,13 +316,15 @@ class Settings(Section):
         """Keep the users of `users_from`, which have been read."""
         self._users_in_files = users
 
-    def most_waiting(self) -> MostWaiting:
+    def waiting_limits(self) -> WaitingLimits:
         """Return how many may wait, in all and of each user."""
         tiers = {name: tier.max_waiting for name, tier in self.tiers.items()}
         of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, OverrideSettings)}
         entries = (*self.users.items(), *self._users_in_files.items())
         of_user |= {user: tiers[entry] for user, entry in entries if isinstance(entry, str)}
-        return MostWaiting(self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None})
+        return WaitingLimits(
+            self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}
+        )
 
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""

@@ -21,8 +21,8 @@ from notifier.units import Window, format_duration, parse_duration
 
 COLUMNS: Final = ("user", "tier", "windows", "gap", "burst", "quiet_hours")
 NO_WINDOWS: Final = "none"  # in a cell; an empty one is as under `user`
-MOST_BYTES: Final = 50_000_000
-MOST_PROBLEMS: Final = 50
+MAX_BYTES: Final = 50_000_000
+MAX_PROBLEMS: Final = 50
 
 
 QuietRule: TypeAlias = QuietHours | Literal["none"]
@@ -93,7 +93,7 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
         raise SettingsError(f"users_from: {place} is neither a file nor a folder with .csv files")
     found, problems, whole = UsersFiles(), [], hashlib.sha256()
     seen = dict.fromkeys(users, "users")
-    left = MOST_BYTES
+    left = MAX_BYTES
     for path in paths:
         raw = _read(path, left)
         left -= len(raw)
@@ -108,8 +108,8 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
                 seen[user] = f"{path.name}:{line}"
                 found.entries[user] = entry
     if problems:
-        more = [f"{place}: and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-        raise SettingsError("\n".join(problems[:MOST_PROBLEMS] + more))
+        more = [f"{place}: and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+        raise SettingsError("\n".join(problems[:MAX_PROBLEMS] + more))
     found.digest = whole.hexdigest()[:12]
     return found
 
@@ -121,14 +121,14 @@ def _read(path: Path, most: int) -> bytes:
     except OSError as error:
         raise SettingsError(f"users_from: cannot read {path}: {error.strerror}") from None
     if len(raw) > most:
-        megabytes = MOST_BYTES // 1_000_000
+        megabytes = MAX_BYTES // 1_000_000
         raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; so many users are a mistake")
     return raw
 
 
 def _decoded(raw: bytes, path: Path) -> str:
     try:
-        return decode(raw, MOST_BYTES)
+        return decode(raw, MAX_BYTES)
     except YamlError as error:
         raise SettingsError(line_of(str(path), error.problem)) from None
 

@@ -17,7 +17,7 @@ OF_A_USER: Final = ("lines", "line", "sent", "counts", "burst", "usage", "away",
 LIVE: Final = frozenset({b"queued", b"scheduled", b"started"})
 
 
-def residents(redis: Redis) -> Iterator[set[str]]:
+def list_users(redis: Redis) -> Iterator[set[str]]:
     """The users, by some hundred keys at a step; some more than once.
 
     Raises RedisUnusableError if Redis does not answer.
@@ -27,12 +27,12 @@ def residents(redis: Redis) -> Iterator[set[str]]:
     try:
         while cursor:
             cursor, keys = client.scan(max(cursor, 0), count=LOOK)
-            yield residents_in(client, keys)
+            yield users_in(client, keys)
     except RedisError as error:
         raise unusable(error) from error
 
 
-def residents_in(redis: Any, keys: list[bytes]) -> set[str]:
+def users_in(redis: Any, keys: list[bytes]) -> set[str]:
     """The users of whom one of these keys tells something that has not ended."""
     return {user for key in keys if (user := _user_in(key))} | _of_jobs(redis, keys)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ApnsSimulator(Simulator):
-    """One APNs-like server. Counters: connections_opened, streams_refused (over the limit), most_streams.
+    """One APNs-like server. Counters: connections_opened, streams_refused (over the limit), peak_streams.
 
     team_keys: key id to (team id, public key as PEM). max_streams: admitted at once on a connection that has
     shown a valid token; one until then, and again after a provider token was refused. window_bytes: how much of
@@ -54,7 +54,7 @@ class ApnsSimulator(Simulator):
         super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
         self.connections_opened = 0
         self.streams_refused = 0
-        self.most_streams = 0
+        self.peak_streams = 0
         self.window_bytes = window_bytes
         self.window_updates = True
         self.connections: set[Connection] = set()

@@ -176,10 +176,10 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         raise Refusal(400, "BadCollapseId")
 
 
-def _read_payload(body: bytes, most_bytes: int) -> dict[str, Any]:
+def _read_payload(body: bytes, max_bytes: int) -> dict[str, Any]:
     if not body:
         raise Refusal(400, "PayloadEmpty")
-    if len(body) > most_bytes:
+    if len(body) > max_bytes:
         raise Refusal(413, "PayloadTooLarge")
     try:
         payload = json.loads(body)

@@ -70,7 +70,7 @@ class Service(Protocol):
     connections: set[Connection]
     connections_opened: int
     streams_refused: int
-    most_streams: int
+    peak_streams: int
     window_bytes: int
     window_updates: bool
     by_certificate: bool
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._h2.reset_stream(stream_id, ErrorCodes.PROTOCOL_ERROR)
             return
         self._streams[stream_id] = (headers, bytearray())
-        self._simulator.most_streams = max(self._simulator.most_streams, len(self._streams))
+        self._simulator.peak_streams = max(self._simulator.peak_streams, len(self._streams))
 
     def _complete(self, stream_id: int) -> None:
         if stream_id not in self._streams:

@@ -102,7 +102,7 @@ def test_certificate_in_place_of_a_token(identity, ours):
             answers = await asyncio.gather(*(r.send() for _ in range(20)))
             assert {a.outcome for a in answers} == {Outcome.DELIVERED}
             assert not any("authorization" in headers for headers in r.simulator.seen)
-            assert r.simulator.most_streams == 20
+            assert r.simulator.peak_streams == 20
             assert r.simulator.streams_refused == 0
             assert r.simulator.connections_opened == 1
 

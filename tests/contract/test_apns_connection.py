@@ -76,7 +76,7 @@ def test_five_hundred_large_answers_at_once(identity):
             async with asyncio.timeout(30):
                 answers = await asyncio.gather(*(r.send() for _ in range(500)))
             assert {a.status for a in answers} == {502}
-            assert r.simulator.most_streams > 400
+            assert r.simulator.peak_streams > 400
             assert r.simulator.connections_opened == 1
 
     asyncio.run(run())
@@ -110,10 +110,10 @@ def test_the_limit_as_it_changes(identity):
             for limit in (20, 1, 12, 1, 20):
                 r.simulator.max_streams = limit
                 await r.send()  # by its answer the client has read the new limit
-                r.simulator.most_streams = 0
+                r.simulator.peak_streams = 0
                 answers = await asyncio.gather(*(r.send() for _ in range(40)))
                 assert outcomes(answers) == {Outcome.DELIVERED: 40}
-                assert r.simulator.most_streams == limit
+                assert r.simulator.peak_streams == limit
             assert r.simulator.streams_refused == 0
             assert r.simulator.connections_opened == 1
 
@@ -131,9 +131,9 @@ def test_the_limit_falls_under_way(identity):
             r.simulator.max_streams = 1
             rest = [asyncio.create_task(r.send()) for _ in range(4)]
             assert outcomes(await asyncio.gather(*first)) == {Outcome.DELIVERED: 10}
-            r.simulator.most_streams = 0
+            r.simulator.peak_streams = 0
             assert outcomes(await asyncio.gather(*rest)) == {Outcome.DELIVERED: 4}
-            assert r.simulator.most_streams <= 1
+            assert r.simulator.peak_streams <= 1
             assert r.simulator.streams_refused == 0
 
     asyncio.run(run())
@@ -148,12 +148,12 @@ def test_back_to_one_after_a_rejection(identity):
             for _ in range(2):
                 assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
                 assert (await r.send(TOKEN)).outcome is Outcome.FAULT
-                r.simulator.most_streams = 0
+                r.simulator.peak_streams = 0
                 assert outcomes(await asyncio.gather(*(r.send(TOKEN) for _ in range(15)))) == {Outcome.FAULT: 15}
-                assert r.simulator.most_streams == 1
+                assert r.simulator.peak_streams == 1
                 answers = await asyncio.gather(*(r.send("cd" * 32) for _ in range(40)))
                 assert outcomes(answers) == {Outcome.DELIVERED: 40}
-                assert r.simulator.most_streams == 15
+                assert r.simulator.peak_streams == 15
             assert r.simulator.streams_refused == 0
             assert r.simulator.connections_opened == 1
 
@@ -242,7 +242,7 @@ def test_goaway_says_why(identity):
 
 
 def test_a_server_that_moves_house_at_once(identity):
-    """Its connections end right after their first answer: what comes then waits for the next one, not hurried."""
+    """Its connections end right after their first answer: what comes then waits for the next one, not stopped."""
 
     async def run():
         async with rig(identity) as r:

@@ -86,7 +86,7 @@ def test_stream_limit(identity):
             answers = await asyncio.gather(*(r.send() for _ in range(60)))
             assert {a.outcome for a in answers} == {Outcome.DELIVERED}
             assert r.simulator.streams_refused == 0
-            assert r.simulator.most_streams == 7
+            assert r.simulator.peak_streams == 7
 
     asyncio.run(run())
 

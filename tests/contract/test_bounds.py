@@ -35,7 +35,7 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
 
 def pull(redis: Redis, now: int, most: int = BATCH) -> calls.Pulled:
     """One look at that time."""
-    return run(redis, calls.pull(most=most, lease_us=LEASE_US, on_watch=False, lanes=LANES, clock=str(now)))
+    return run(redis, calls.pull(most=most, lease_us=LEASE_US, leads=False, lanes=LANES, clock=str(now)))
 
 
 def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:

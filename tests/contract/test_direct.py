@@ -64,7 +64,7 @@ class Worker:
         call = calls.pull(
             most=50,
             lease_us=LEASE,
-            on_watch=False,
+            leads=False,
             lanes=LANES,
             worker=self.name,
             on_join=self.rules.known,

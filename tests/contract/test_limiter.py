@@ -193,12 +193,12 @@ def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> 
 
 
 def test_calendar_windows_count_what_is_acquired_without_them(subject: Subject) -> None:
-    """Law 1: what `untimed` leaves out is kept for, also where nothing else is left."""
+    """Law 1: what `without_local_time` leaves out is kept for, also where nothing else is left."""
     calendar = (CalendarWindow(3, "day"),)
     for policy in (Policy((Window(10, interval_us=M),), calendar=calendar), Policy(calendar=calendar)):
         for _ in range(20):
             subject.clock.now += 2 * M
-            permit(subject.limiter.acquire("ann", policy.untimed))
+            permit(subject.limiter.acquire("ann", policy.without_local_time))
         assert subject.limiter.reset("ann") == 20
 
 
@@ -272,7 +272,7 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     rules = Policies(THREE)
     job = Job("job", "default", b"", b'{"user": "ann"}')
     run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
-    pulled = run(redis, calls.pull(most=9, lease_us=lease_us, on_watch=False, lanes=["default"]))
+    pulled = run(redis, calls.pull(most=9, lease_us=lease_us, leads=False, lanes=["default"]))
     table = RuleTable(rules)
     run(redis, calls.admit(pulled.users, table, most=9, lease_us=lease_us, worker="w", lanes=["default"]))
     permit(RedisLimiter(redis).acquire("ann", THREE))

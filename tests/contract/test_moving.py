@@ -27,7 +27,7 @@ from notifier.shards.backend import Shards
 from notifier.shards.map import home
 from notifier.shards.migration import migrate, steps
 from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, MoveError, Mover
-from notifier.shards.users import residents
+from notifier.shards.users import list_users
 from notifier.testing.embedded import EmbeddedRedis
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def _title(redis: Any, job_id: bytes) -> str:
 
 
 def pull(redis: Any) -> list[tuple[str, str, int]]:
-    return run(redis, calls.pull(most=100, lease_us=60_000_000, on_watch=False, lanes=LANES)).users
+    return run(redis, calls.pull(most=100, lease_us=60_000_000, leads=False, lanes=LANES)).users
 
 
 def lease(redis: Any, settings: Settings, users: list[tuple[str, str, int]]) -> list[calls.Leased]:
@@ -134,7 +134,7 @@ def fill(pair: Pair) -> dict[str, list[str]]:
 
 def check(pair: Pair, before: dict[str, list[str]], sent_us: dict[str, float]) -> None:
     """All of it is on the new shard, once and in order; nothing and nobody is on the old one."""
-    assert not any(residents(pair.old))
+    assert not any(list_users(pair.old))
     assert not pair.old.zcard("notifier:later")
     fresh = Notification(user=pair.users[0], devices=note(pair.users[0]).devices, title="newest")
     pair.producer.send(fresh)

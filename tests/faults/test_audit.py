@@ -45,7 +45,7 @@ def now_us(redis: Any) -> int:
 
 def line_up(redis: Any) -> calls.Pulled:
     """All that is queued is in its lines then, and is to be looked at within a millisecond."""
-    return run(redis, calls.pull(most=1000, lease_us=1000, on_watch=False, lanes=LANES))
+    return run(redis, calls.pull(most=1000, lease_us=1000, leads=False, lanes=LANES))
 
 
 def take(redis: Any, settings: Settings) -> None:

@@ -156,7 +156,7 @@ def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
 
 def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
     rules, lanes = RuleTable(load_settings(config, {}).policies()), ("default",)
-    pulled = run(redis, calls.pull(most=10, lease_us=10**9, on_watch=False, lanes=lanes))
+    pulled = run(redis, calls.pull(most=10, lease_us=10**9, leads=False, lanes=lanes))
     (leased,) = run(redis, calls.admit(pulled.users, rules, most=1, lease_us=10**9, worker="w", lanes=lanes)).leased
     assert leased.job_id == job_id
     gone = (DeadToken(fcm("anna"), None, "UNREGISTERED"),)

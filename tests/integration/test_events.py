@@ -105,7 +105,7 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     rules = RuleTable(load_settings(config, {}).policies())
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
-    pulled = run(redis, calls.pull(most=9, lease_us=10**9, on_watch=False, lanes=LANES, keep_events_us=keep_us))
+    pulled = run(redis, calls.pull(most=9, lease_us=10**9, leads=False, lanes=LANES, keep_events_us=keep_us))
     admitted = run(redis, calls.admit(pulled.users, rules, most=9, lease_us=10**9, worker="w", lanes=LANES))
     (leased,) = admitted.leased
     done = calls.Settlement(

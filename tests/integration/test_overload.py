@@ -44,7 +44,7 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
 
 
 def line_up(redis: Redis) -> list[Named]:
-    return run(redis, calls.pull(most=100, lease_us=10**9, on_watch=False, lanes=["urgent", "default", "bulk"])).users
+    return run(redis, calls.pull(most=100, lease_us=10**9, leads=False, lanes=["urgent", "default", "bulk"])).users
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -157,7 +157,7 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     run(
         redis,
         calls.pull(
-            most=9, lease_us=10**9, on_watch=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
+            most=9, lease_us=10**9, leads=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
         ),
     )
     (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)

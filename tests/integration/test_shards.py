@@ -22,7 +22,7 @@ from notifier import Cancellation, Policy, ShardsUnusableError, Window
 from notifier.cli.app import app
 from notifier.scripts.keys import redis_key
 from notifier.shards.map import home
-from notifier.shards.users import residents
+from notifier.shards.users import list_users
 from notifier.testing.embedded import EmbeddedRedis
 from workers.__main__ import main as work
 
@@ -223,5 +223,5 @@ def test_a_shard_is_drained_while_everybody_works(fleet: Fleet, run: Run, simula
         assert simulators.titles(f"{user}/") == [f"{user}/{n:03}" for n in range(count)]
         times_us = [arrival.at_us for arrival in simulators.all() if (arrival.title or "").startswith(f"{user}/")]
         assert min(later - at for at, later in pairwise(times_us)) >= 60_000
-    assert not any(residents(fleet.redis["c"]))
+    assert not any(list_users(fleet.redis["c"]))
     assert run("audit").status == 0

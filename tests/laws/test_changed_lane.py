@@ -50,7 +50,7 @@ class Queues:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
-        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=lanes, worker=name, clock=str(self.now))
+        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=lanes, worker=name, clock=str(self.now))
         pulled = run(self.redis, call)
         if pulled.users:
             admit = calls.admit(

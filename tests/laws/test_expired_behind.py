@@ -43,7 +43,7 @@ class Line:
     def look(self) -> list[calls.Leased]:
         """Pull and admit."""
         clock = str(self.now)
-        pulled = run(self.redis, calls.pull(most=50, lease_us=S, on_watch=False, lanes=LANES, clock=clock))
+        pulled = run(self.redis, calls.pull(most=50, lease_us=S, leads=False, lanes=LANES, clock=clock))
         if not pulled.users:
             return []
         call = calls.admit(pulled.users, RuleTable(RULES), most=50, lease_us=S, worker="w", lanes=LANES, clock=clock)

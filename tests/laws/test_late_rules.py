@@ -54,7 +54,7 @@ def backlog(redis: Redis) -> calls.Leased:
     follow(redis, "old", NOW)
     jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    run(redis, calls.pull(most=9, lease_us=30 * S, on_watch=False, lanes=LANES, clock=str(NOW)))
+    run(redis, calls.pull(most=9, lease_us=30 * S, leads=False, lanes=LANES, clock=str(NOW)))
     (leased,) = run(redis, admit(OLD, NOW)).leased
     return leased
 

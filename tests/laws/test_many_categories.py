@@ -52,7 +52,7 @@ class Waiting:
         self.looks = 0
 
     def pull(self, most: int = BATCH) -> calls.Pulled:
-        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker="w", clock=str(self.now))
+        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=LANES, worker="w", clock=str(self.now))
         return run(self.redis, call)
 
     def counted(self, call: Call[Any]) -> Any:

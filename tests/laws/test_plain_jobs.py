@@ -87,7 +87,7 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     rubbish = lane.enqueue("math.factorial", 3).id
 
     def pull() -> calls.Pulled:
-        return run(redis, calls.pull(most=9, lease_us=10_000_000, on_watch=False, lanes=["default"], worker="w"))
+        return run(redis, calls.pull(most=9, lease_us=10_000_000, leads=False, lanes=["default"], worker="w"))
 
     def waiting() -> list[str]:
         return [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]
@@ -96,7 +96,7 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert pulled.taken == 1
     assert [job.job_id.decode() for job in pulled.unread] == [names[1], names[2], names[4], rubbish]
     assert waiting() == [*names[1:], rubbish]
-    assert pulled.stock == []
+    assert pulled.rq_jobs == []
     metas = [(job.job_id, "" if job.job_id.decode() == rubbish else '{"user": "ann"}') for job in pulled.unread]
     run(redis, calls.steer([*metas, (b"deleted", '{"user": "ann"}')]))
     assert not redis.exists("rq:job:deleted")
@@ -104,4 +104,4 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert pulled.unread == []
     assert waiting() == []
     assert redis.zrange("notifier:line:{ann}:default", 0, -1) == [name.encode() for name in names]
-    assert [job_id for job_id, _ in pulled.stock] == [rubbish]
+    assert [job_id for job_id, _ in pulled.rq_jobs] == [rubbish]

@@ -38,7 +38,7 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
     found: list[str] = []
     for n in range(1_000):
         worker = f"w{n % 3}"
-        call = calls.pull(most=most, lease_us=30 * S, on_watch=False, lanes=LANES, worker=worker, clock=str(now))
+        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=LANES, worker=worker, clock=str(now))
         pulled = run(redis, call)
         if not pulled.users:
             return found

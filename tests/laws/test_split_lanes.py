@@ -26,7 +26,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
 from workers import idle
-from workers.idle import Watch
+from workers.idle import IdleWorker
 
 S = 1_000_000
 LEASE_US = 30 * S
@@ -88,13 +88,13 @@ class Simulated:
         worker.wake_ups += 1
         moved = True
         while moved:
-            run(self.redis, leaders.watch(worker.name, worker.lanes, lapse_ms=60_000))
+            run(self.redis, leaders.lead(worker.name, worker.lanes, lapse_ms=60_000))
             pulled = run(
                 self.redis,
                 calls.pull(
                     most=50,
                     lease_us=LEASE_US,
-                    on_watch=True,
+                    leads=True,
                     lanes=worker.lanes,
                     worker=worker.name,
                     clock=str(self.now),
@@ -189,7 +189,7 @@ class Waiting:
         self.split = split
         self.client = redis.asyncio.Redis.from_url(server.url)
         blocking = [redis.asyncio.Redis.from_url(server.url) for _ in split]
-        self.all = [Watch(blocking[n], self.client, f"w{n}", lanes) for n, lanes in enumerate(split)]
+        self.all = [IdleWorker(blocking[n], self.client, f"w{n}", lanes) for n, lanes in enumerate(split)]
 
     async def woken_by(self, *push: str) -> list[tuple[str, ...]]:
         """Which of them wake when this is pushed."""

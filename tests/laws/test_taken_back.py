@@ -26,8 +26,8 @@ RULES = RuleTable(POLICIES)
 
 def look(redis: Redis, now: int) -> Admitted | None:
     """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
-    run(redis, leaders.watch("w", URGENT, lapse_ms=60_000))
-    pulled = run(redis, calls.pull(most=9, lease_us=30 * S, on_watch=True, lanes=URGENT, worker="w", clock=str(now)))
+    run(redis, leaders.lead("w", URGENT, lapse_ms=60_000))
+    pulled = run(redis, calls.pull(most=9, lease_us=30 * S, leads=True, lanes=URGENT, worker="w", clock=str(now)))
     if not pulled.users:
         return None
     call = calls.admit(pulled.users, RULES, most=9, lease_us=30 * S, worker="w", lanes=URGENT, clock=str(now))

@@ -309,13 +309,13 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
 
 def look(redis: Redis, world: World, most: int = 50) -> calls.Pulled:
     """Pull what the world's own producer did not enqueue."""
-    return run(redis, calls.pull(most=most, lease_us=LEASE, on_watch=False, lanes=LANES, clock=str(world.now)))
+    return run(redis, calls.pull(most=most, lease_us=LEASE, leads=False, lanes=LANES, clock=str(world.now)))
 
 
 def read(redis: Redis, world: World) -> list[calls.Named]:
     """Say of all that is to be read that it is no notification; returns who came before the first of it."""
     pulled = look(redis, world)
-    assert pulled.stock == []
+    assert pulled.rq_jobs == []
     run(redis, calls.steer([(job.job_id, "") for job in pulled.unread]))
     return pulled.users
 
@@ -328,7 +328,7 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
         call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
         assert run(redis, call) == [job_id]
     read(redis, world)
-    assert look(redis, world, most=1).stock == [("other", "1")]
+    assert look(redis, world, most=1).rq_jobs == [("other", "1")]
     settlement = Settlement("other", "1", "", "", reached=False, state="queue")
     back = calls.settle(
         [settlement],
@@ -340,7 +340,7 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
         clock=str(world.now),
     )
     assert run(redis, back) == [True]
-    assert look(redis, world).stock == [("other", "2"), ("null", "3")]
+    assert look(redis, world).rq_jobs == [("other", "2"), ("null", "3")]
 
 
 def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
@@ -379,4 +379,4 @@ def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
     users = read(redis, world)
     pulled = look(redis, world)
     assert sorted(user for user, _, _ in [*users, *pulled.users]) == sorted(good)
-    assert [job_id for job_id, _ in pulled.stock] == [f"job{n}" for n in range(len(good), len(metas))]
+    assert [job_id for job_id, _ in pulled.rq_jobs] == [f"job{n}" for n in range(len(good), len(metas))]

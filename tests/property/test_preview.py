@@ -87,7 +87,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 def by_the_scripts(redis: Redis, rules: Policies, trace: list[Event], latency_us: int) -> list[int]:
     """When each went: enqueue, settle, pull and admit at every µs at which something may change."""
     redis.flushdb()
-    if rules.goes_by_clock:
+    if rules.uses_local_time:
         zones = {event.zone or rules.zone for event in trace}
         redis.hset("notifier:zones", mapping={zone: zone_at(zone, trace[0].at_us).encode() for zone in zones})
     return Scripts(redis, rules, trace, latency_us).run()
@@ -139,7 +139,7 @@ class Scripts:
             calls.pull(
                 most=1000,
                 lease_us=LEASE,
-                on_watch=False,
+                leads=False,
                 lanes=LANES,
                 on_join=self.table.on_join,
                 keep_failed_us=LEASE,

@@ -80,7 +80,7 @@ class Routed(World):
 
     def change(self, worker: str, route: str, seen: Seen) -> str:
         """Tell what a worker saw of a route, without jitter."""
-        call = circuit(worker, route, seen, first_us=S, most_us=10 * S, clock=str(self.now))
+        call = circuit(worker, route, seen, first_us=S, max_us=10 * S, clock=str(self.now))
         said = run(self.redis, call)
         assert said == {"up": self._up, "down": self._down, "retry": self._retry}[seen](worker, route)
         return said

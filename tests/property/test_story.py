@@ -334,7 +334,7 @@ class Story(RuleBasedStateMachine):
         call = calls.pull(
             most=most,
             lease_us=LEASE,
-            on_watch=False,
+            leads=False,
             lanes=worker.lanes,
             worker=worker.name,
             on_join=RuleTable(RATES[worker.rates]).on_join,
@@ -462,9 +462,7 @@ class Story(RuleBasedStateMachine):
                 self._settle(worker, flight, "delivered")
             worker.flights = []
             if not taken:
-                call = calls.pull(
-                    most=50, lease_us=LEASE, on_watch=False, lanes=LANES, worker="last", clock=str(self.now)
-                )
+                call = calls.pull(most=50, lease_us=LEASE, leads=False, lanes=LANES, worker="last", clock=str(self.now))
                 pulled = run(self.redis, call)
                 assert not pulled.users
                 assert not pulled.orphans

@@ -33,7 +33,7 @@ START = 1_700_000_000_000_000
 S = 1_000_000
 LEASE = 30 * S
 CLOSED = 60 * S  # as in the script
-MOST_OLDEST = 10  # of a line, among which *enqueue* looks for one to drop
+MAX_OLDEST = 10  # of a line, among which *enqueue* looks for one to drop
 KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
 SUSPECT = 2  # crashes after which only what had been begun is to blame
@@ -148,7 +148,7 @@ class World:
 
     def tell_zones(self) -> None:
         """What Redis knows of zones, where a rule goes by the clock."""
-        if self.policies.goes_by_clock:
+        if self.policies.uses_local_time:
             tables = {name: zone_at(name, self.now).encode() for name in ZONES}
             self.redis.hset("notifier:zones", mapping=tables)
 
@@ -235,7 +235,7 @@ class World:
         """Whether something that waits in its line must give way to a job that was refused."""
         told = [self.told[job_id] for job_id in line]
         if job.overflow == "drop_oldest":
-            return any(not one.dispatched for one in told) and len(told) <= MOST_OLDEST
+            return any(not one.dispatched for one in told) and len(told) <= MAX_OLDEST
         if job.overflow == "collapse" and not job.send_at_us:
             collapse_id = json.loads(job.meta).get("collapse_id")
             of_both = [one for one in told if one.collapse_id == collapse_id is not None]
@@ -267,7 +267,7 @@ class World:
         call = calls.pull(
             most=most,
             lease_us=LEASE,
-            on_watch=False,
+            leads=False,
             lanes=LANES,
             worker=worker,
             on_join=self.rules.on_join,
@@ -283,7 +283,7 @@ class World:
             for orphan in pulled.orphans:
                 self._put_back(orphan)
         self.seen["pulls"] += 1
-        if self.policies.goes_by_clock:
+        if self.policies.uses_local_time:
             for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
                 told.since_us = told.since_us or self.now
         return replace(pulled, users=users)
@@ -641,7 +641,7 @@ class World:
             return 0
         scopes, cost = self._scopes(user, category), self._category(category).cost
         at = max(sends.earliest(cost)[0] for sends in scopes)
-        if not any(sends.policy.goes_by_clock for sends in scopes):
+        if not any(sends.policy.uses_local_time for sends in scopes):
             return at
         told, ignores = self.told[job_id], self._category(category).ignores_quiet
         quiet = [hours for hours in (sends.policy.quiet for sends in scopes[ignores:]) if hours is not None]

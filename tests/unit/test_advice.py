@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from notifier.rules.policy import Policy, Window
 from notifier.settings import parse_settings
-from notifier.settings.advice import advise, implied, most_in
+from notifier.settings.advice import advise, implied, max_in
 from notifier.settings.yaml_source import read_yaml
 
 S = 1_000_000
@@ -102,7 +102,7 @@ def test_most_in_is_reached(window: Window, seconds: int) -> None:
     sends: list[int] = []
     for n in range(seconds * 7):
         sends.append(0 if n < window.limit else sends[n - window.limit] + window.interval_us)
-    assert sum(at < seconds * S for at in sends) == most_in(window, seconds * S)
+    assert sum(at < seconds * S for at in sends) == max_in(window, seconds * S)
 
 
 def test_advice_does_not_change_with_the_order_of_equal_windows() -> None:

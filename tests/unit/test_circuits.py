@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from notifier.providers.contract import Answer, Outcome
-from workers.circuits import FAILURES, MOST_KNOWN, Circuits
+from workers.circuits import FAILURES, MAX_KNOWN, Circuits
 
 UP = Answer(Outcome.DELIVERED, 200)
 AWAY = Answer(Outcome.UNSENT, reason="Unreachable")
@@ -100,7 +100,7 @@ def test_nobody_can_invent_a_circuit() -> None:
 
     async def run() -> None:
         circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])
-        for n in range(3 * MOST_KNOWN):
+        for n in range(3 * MAX_KNOWN):
             name = f"webpush@{n}.example"
             for _ in range(FAILURES):
                 assert circuits.saw(name, SILENT) == (SILENT, False)

@@ -141,4 +141,4 @@ def test_a_device_is_not_counted_where_the_users_rules_are_narrower() -> None:
 )
 def test_the_most_that_rules_admit(policy: Policy, interval_us: int, most: int | None) -> None:
     """The bound holds for any half-open interval, and a schedule at the bound exists for one rule alone."""
-    assert policy.most_in(interval_us) == most
+    assert policy.max_in(interval_us) == most

@@ -125,7 +125,7 @@ def test_the_figures() -> None:
         ),
     }
     assert report.categories["chat"]["old"] == Waits(0, 1, 0, 0, 0, 0, 0, 0)
-    assert report.most_held == {"old": 3, "new": 2}
+    assert report.max_held == {"old": 3, "new": 2}
     assert (report.longer, report.shorter) == (0, 2)
     assert (report.notifications, report.users, report.span_us) == (5, 2, 2 * S)
     assert report.worst == []
@@ -175,7 +175,7 @@ def test_what_collapses() -> None:
     assert sorted(sent_at["old"]) == [0, 10 * S, 20 * S, 30 * S]
     assert sorted(sent_at["new"]) == [0, 10 * S]
     assert {side: of.superseded for side, of in report.overall.items()} == {"old": 0, "new": 2}
-    assert report.most_held == {"old": 3, "new": 1}
+    assert report.max_held == {"old": 3, "new": 1}
     moments = timeline(trace, "ann", SLOW, new)
     assert [moment.ended["new"] for moment in moments] == ["sent", "superseded", "superseded", "sent"]
     assert [moment.sent_us["new"] for moment in moments] == [0, None, None, 10 * S]

@@ -17,7 +17,7 @@ from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.rules.policy import Category, Digest
 from workers.proofs import Unproven
-from workers.sender import MOST_CRASHES, Backoff, NotOursError, Sender
+from workers.sender import MAX_CRASHES, Backoff, NotOursError, Sender
 
 CATEGORY = Category("default", attempts=3)
 FINAL = {Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN}
@@ -217,11 +217,11 @@ def test_what_is_left_goes_with_it() -> None:
 
 def test_a_poisonous_one_is_not_tried() -> None:
     """A job on which several workers died is failed unsent, and says so."""
-    settled, provider = settle(leased(crashes=MOST_CRASHES), Answer(Outcome.DELIVERED))
+    settled, provider = settle(leased(crashes=MAX_CRASHES), Answer(Outcome.DELIVERED))
     assert settled.state == "failed"
     assert "poison" in reason(settled)
     assert not provider.asked
-    settled, _ = settle(leased(crashes=MOST_CRASHES - 1), Answer(Outcome.DELIVERED))
+    settled, _ = settle(leased(crashes=MAX_CRASHES - 1), Answer(Outcome.DELIVERED))
     assert settled.state == "delivered"
 
 

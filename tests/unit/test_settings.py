@@ -94,7 +94,7 @@ def test_nothing_but_a_mapping_is_needed() -> None:
     assert plain.redis.socket_timeout_us == 5 * SECOND
     assert (plain.worker.batch, plain.worker.in_flight) == (50, 500)
     assert (plain.worker.lease_us, plain.worker.grace_us) == (10 * SECOND, 8 * SECOND)
-    assert (plain.worker.backoff.first_us, plain.worker.backoff.most_us) == (2 * SECOND, 10 * MINUTE)
+    assert (plain.worker.backoff.first_us, plain.worker.backoff.max_us) == (2 * SECOND, 10 * MINUTE)
     assert (plain.keep_failed_us, plain.keep_delivered_us, plain.dedupe_for_us) == (7 * DAY, 10 * MINUTE, DAY)
     assert (plain.log.format, plain.log.level) == ("auto", "info")
     assert plain.providers.platforms() == {}

@@ -59,11 +59,11 @@ def test_a_wrong_duration_is_refused_with_what_would_be_right(text: str, says: s
 
 def test_a_duration_keeps_to_its_bounds() -> None:
     """A caller's least and most are held, and both ends are allowed."""
-    assert parse_duration("1s", least_us=1_000_000, most_us=1_000_000) == 1_000_000
+    assert parse_duration("1s", least_us=1_000_000, max_us=1_000_000) == 1_000_000
     with pytest.raises(ValueError, match="give from 1s to 2s"):
-        parse_duration("999ms", least_us=1_000_000, most_us=2_000_000)
+        parse_duration("999ms", least_us=1_000_000, max_us=2_000_000)
     with pytest.raises(ValueError, match="give from 1s to 2s"):
-        parse_duration("2001ms", least_us=1_000_000, most_us=2_000_000)
+        parse_duration("2001ms", least_us=1_000_000, max_us=2_000_000)
 
 
 @given(st.integers(0, LONGEST_US))

@@ -16,7 +16,7 @@ from notifier.operations.audit.calls import Finding
 from notifier.settings import Settings
 from notifier.shards.map import on_shard
 
-MOST_KEPT: Final = 200
+MAX_KEPT: Final = 200
 
 
 class AuditError(NotifierError):
@@ -92,7 +92,7 @@ class BackgroundAudit:
         for finding in work.findings():
             run.found += 1
             run.left += finding.left
-            if len(run.findings) < MOST_KEPT:
+            if len(run.findings) < MAX_KEPT:
                 run.findings.append((shard, finding))
             run.jobs, run.users = before[0] + work.jobs, before[1] + work.users
         run.jobs, run.users = before[0] + work.jobs, before[1] + work.users

@@ -12,7 +12,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
 
-MOST_EXPECTED: Final = 100_000  # names kept in memory
+MAX_EXPECTED: Final = 100_000  # names kept in memory
 PIECE: Final = 500
 OVERLAP: Final = 50  # what RQ takes out of the middle between two pieces moves what is behind it
 JUDGED_A_CALL: Final = 100
@@ -36,7 +36,7 @@ class Queues:
     def expect(self, job_ids: Iterable[bytes]) -> Iterator[Finding]:
         """Note jobs that are queued; looks for them when there are many."""
         self._expected.update(job_ids)
-        if len(self._expected) >= MOST_EXPECTED:
+        if len(self._expected) >= MAX_EXPECTED:
             yield from self._look_for_expected()
 
     def findings(self) -> Iterator[Finding]:

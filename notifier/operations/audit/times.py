@@ -16,7 +16,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
 
-MOST_NOTED: Final = 10_000
+MAX_NOTED: Final = 10_000
 A_LOOK: Final = 100
 DONE: Final = {"permit": "dated now", "claim": "removed", "parked": "removed"}
 
@@ -33,7 +33,7 @@ class Times:
         """Judge what is clear at once, and note what is not; of other keys nothing."""
         sets = [key for key in keys if is_key(key, "sent") or _is_device(key)]
         self._note(sets)
-        if len(self._noted) >= MOST_NOTED:
+        if len(self._noted) >= MAX_NOTED:
             yield from self.findings()
         yield from self._endless([key for key in keys if is_key(key, "claim")])
         for key in keys:

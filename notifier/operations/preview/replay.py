@@ -26,7 +26,7 @@ SUPERSEDED: Final = -2
 DROPPED: Final = -3
 NEVER: Final = 2**63
 HIGH: Final = 2**50  # as in `lineup.lua`: a high priority's order lies below every normal arrival's
-MOST_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
+MAX_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
 EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
 
@@ -171,7 +171,7 @@ class Replay:
         self._events = events
         self._latency_us = latency_us
         self._begins_us = begins_us
-        self._timed = policies.goes_by_clock
+        self._timed = policies.uses_local_time
         costs = sorted({category.cost for category in policies.categories.values()})
         self._before = before
         self._rules = _Rules(policies.for_user(user), costs, timed=self._timed, before=self._on_record(None))
@@ -250,7 +250,7 @@ class Replay:
     def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
         """When the clock lets the head of a line go, and what decides that, or ''."""
         rules, begins = Rules(self._rules.policy, line.category), self._begins_us
-        if not rules.goes_by_clock:
+        if not rules.uses_local_time:
             return at, ""
         event = self._events[self._stands[line.places[0] % HIGH]]
 
@@ -281,7 +281,7 @@ class Replay:
         """Take the heads that may go now, as one look of *admit* at this user does."""
         lines, several = self._ordered()
         taken = i = 0
-        while i < len(lines) and taken < MOST_HEADS:
+        while i < len(lines) and taken < MAX_HEADS:
             line = lines[i]
             index = self._stands[line.places[0] % HIGH]
             expired = self._expires[index] <= now

@@ -49,7 +49,7 @@ class OfUser:
 class Report:
     """What a preview found.
 
-    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. most_held: how
+    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. max_held: how
     many waited at once at most. worst: the users whose mean wait grows most, those alone whose it grows.
     """
 
@@ -60,7 +60,7 @@ class Report:
     shorter: int
     overall: dict[Side, Waits]
     categories: dict[str, dict[Side, Waits]]
-    most_held: dict[Side, int]
+    max_held: dict[Side, int]
     worst: list[OfUser]
 
 
@@ -106,7 +106,7 @@ class _Found:
         p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
         return Waits(len(waits), expired, superseded, dropped, p50, p99, longest, sum(waits))
 
-    def most_held(self) -> int:
+    def max_held(self) -> int:
         """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
         leave = iter(sorted(self.held_to))
         held = most = 0
@@ -163,7 +163,7 @@ def compare(
         shorter=shorter,
         overall={side: found[side].of(*names) for side in SIDES},
         categories={name: {side: found[side].of(name) for side in SIDES} for name in names},
-        most_held={side: found[side].most_held() for side in SIDES},
+        max_held={side: found[side].max_held() for side in SIDES},
         worst=nlargest(WORST, worse, key=lambda one: one.mean_us["new"] - one.mean_us["old"]),
     )
     return report, {side: found[side].sent_at for side in SIDES}

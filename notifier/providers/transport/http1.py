@@ -33,7 +33,7 @@ NEVER_SENT: Final = (
 BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
 # What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
 NOT_ASKED_FOR: Final = ("Accept", "Accept-Encoding", "User-Agent")
-MOST_BACKOFFS: Final = 1000
+MAX_BACKOFFS: Final = 1000
 FAULT_US: Final = 60_000_000
 
 
@@ -157,7 +157,7 @@ class Pool:
         backoff = self._backoffs.get(origin)
         if backoff is None:
             # Servers may be named by strangers: what is remembered of them has an end.
-            if len(self._backoffs) >= MOST_BACKOFFS:
+            if len(self._backoffs) >= MAX_BACKOFFS:
                 self._backoffs.clear()
             backoff = self._backoffs[origin] = Backoff()
         return backoff

@@ -31,7 +31,7 @@ RECORD_BYTES: Final = 4096
 LAST_RECORD: Final = b"\2"  # the padding's delimiter of the last record, and there is one
 LIFE_S: Final = 12 * 3600  # a push service refuses more than 24 hours; ours and its clock may differ by as much again
 REFRESH_S: Final = 6 * 3600.0
-MOST_ORIGINS: Final = 1000
+MAX_ORIGINS: Final = 1000
 STRANGERS: Final = 4  # so many subscriptions in a row may be refused before the key itself is held to be wrong
 
 
@@ -108,7 +108,7 @@ class Vapid:
         # A clock that was set back would keep one in use past its end.
         if made is None or not 0 <= now - made.issued_at < REFRESH_S:
             claims = {"sub": self._subject, "aud": origin, "exp": int(now) + LIFE_S}
-            if len(self._made) >= MOST_ORIGINS:  # they come from clients
+            if len(self._made) >= MAX_ORIGINS:  # they come from clients
                 self._made.clear()
             header: str = self._vapid.sign(claims)["Authorization"]  # type: ignore[no-untyped-call]
             made = self._made[origin] = Authorization(header, now)

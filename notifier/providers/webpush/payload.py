@@ -19,9 +19,9 @@ PAYLOAD_BYTES: Final = 4096 - 86 - 16 - 1
 MAX_TTL_S: Final = 2_419_200  # four weeks: what the strictest of the push services keeps
 TOPIC_CHARACTERS: Final = 32
 SECOND_US: Final = 1_000_000
-MOST_ACTIONS: Final = 10
+MAX_ACTIONS: Final = 10
 LONGEST_TEXT: Final = 2048
-MOST_VIBRATIONS: Final = 100
+MAX_VIBRATIONS: Final = 100
 
 # A page of another scheme cannot be opened, and `javascript:` must not be.
 _URL: Final = re.compile(r"(?:https://|/)[^\s\x00-\x1f\\]*")
@@ -105,13 +105,13 @@ def _moment(value: object) -> str:
 
 def _vibrations(value: object) -> str:
     times = value if isinstance(value, list | tuple) else [value]
-    good = len(times) <= MOST_VIBRATIONS and all(type(time) is int and time >= 0 for time in times)
-    return "" if good else f"must be milliseconds, or a list of at most {MOST_VIBRATIONS} of them"
+    good = len(times) <= MAX_VIBRATIONS and all(type(time) is int and time >= 0 for time in times)
+    return "" if good else f"must be milliseconds, or a list of at most {MAX_VIBRATIONS} of them"
 
 
 def _actions(value: object) -> str:
-    if not isinstance(value, list | tuple) or len(value) > MOST_ACTIONS:
-        return f"must be a list of at most {MOST_ACTIONS} actions"
+    if not isinstance(value, list | tuple) or len(value) > MAX_ACTIONS:
+        return f"must be a list of at most {MAX_ACTIONS} actions"
     for action in value:
         if not isinstance(action, Mapping) or not {"action", "title"} <= action.keys() <= {"action", "title", "icon"}:
             return "must be a list of objects with action and title, perhaps an icon, and nothing else"

@@ -10,7 +10,7 @@ from notifier.server.html import Html, counted, facts, moment, table, tag
 from notifier.server.pages.layout import View, act, dead_shards, document, wrong
 
 MINUTES = (1, 5, 15, 60)
-MOST_LINES = 100
+MAX_LINES = 100
 
 
 def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, problem: str = "") -> str:
@@ -45,10 +45,10 @@ def preview_page(told: dict[str, Any], view: View) -> str:
         tag("h1", "Preview"),
         tag("p", f"The new rates are {told['version']}; those in force are {told['before']}."),
         tag("h2", "What changes"),
-        tag("ul", [_change(line) for line in lines[:MOST_LINES]], class_="changes")
+        tag("ul", [_change(line) for line in lines[:MAX_LINES]], class_="changes")
         if lines
         else tag("p", "Nothing.", class_="none"),
-        tag("p", f"and {len(lines) - MOST_LINES:,} more", class_="hint") if len(lines) > MOST_LINES else None,
+        tag("p", f"and {len(lines) - MAX_LINES:,} more", class_="hint") if len(lines) > MAX_LINES else None,
     ]
     report = told["report"]
     if report is None:

@@ -26,7 +26,7 @@ from notifier.scripts.ownership import HERE, ON_THE_WAY
 from notifier.shards.migration import steps
 from notifier.shards.migration.steps import Moving
 from notifier.shards.migration.user_state import State, cut, scope_of
-from notifier.shards.users import LOOK, residents_in, user_of
+from notifier.shards.users import LOOK, user_of, users_in
 from notifier.store.connection import unusable
 
 LOCK_MS: Final = 15_000
@@ -140,7 +140,7 @@ class Mover:
             cursor, keys = redis.scan(max(cursor, 0), count=LOOK)
             self._hold()
             self._note_categories(keys)
-            yield keys, [user for user in residents_in(redis, keys) if self.home(user) != self.source]
+            yield keys, [user for user in users_in(redis, keys) if self.home(user) != self.source]
 
     def _note_categories(self, keys: list[bytes]) -> None:
         """Note the categories of which something is kept, and that are not, or no longer, configured here."""

@@ -185,8 +185,8 @@ class Channel:
     def _back_off(self, kind: str, why: str) -> None:
         if self._closed:
             return
-        most_s = min(BACKOFF_LEAST_S * 2**self._failures, BACKOFF_MOST_S)
-        wait_s = max(BACKOFF_LEAST_S, most_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
+        max_s = min(BACKOFF_LEAST_S * 2**self._failures, BACKOFF_MOST_S)
+        wait_s = max(BACKOFF_LEAST_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
         self._failures = min(self._failures + 1, 16)
         self._not_before = asyncio.get_running_loop().time() + wait_s
         # Once as a warning: while it lasts, every attempt says the same.

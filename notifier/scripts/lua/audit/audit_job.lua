@@ -5,13 +5,13 @@
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
 -- a line or in `later` stays there, in one of them; who stands nowhere goes to its line. Of what a live lease holds
 -- nothing is changed. A lease that ended is *pull*'s affair.
---! include clock keys alarm newcomer end leaving lineup audit
+--! include clock keys due newcomer end leaving lineup audit
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
 local ENDED = {failed = true, canceled = true}
 local FAR = 4102444800000000 -- as in routes.lua: the rest of a notification that waits for a route alone
-local MOST_FROM_TAIL = 2000 -- what came back to its queue meanwhile stands there
+local MAX_FROM_TAIL = 2000 -- what came back to its queue meanwhile stands there
 local FADING = 2000 -- ms before a job's own end in which RQ may have cleared its registry already
 
 local function read(id)
@@ -63,7 +63,7 @@ function by_status.queued(j)
   if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
     if redis.call('LPOS', '@behind:' .. j.category, j.id) then return end -- see behind.lua
-    if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MOST_FROM_TAIL) then
+    if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MAX_FROM_TAIL) then
       return 'in its line'
     end
     queued[#queued + 1] = j.id
@@ -134,7 +134,7 @@ end
 -- or *pull* puts it back, as it does the work of the dead.
 local function lapse(j)
   redis.call('ZADD', '@leases', text(now + lease), j.id)
-  alarm(now + lease)
+  note_due(now + lease)
   return 'given a lease: when that has ended it is put back'
 end
 
@@ -168,7 +168,7 @@ local function wait_on(j)
   if not lane then return 'left: its meta is not as it must be' end
   if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
   ensure_gate(j.user, lane, now)
-  alarm(now, lane)
+  note_due(now, lane)
   return j.in_line and 'kept in its line' or 'put back in its line'
 end
 

@@ -4,7 +4,7 @@
 --          or a set of users, @gates:<lane> or @parked:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A line that was emptied stays noted until its user is looked at: so it needs a gate as well.
---! include clock keys alarm audit
+--! include clock keys due audit
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 
 -- note: the line is of the lane of the first in it that has a job.

@@ -1,7 +1,7 @@
 -- arrive: takes over jobs that another shard gave out, each once however often the call is repeated.
 -- ARGV 1 the other shard  2.. for each: job id, µs of its own time or '', how many fields, field, value, …
 -- returns how many were new here
---! include clock keys alarm
+--! include clock keys due
 local arrived, new, i = '@arrived:' .. ARGV[1], 0, 2
 while i <= #ARGV do
   local id, at, n = ARGV[i], tonumber(ARGV[i + 1]), 2 * ARGV[i + 2]
@@ -11,7 +11,7 @@ while i <= #ARGV do
     if at then
       redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(at), id)
       redis.call('ZADD', '@later', text(at), id)
-      alarm(at)
+      note_due(at)
     else
       redis.call('RPUSH', '@rq:queue:' .. lane, id)
     end

@@ -30,7 +30,7 @@ end
 local function ensure_gate(user, lane, now)
   if has_gate(user, lane) then return end
   redis.call('ZADD', '@gates:' .. lane, text(now), user)
-  alarm(now, lane)
+  note_due(now, lane)
 end
 
 -- date_permit: a permit that is in flight no longer may have been used until now, and no later.

@@ -4,7 +4,7 @@
 -- sends up to `at`, and with which `every`; those behind it, some in flight at the end of their lease, are gone
 -- through at each look.
 local REFUNDABLE = 10000000 -- so long after a send it may be taken back
-local MOST_REPLAYED = 256
+local MAX_REPLAYED = 256
 
 local function burst_state(sent, burst)
   local state = redis.call('HMGET', beside(sent, '@burst'), 'full', 'at', 'every')
@@ -23,9 +23,9 @@ local function replay_of(sent, burst)
   local replay = replays[sent]
   if replay then return replay end
   local full, at = burst_state(sent, burst)
-  local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MOST_REPLAYED)
+  local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MAX_REPLAYED)
   -- Only where the rule is new there are so many: as if the bucket had been empty then.
-  if #sends == 2 * MOST_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
+  if #sends == 2 * MAX_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
   replay = {[0] = full, n = #sends / 2, latest = tonumber(sends[2] or at)}
   for n = 1, replay.n do replay[n] = drain(replay[n - 1], tonumber(sends[#sends + 2 - 2 * n]), burst) end
   replays[sent] = replay
@@ -36,7 +36,7 @@ end
 local function replay_on(sent, burst, at, cost)
   local replay = replays[sent]
   if not replay then return end
-  if at < replay.latest or replay.n + cost >= MOST_REPLAYED then replays[sent] = nil return end
+  if at < replay.latest or replay.n + cost >= MAX_REPLAYED then replays[sent] = nil return end
   for n = replay.n + 1, replay.n + cost do replay[n] = drain(replay[n - 1], at, burst) end
   replay.n, replay.latest = replay.n + cost, at
 end
@@ -57,7 +57,7 @@ local function keep_burst(sent, policy, now, cost, leaving)
   local burst, key = policy.t, beside(sent, '@burst')
   local full, at = burst_state(sent, burst)
   local sends = redis.call('ZRANGEBYSCORE', sent, '(' .. text(at), text(now - REFUNDABLE), 'WITHSCORES', 'LIMIT', 0,
-    MOST_FOLDED)
+    MAX_FOLDED)
   local set_back = now <= at -- the clock was: what goes now would never be gone through
   if #sends < 2 * MANY and not (leaving and #sends > 0 or set_back) then return end
   local same = 0
@@ -67,7 +67,7 @@ local function keep_burst(sent, policy, now, cost, leaving)
     full, at = drain(full, sent_at, burst), sent_at
   end
   -- Others may share the µs of the last one read, and no later look comes to them.
-  local all = #sends == 2 * MOST_FOLDED and redis.call('ZCOUNT', sent, text(at), text(at)) or 0
+  local all = #sends == 2 * MAX_FOLDED and redis.call('ZCOUNT', sent, text(at), text(at)) or 0
   for _ = same + 1, math.min(all, same + burst[1]) do full = drain(full, at, burst) end
   for _ = 1, set_back and cost or 0 do full = drain(full, at, burst) end
   replays[sent] = nil

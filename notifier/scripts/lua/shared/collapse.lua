@@ -30,13 +30,13 @@ local function supersede(now, user, category, old, id, order, keep)
   end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
-  local unlike = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
+  local needs_recheck = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
   local own, place = tonumber(order), tonumber(old.order)
   if place >= LOWERED / 2 and is_background(redis.call('HGET', job_key(id), 'push_targets')) then
     own = own + LOWERED
   end
   if own < place then return text(own), expected, true end
-  return old.order, expected, unlike
+  return old.order, expected, needs_recheck
 end
 
 -- gather_for: `id` stands for a digest in the place of `old`, and waits as long. Returns whether `after` wait now.

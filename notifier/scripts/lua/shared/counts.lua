@@ -1,4 +1,4 @@
---! exports is_counting beside counted_nth counted fold MANY MOST_FOLDED
+--! exports is_counting beside counted_nth counted fold MANY MAX_FOLDED
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
 -- rule can ask for one (policy.e). Older ones, which are later than none of those, are folded into
 --   @counts:{user}[:<category>]  zset µs -> how many, in all, up to then
@@ -8,7 +8,7 @@
 -- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
 local COUNTING = '@counting'
 local MANY = 8 -- fewer sends than this are not set aside
-local MOST_FOLDED = 100 -- so many at once, no more
+local MAX_FOLDED = 100 -- so many at once, no more
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 

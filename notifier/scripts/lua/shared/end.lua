@@ -18,7 +18,7 @@ function ends.tell(now, id, outcome, detail, meta)
   redis.call('PEXPIRE', '@events', text(ends.keep))
 end
 
-local MOST_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
+local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
 
 -- leave_line: takes a job that no worker holds out of its user's line. Returns whether it stood there.
 -- collapse_id: its push_collapse.
@@ -31,7 +31,7 @@ local function leave_line(now, user, category, id, collapse_id)
   if collapse_id then forget_newcomer(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', lines_key(user), category)
-  if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then alarm(now, lane) end
+  if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
   return true
 end
 
@@ -46,7 +46,7 @@ local function end_unsent(now, id, origin, word, keep, ...)
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
   redis.call('EXPIRE', key, keep)
   local canceled = '@rq:canceled:' .. origin
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST_OLD)) do
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MAX_OLD)) do
     if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
   end
   -- Until when it is kept, as RQ counts in its failed registry. Its own cancel puts now there: so *sweep* finds those.

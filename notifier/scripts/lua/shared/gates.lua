@@ -126,7 +126,7 @@ end
 
 local gates_due = {} -- lane -> the earliest gate that was set here
 local function wake_for_gates()
-  for lane, at in pairs(gates_due) do alarm(at, lane) end
+  for lane, at in pairs(gates_due) do note_due(at, lane) end
 end
 
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before

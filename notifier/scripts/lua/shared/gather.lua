@@ -1,7 +1,7 @@
 --! exports gather write_gathered
 -- gather: keeps a write for `write_gathered`, which makes one call of all those of a key: what a call costs is for the
 -- most part the call itself. For what the script does not read again. command: 'ZADD', 'ZADD XX' or 'ZREM'.
-local MOST_GATHERED = 1000
+local MAX_GATHERED = 1000
 local gathered = {['ZADD'] = {}, ['ZADD XX'] = {}, ['ZREM'] = {}}
 
 local function write_of(command, key, write)
@@ -19,7 +19,7 @@ local function gather(command, key, first, second)
   local n = write.n
   write[n + 1], write[n + 2] = first, second
   write.n = n + (second and 2 or 1)
-  if write.n >= MOST_GATHERED then write_of(command, key, write) end
+  if write.n >= MAX_GATHERED then write_of(command, key, write) end
 end
 
 local function write_gathered()

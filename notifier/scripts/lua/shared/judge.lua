@@ -31,7 +31,7 @@ local function busy(route, lane)
     local since = text(now)
     change_hold(name, holds[name], 'state', 'busy', 'route', route, 'lane', lane, 'since', since, 'until', since)
   end
-  alarm(now, lane) -- another worker may have room
+  note_due(now, lane) -- another worker may have room
   return name
 end
 

@@ -1,7 +1,7 @@
---! exports goes_by_clock is_text forget is_another steering line_up HIGH orders
+--! exports uses_local_time is_text forget is_another steering line_up HIGH orders
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 
-local MOST_EXPIRES = 3155760000 -- a hundred years, in s
+local MAX_EXPIRES = 3155760000 -- a hundred years, in s
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 -- open_line: makes sure that the line of `category` is known, in the more urgent of its lane and `lane`. Returns the
@@ -28,7 +28,7 @@ local function routes_are_held()
 end
 
 local clocked -- as above: whether a rule goes by the clock
-local function goes_by_clock()
+local function uses_local_time()
   if clocked == nil then clocked = redis.call('EXISTS', '@zones') == 1 end
   return clocked
 end
@@ -108,7 +108,7 @@ local function first_time(now, key, meta, deadline)
     redis.call('HSET', key, 'push_deadline', text(deadline))
   end
   if type(meta.zone) == 'string' and meta.zone ~= '' then redis.call('HSET', key, 'push_zone', meta.zone) end
-  if goes_by_clock() then redis.call('HSET', key, 'push_since', text(now)) end
+  if uses_local_time() then redis.call('HSET', key, 'push_since', text(now)) end
   return meta.priority == 'high' and order - HIGH or order, deadline
 end
 
@@ -121,7 +121,7 @@ local function steering(text_of_meta)
   meta.category = meta.category or 'default'
   if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
   -- NaN is not either.
-  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MOST_EXPIRES) then return nil end
+  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MAX_EXPIRES) then return nil end
   return meta
 end
 
@@ -133,12 +133,12 @@ local function is_unknown(meta, known)
 end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
--- Doing it twice changes nothing. Returns 'lined'; 'stock' for a job whose meta names no user and category, or that was
--- handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
+-- Doing it twice changes nothing. Returns 'lined'; 'rq_job' for a job whose meta names no user and category, or that
+-- was handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
 -- or in flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which
 -- the gate knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a
 -- newcomer, which may give it another's place. known: the configured categories, where they are known:
--- one of another category is 'stock' until its meta says 'default'. from: the lane from whose queue it came, if it did.
+-- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came.
 -- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
 local function line_up(now, id, join, known, from)
   local key = job_key(id)
@@ -161,7 +161,7 @@ local function line_up(now, id, join, known, from)
   end
   if job[5] == 'canceled' then return not outcome and 'cancelled' or nil end
   local meta = not job[9] and is_text(id) and steering(job[2])
-  if not meta or known and not number(job[3]) and is_unknown(meta, known) then return 'stock' end
+  if not meta or known and not number(job[3]) and is_unknown(meta, known) then return 'rq_job' end
   local user, category = meta.user, meta.category
 
   local order, deadline, expected = number(job[3]), number(job[6]), nil
@@ -177,8 +177,8 @@ local function line_up(now, id, join, known, from)
     deadline = now + lasts
     redis.call('HSET', key, 'push_deadline', text(deadline))
   end
-  -- unlike: it may stand before a head that waits for what it need not: a digest that gathers, a device.
-  local leaves, unlike = is_leaving(user), order or nil
+  -- needs_recheck: it may stand before a head that waits for what it need not: a digest that gathers, a device.
+  local leaves, needs_recheck = is_leaving(user), order or nil
   if not order then
     order, deadline = first_time(now, key, meta, deadline)
     if job[8] then
@@ -188,9 +188,9 @@ local function line_up(now, id, join, known, from)
     -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
     local is_newcomer = (another or not outcome) and not (deadline and deadline <= now)
     if join and not leaves and is_newcomer then
-      order, expected, unlike = join(id, user, category, meta.collapse_id, order)
+      order, expected, needs_recheck = join(id, user, category, meta.collapse_id, order)
     end
-    if unlike == nil then unlike = tonumber(order) < 0 end
+    if needs_recheck == nil then needs_recheck = tonumber(order) < 0 end
   end
   order = text(order)
   if leaves then
@@ -207,7 +207,7 @@ local function line_up(now, id, join, known, from)
       if tonumber(order) < LOWERED / 2 and is_background(redis.call('HGET', key, 'push_targets')) then
         order = text(order + LOWERED)
       else
-        unlike = true
+        needs_recheck = true
       end
     end
     expected = seconds(math.max(now, gate + step * redis.call('ZCARD', line_key(user, category))))
@@ -215,19 +215,19 @@ local function line_up(now, id, join, known, from)
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
   -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
-  unlike = not fresh and (unlike or routes_are_held() or goes_by_clock())
-  if not was_empty and (unlike or deadline) then
+  needs_recheck = not fresh and (needs_recheck or routes_are_held() or uses_local_time())
+  if not was_empty and (needs_recheck or deadline) then
     local is_head = redis.call('ZRANK', line, id) == 0
     -- The gates look after heads alone: *sweep* is told of what stands behind one, or has come to stand there.
     local behind = is_head and redis.call('ZRANGE', line, 1, 1)[1] or not is_head and id
     local ends = deadline
     if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
     if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
-    if is_head and unlike then fresh = true
+    if is_head and needs_recheck then fresh = true
     elseif is_head and not fresh then -- A head that the gate does not know of may expire before the gate opens.
       local first = math.max(now, deadline)
       redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
-      alarm(first, lane)
+      note_due(first, lane)
     end
   end
   redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(plain and job[11]

@@ -6,7 +6,7 @@ local function look_again(now, user)
     if lines[i]:sub(1, 1) ~= '#' and not seen[lines[i + 1]] then
       seen[lines[i + 1]] = true
       redis.call('ZADD', '@gates:' .. lines[i + 1], 'XX', 'LT', text(now), user)
-      alarm(now, lines[i + 1])
+      note_due(now, lines[i + 1])
     end
   end
   return lines

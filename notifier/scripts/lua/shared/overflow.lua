@@ -4,7 +4,7 @@
 local LANES = {'urgent', 'default', 'bulk'}
 -- Those of high priority lie below: 2^50 below, while each move to another shard takes 10^12 off every order.
 local NORMAL = text(-HIGH / 2)
-local MOST_GONE, MOST_OLDEST = 50, 10
+local MAX_GONE, MAX_OLDEST = 50, 10
 local waiting_in_all, looked_through = nil, {}
 
 local function count_in_all()
@@ -30,7 +30,7 @@ end
 local function forget_gone(user)
   if looked_through[user] then return end
   looked_through[user] = true
-  for _, id in ipairs(redis.call('ZRANGE', arriving_key(user), 0, MOST_GONE - 1)) do
+  for _, id in ipairs(redis.call('ZRANGE', arriving_key(user), 0, MAX_GONE - 1)) do
     local job = redis.call('HMGET', job_key(id), 'status', 'push_arriving')
     if not job[2] or job[1] == 'canceled' then redis.call('ZREM', arriving_key(user), id) end
   end
@@ -49,8 +49,8 @@ end
 -- drop_oldest: ends the oldest that waits in the line and that no worker has tried. Returns whether there was one.
 local function drop_oldest(user, category)
   local line = line_key(user, category)
-  local ids = redis.call('ZRANGEBYSCORE', line, NORMAL, '+inf', 'LIMIT', 0, MOST_OLDEST)
-  if #ids == 0 then ids = redis.call('ZRANGE', line, 0, MOST_OLDEST - 1) end
+  local ids = redis.call('ZRANGEBYSCORE', line, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
+  if #ids == 0 then ids = redis.call('ZRANGE', line, 0, MAX_OLDEST - 1) end
   for _, id in ipairs(ids) do
     local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_attempts', 'push_crashes', 'push_answered',
       'push_collapse')

@@ -1,4 +1,4 @@
---! exports route_key parked_key rests_key hold_of read_holds has_older_rest
+--! exports route_key parked_key rests_key circuit_of read_circuits has_older_rest
 --! exports change_hold drop_hold probe_at FAR CLAIM RESTS_KEPT
 -- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
 -- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
@@ -28,20 +28,20 @@ local function parked_key(name) return '@parked:' .. name end
 local function rests_key(line, route) return '@rests' .. string.sub(line, #'@line' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 
-local function hold_of(name)
+local function circuit_of(name)
   local fields, hold = redis.call('HGETALL', route_key(name)), {}
   if #fields == 0 then return nil end
   for i = 1, #fields, 2 do hold[fields[i]] = fields[i + 1] end
   return hold
 end
 
--- read_holds: all that is held, by name, and the names in order; or nil.
-local function read_holds()
+-- read_circuits: all that is held, by name, and the names in order; or nil.
+local function read_circuits()
   local names = redis.call('SMEMBERS', '@routes')
   if #names == 0 then return nil, names end
   table.sort(names)
   local holds = {}
-  for _, name in ipairs(names) do holds[name] = hold_of(name) end
+  for _, name in ipairs(names) do holds[name] = circuit_of(name) end
   return holds, names
 end
 

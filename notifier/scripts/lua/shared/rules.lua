@@ -60,7 +60,7 @@ end
 -- set_aside: takes the sends out of the set that no rule can ask for as themselves, into what counts them in another
 -- way.
 local function set_aside(sent, policy, now, cost)
-  local old = redis.call('ZRANGEBYSCORE', sent, '-inf', text(now - policy.e), 'WITHSCORES', 'LIMIT', 0, MOST_FOLDED)
+  local old = redis.call('ZRANGEBYSCORE', sent, '-inf', text(now - policy.e), 'WITHSCORES', 'LIMIT', 0, MAX_FOLDED)
   local leaving = #old >= 2 * MANY
   if policy.t then keep_burst(sent, policy, now, cost, leaving) end
   if not leaving then return end

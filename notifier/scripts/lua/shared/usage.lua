@@ -7,7 +7,7 @@
 --   @ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
 --   @namespaces                          zset namespace -> µs of a use, by the minute
 -- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
-local MINUTE, MOST_IDLE, RATED = 60000000, 4, 8
+local MINUTE, MAX_IDLE, RATED = 60000000, 4, 8
 local NAMESPACES, UNUSED = '@namespaces', 34560000000000 -- 400 days
 
 local function keys_key(namespace, key) return '@keys:' .. namespace .. ':{' .. key .. '}' end
@@ -26,7 +26,7 @@ local function forget_minutes(hash, before)
 end
 
 local function forget_idle(namespace, before)
-  local idle = redis.call('ZRANGEBYSCORE', rank_key(namespace, 'last'), '-inf', text(before), 'LIMIT', 0, MOST_IDLE)
+  local idle = redis.call('ZRANGEBYSCORE', rank_key(namespace, 'last'), '-inf', text(before), 'LIMIT', 0, MAX_IDLE)
   if #idle == 0 then return end
   for _, by in ipairs({'last', 'total', 'held'}) do redis.call('ZREM', rank_key(namespace, by), unpack(idle)) end
 end

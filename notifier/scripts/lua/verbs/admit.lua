@@ -16,24 +16,24 @@
 --   @zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys counts burst rules alarm gates many claims gather
+--! include clock keys counts burst rules due gates many claims gather
 --! include newcomer take routes targets limits zones orphans full
 local now, room, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules = read_rules(ARGV[6])
 local rank = {}
 for i, lane in ipairs(cjson.decode(ARGV[5])) do rank[lane] = i end
 local reply = {now, 0, {}, {}}
-local TRIM_EVERY, MOST_EXPECTED = 8, 100
-local MOST_UNREAD = 25
+local TRIM_EVERY, MAX_EXPECTED = 8, 100
+local MAX_UNREAD = 25
 local to_lower = 100 -- in one call
 local to_expect = 400 -- in one call: the users behind are told when they are looked at again
-local MOST_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
+local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local emptied = {} -- the hashes of lines to be deleted
 
 local until_text = text(now + lease)
 local users = cjson.decode(ARGV[7])
-local holds = read_holds()
+local holds = read_circuits()
 local rooms = ARGV[9] ~= '' and cjson.decode(ARGV[9])
 if ARGV[8] ~= '' then
   for id, targets in pairs(cjson.decode(ARGV[8])) do
@@ -162,7 +162,7 @@ end
 
 -- ask: has the caller read whom the jobs at the head of a line are for. Nothing of the line goes before.
 local function ask(user, line)
-  for _, id in ipairs(redis.call('ZRANGE', line.key, 0, MOST_UNREAD - 1)) do
+  for _, id in ipairs(redis.call('ZRANGE', line.key, 0, MAX_UNREAD - 1)) do
     local job = redis.call('HMGET', job_key(id), 'data', 'push_targets')
     if job[1] and not job[2] then
       for _, value in ipairs({id, user, job[1], ''}) do reply[4][#reply[4] + 1] = value end
@@ -197,7 +197,7 @@ end
 -- line later learns it from *pull*.
 local function expect_all(lines, step)
   for _, line in ipairs(lines) do
-    local behind = redis.call('ZRANGE', line.key, 1, math.min(MOST_EXPECTED, to_expect))
+    local behind = redis.call('ZRANGE', line.key, 1, math.min(MAX_EXPECTED, to_expect))
     for n, id in ipairs(behind) do
       local origin = redis.call('HGET', job_key(id), 'origin')
       if origin then gather('ZADD XX', '@rq:scheduled:' .. origin, seconds(now + n * step), id) end
@@ -274,7 +274,7 @@ local function visit(user, due_lane, since, index)
   local lanes = {[due_lane] = true}
   for _, line in ipairs(lines) do lanes[line.lane] = true end
 
-  local user_next, sends, asked, full, flying = {}, 0, #reply[4], #reply + MOST_HEADS, {}
+  local user_next, sends, asked, full, flying = {}, 0, #reply[4], #reply + MAX_HEADS, {}
   local function timed(line)
     -- Its worker's settling, or the end of its lease, opens the gate; or the caller's next call, which says what it
     -- read.
@@ -361,7 +361,7 @@ end
 write_gathered()
 if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
 write_projects(now)
-alarm(earliest)
+note_due(earliest)
 wake_for_gates()
 redis.call('HINCRBY', '@stats', 'dispatched', #reply - 4)
 if reply[2] > 0 then redis.call('HINCRBY', '@stats', 'looked', reply[2]) end

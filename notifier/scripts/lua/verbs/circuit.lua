@@ -6,12 +6,12 @@
 -- returns 'opened' or 'closed' where this changed it; 'alone' where the trouble is the caller's own, as others get
 --   through: nothing is held, and the caller should leave the work to them; else ''
 -- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
---! include clock keys alarm routes full
+--! include clock keys due routes full
 local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
-local hold = hold_of(route)
+local hold = circuit_of(route)
 
 local function others_reach_it()
   local at = redis.call('HGETALL', reached)
@@ -37,7 +37,7 @@ local function up()
   end
   if redis.call('EXISTS', parked_key(route)) == 0 then drop_hold(route)
   else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
-  alarm(now)
+  note_due(now)
   return 'closed'
 end
 
@@ -66,14 +66,14 @@ local function down(kind, reason, first, most, share)
   change_hold(route, {}, 'state', 'open', 'kind', kind, 'reason', reason, 'since', text(now), 'interval', text(first),
     'until', text(at), 'others', text(others), 'probe', kind == 'fault' and 'new' or '', 'prober', '')
   if not full then redis.call('HSET', route_key(route), 'w:' .. worker, text(now)) end
-  alarm(others)
+  note_due(others)
   return 'opened'
 end
 
 local function next_probe()
   if hold and hold.state == 'open' and hold.prober == worker then
     change_hold(route, hold, 'until', text(now), 'others', text(now), 'prober', '')
-    alarm(now)
+    note_due(now)
   end
   return ''
 end
@@ -82,7 +82,7 @@ end
 local function retry()
   if hold and hold.state == 'open' and hold.kind ~= 'full' then
     change_hold(route, hold, 'until', text(now), 'others', text(now), 'probe', '1')
-    alarm(now)
+    note_due(now)
   end
   return ''
 end

@@ -7,10 +7,10 @@
 --          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys alarm newcomer end collapse leaving lineup behind minute tagged
+--! include clock keys due newcomer end collapse leaving lineup behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
-local reply, seen, numbers, MOST_OVER = {}, {}, {}, 2
+local reply, seen, numbers, MAX_OVER = {}, {}, {}, 2
 local recording = redis.call('EXISTS', '@trace') == 1
 
 --! include overflow
@@ -36,17 +36,18 @@ local function make_room(meta, limit, at)
 end
 
 local function join(id, user, category, collapse_id, order)
-  local expected, unlike
-  order, expected, unlike = supersede(now, user, category, same_waiting(user, category, collapse_id), id, order, keep)
+  local expected, needs_recheck
+  local old = same_waiting(user, category, collapse_id)
+  order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep)
   note_newcomer(user, category, collapse_id, id)
-  return order, expected, unlike
+  return order, expected, needs_recheck
 end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
   local _, user, lane, fresh = line_up(now, id, join)
   if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
-  alarm(now, lane)
+  note_due(now, lane)
 end
 
 -- note_arriving: by the job's own time, so that those of next week do not hide from *forget_gone* who is gone.
@@ -76,7 +77,7 @@ local function own_time(at)
   local same, moment = '@same_time', text(at)
   local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
   redis.call('ZADD', same, text(free + 1), moment)
-  local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MOST_OVER)
+  local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MAX_OVER)
   if #over > 0 then redis.call('ZREM', same, unpack(over)) end
   return free
 end
@@ -121,7 +122,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     local goes = own_time(at)
     redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
     redis.call('ZADD', '@later', text(goes), id)
-    alarm(goes)
+    note_due(goes)
   else
     redis.call('RPUSH', '@rq:queue:' .. lane, id)
   end

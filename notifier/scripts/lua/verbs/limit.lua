@@ -13,8 +13,8 @@
 -- stand as text, and when a send was is read from its name (see usage.lua).
 --! include kept
 local call, format, pack, unpack = redis.call, string.format, struct.pack, struct.unpack
-local now, patience, mode = 0, 0, 't'
-if ARGV[1] ~= '' then now, patience, mode = unpack('>I8I8c1', ARGV[1]) end
+local now, timeout, mode = 0, 0, 't'
+if ARGV[1] ~= '' then now, timeout, mode = unpack('>I8I8c1', ARGV[1]) end
 if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -48,7 +48,7 @@ for i = 1, #KEYS do
   if at < now then at = now end
 
   local remaining, more, narrowest = -1, -1, -1
-  if at - now <= patience then
+  if at - now <= timeout then
     if mode ~= 'l' and kept > 0 then
       local stamp, entry, horizon, till, new = format('%.0f', at), pack('>I8', at) .. permit, keep(mark, kept, now, at)
       if first and first <= now - horizon then

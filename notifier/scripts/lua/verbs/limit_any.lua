@@ -5,7 +5,7 @@
 --      6 the policies, JSON array (see rules.lua)  7.. for each key: key, permit, cost, index of its policy (from 0)
 -- returns as *limit*; the deciding rule may be BURST
 --! include clock counts burst rules usage kept
-local now, namespace, mode, patience = now_us(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local now, namespace, mode, timeout = now_us(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local counting = is_counting()
 local policies, reply = {}, {now}
 for i, policy in ipairs(cjson.decode(ARGV[6])) do policies[i] = unfold(policy, counting) end
@@ -58,7 +58,7 @@ local function ask(key, permit, cost, policy)
   local mark, till, new = take_mark(sent)
   if mode ~= 'add' then at, rule = next_for(sent, policy, cost) end
   at = math.max(at, now)
-  local admitted = at - now <= patience
+  local admitted = at - now <= timeout
   if admitted and mode ~= 'look' and not is_empty(policy) then
     local horizon
     horizon, till, new = keep(mark, policy[2], now, at)

@@ -1,6 +1,6 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
---      4 '1' if the caller is an idle leader: notes until when it sleeps, see alarm.lua
+--      4 '1' if the caller is an idle leader: notes until when it sleeps, see due.lua
 --      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
 --      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
@@ -14,14 +14,14 @@
 --          nil}, …}, {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 to publish the exceptions}
 --   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
---   notifications of ours (RQ's stock path). taken: how many jobs came from the queues. routes: whose circuit is
+--   notifications of ours (RQ's own jobs). taken: how many jobs came from the queues. routes: whose circuit is
 --   open. next is 'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back,
 --   see orphans.lua.
 --   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys counts burst rules alarm newcomer end cancel leaving lineup gates claims gather
+--! include clock keys counts burst rules due newcomer end cancel leaving lineup gates claims gather
 --! include routes collapse behind targets limits orphans direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
@@ -51,7 +51,7 @@ local function shares(waiting, room)
   return share
 end
 
-local until_text, stock, since, fresh, due = text(now + lease), {}, {}, {}, {}
+local until_text, rq_jobs, since, fresh, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do fresh[i], due[i] = {}, {} end
 
 -- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among:
@@ -69,15 +69,15 @@ end
 local function look_at(user, lane, among, at)
   if rank[lane] then return name(user, lane, among, at or now) end
   redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user)
-  alarm(now, lane)
+  note_due(now, lane)
 end
 
 local function hold(id) -- leases a job that is none of ours to the caller
   local permit = text(redis.call('INCR', '@seq'))
   redis.call('HSET', job_key(id), 'push_permit', permit)
   redis.call('ZADD', '@leases', until_text, id)
-  stock[#stock + 1] = id
-  stock[#stock + 1] = permit
+  rq_jobs[#rq_jobs + 1] = id
+  rq_jobs[#rq_jobs + 1] = permit
 end
 
 local full -- whether the digest that a newcomer has joined is to go
@@ -85,16 +85,16 @@ local on_join, known, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil, nil
 if on_join then
   known = on_join[''] and on_join
   function join(id, user, category, collapse_id, order)
-    local how, expected, unlike = on_join[category], nil, nil
+    local how, expected, needs_recheck = on_join[category], nil, nil
     if how == nil then how = on_join.default end
     local digest = type(how) == 'number'
     if digest then collapse_id = DIGEST end
     if not how or type(collapse_id) ~= 'string' then return order end
     local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-    if old then order, expected, unlike = supersede(now, user, category, old, id, order, keep_failed) end
+    if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
     if old and digest then full = gather_for(id, old, how) end
     note_newcomer(user, category, collapse_id, id)
-    return order, expected, unlike
+    return order, expected, needs_recheck
   end
 end
 
@@ -129,7 +129,7 @@ local function place(id, from, category, opens)
   local what, user, lane, is_new = line_up(now, id, join, known, from)
   is_new = is_new or full
   if what == 'lined' then direct.waits[user] = true end
-  if what == 'stock' then
+  if what == 'rq_job' then
     if from and tell_unread(id) then return false end
     hold(id)
   elseif what == 'cancelled' then
@@ -195,7 +195,7 @@ if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
     for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
-  return {now, now, {}, stock, 0, false, {}, orphans, -1, {}, {}, 0}
+  return {now, now, {}, rq_jobs, 0, false, {}, orphans, -1, {}, {}, 0}
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', '@later', id)
@@ -225,7 +225,7 @@ local function open_direct()
     left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
   end
   if not some_wait or ARGV[10] == '' or some_behind or left < most * 3 / 4 then return false end
-  if redis.call('EXISTS', '@routes', '@moves') > 0 or goes_by_clock() then return false end
+  if redis.call('EXISTS', '@routes', '@moves') > 0 or uses_local_time() then return false end
   if ARGV[11] ~= '' then
     direct.exceptions = EXCEPTIONS .. ARGV[11]
     if redis.call('EXISTS', direct.exceptions) == 0 then return true end
@@ -320,7 +320,7 @@ local function how_many(hold)
   return probe_at(hold, worker) <= now and 1 or 0
 end
 
-local holds, names = read_holds()
+local holds, names = read_circuits()
 
 -- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
 local function share_rooms()
@@ -415,5 +415,5 @@ direct.write(worker, now, lease, until_text)
 wake_for_gates()
 local rooms = {}
 for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
-return {now, next_due or -1, users, stock, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,
+return {now, next_due or -1, users, rq_jobs, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,
   unpublished and 1 or 0}

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
 --      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
---! include clock keys alarm claims targets orphans full
+--! include clock keys due claims targets orphans full
 local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 
@@ -16,7 +16,7 @@ local function renew(id, permit, user, category, answered)
       if answered ~= '' then redis.call('HSET', job_key(id), 'push_answered', answered) end
     end
     redis.call('ZADD', '@leases', until_text, id)
-    alarm(now)
+    note_due(now)
     return 1
   end
   stay_in_flight(id, permit, user, category, job[3], job[4], tonumber(ends), now + lease, until_text)

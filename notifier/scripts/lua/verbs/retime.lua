@@ -1,7 +1,7 @@
 -- retime: makes some of a lane's gates due now, because the rules have changed and the wait may be over.
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many gates to look at
 -- returns {the cursor to go on from, or '0' at the end; how many gates were moved}
---! include clock keys alarm full
+--! include clock keys due full
 local now, gates = now_us(ARGV[1]), '@gates:' .. ARGV[2]
 local found = redis.call('ZSCAN', gates, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0
@@ -11,5 +11,5 @@ for i = 1, #found[2], 2 do
     moved = moved + 1
   end
 end
-if moved > 0 then alarm(now, ARGV[2]) end
+if moved > 0 then note_due(now, ARGV[2]) end
 return {found[1], moved}

@@ -12,13 +12,13 @@
 --   (detail: µs to wait; an attempt
 --         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt; detail: 'fault'
 --         where it was refused)
---         | 'queue' (back to the head of its queue) | 'held' (RQ's stock path has it: only the lease ends);
+--         | 'queue' (back to the head of its queue) | 'handed_to_rq' (RQ has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys counts burst rules alarm newcomer end cancel leaving
+--! include clock keys counts burst rules due newcomer end cancel leaving
 --! include lineup gates many claims gather targets limits zones orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
@@ -94,7 +94,7 @@ end
 
 local function back(id, key, origin, state, wait, answered, fault)
   redis.call('HDEL', key, 'push_permit', 'push_orphan')
-  if state == 'held' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
+  if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
     redis.call('HSET', key, 'push_rq_job', '1')
     return
@@ -112,7 +112,7 @@ local function back(id, key, origin, state, wait, answered, fault)
     local what, user, lane = line_up(now, id)
     if what == 'lined' then
       redis.call('ZADD', '@gates:' .. lane, 'LT', now_text, user)
-      alarm(now, lane)
+      note_due(now, lane)
     end
     return
   end
@@ -244,7 +244,7 @@ for _, user in ipairs(order) do
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers.h)
-alarm(earliest)
+note_due(earliest)
 wake_for_gates()
 
 if keep_delivered > 0 then

@@ -1,4 +1,4 @@
--- relieve: gives up the lead, if it is the caller's, and wakes one idle worker of the same lanes to take it or to help.
+-- hand_over: gives up the lead, if it is the caller's, and wakes one idle worker of the same lanes, to lead or to help.
 -- KEYS 1 @leader:<lanes>  2 @handover:<lanes>   list, one token; idle workers wait on it
 -- ARGV 1 the caller's name  2 <lanes>
 -- returns 1

@@ -1,4 +1,4 @@
---! exports idle_leaders serves alarm lanes_of_leader newest_rules
+--! exports idle_leaders serves note_due lanes_of_leader newest_rules
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
 --   @leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
@@ -25,8 +25,8 @@ end
 
 local function serves(lanes, lane) return string.find(',' .. lanes .. ',', ',' .. lane .. ',', 1, true) ~= nil end
 
--- alarm: something falls due at µs `at`; in `lane`, or where that is nil for whoever looks first.
-local function alarm(at, lane)
+-- note_due: something falls due at µs `at`; in `lane`, or where that is nil for whoever looks first.
+local function note_due(at, lane)
   local leaders = idle_leaders()
   for i = 1, #leaders, 2 do
     local lanes = leaders[i]

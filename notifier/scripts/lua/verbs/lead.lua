@@ -1,4 +1,4 @@
--- watch: makes the caller the idle leader of those that serve its lanes, or renews that; see alarm.lua.
+-- lead: makes the caller the idle leader of those that serve its lanes, or renews that; see due.lua.
 -- KEYS 1 @leader:<lanes>   string, the name of the leader
 -- ARGV 1 the caller's name  2 ms until it is taken for gone
 -- returns 1 if the caller is the leader now, else 0

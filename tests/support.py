@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -321,7 +321,8 @@ def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120,
         try:
             assert typed.wait(within_s) == 0, said.read_text()
         except BaseException:  # what it left running in the background would run on
-            os.killpg(typed.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(typed.pid, signal.SIGKILL)
             raise
     return said.read_text(encoding="utf-8")
 

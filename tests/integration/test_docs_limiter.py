@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import python_blocks, run_blocks
 from redis import Redis
 from web_rig import serve_asgi
 
@@ -17,37 +15,18 @@ from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 THEIRS = "redis://localhost:6379/0"
 
 
-def blocks(page: str, url: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [block.replace(THEIRS, url) for block in BLOCK.findall(text)]
-
-
-def run_blocks(page: str, url: str) -> dict[str, Any]:
-    """Run what a page shows, one block after the other; a block may await."""
-    names: dict[str, Any] = {"__name__": "page"}
-    with asyncio.Runner() as runner:
-        for block in blocks(page, url):
-            code = compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            if code.co_flags & inspect.CO_COROUTINE:
-                runner.run(eval(code, names))
-            else:
-                exec(code, names)
-    return names
-
-
 @pytest.mark.usefixtures("redis")
-@pytest.mark.parametrize("page", [f"docs/how-to/{name}.md" for name in ("limiter", "limiter-web", "limiter-migrate")])
+@pytest.mark.parametrize("page", [f"how-to/{name}.md" for name in ("limiter", "limiter-web", "limiter-migrate")])
 def test_the_examples_run(
     page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each example of the page runs, in the order of the page, with the configuration that it shows."""
     config = tmp_path / "notifier.yaml"
-    config.write_text("".join(["{}\n", *YAML.findall((ROOT / page).read_text(encoding="utf-8"))][-1:]))
+    config.write_text("".join(["{}\n", *YAML.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))][-1:]))
     monkeypatch.setenv("NOTIFIER_CONFIG", str(config))
     monkeypatch.setenv("NOTIFIER_REDIS_URL", redis_server.url)
     assert run_blocks(page, redis_server.url)
@@ -55,7 +34,7 @@ def test_the_examples_run(
 
 def test_each_method_has_an_example() -> None:
     """Whatever `Limiter` can do, the page shows."""
-    shown = "".join(blocks("docs/how-to/limiter.md", THEIRS))
+    shown = "".join(python_blocks("how-to/limiter.md", THEIRS))
     methods = [name for name in dir(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))]
     assert len(methods) > 12
     assert [name for name in methods if not re.search(rf"\.{name}\(", shown)] == []
@@ -63,7 +42,7 @@ def test_each_method_has_an_example() -> None:
 
 def test_the_readme_limits_a_fastapi_program(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """The ten lines of the README, copied as they are: five may log in within a minute, the sixth may not."""
-    (program,) = (block for block in blocks("README.md", redis_server.url) if "FastAPI" in block)
+    (program,) = (block for block in python_blocks("../README.md", redis_server.url) if "FastAPI" in block)
     assert len([line for line in program.splitlines() if line]) <= 10
     names: dict[str, Any] = {"__name__": "readme"}
     exec(compile(program, "README.md", "exec"), names)

@@ -1,0 +1,95 @@
+"""The pages of docs that show a way to go, walked as they stand: each command works, and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pages
+import pytest
+from redis import Redis
+
+from notifier import Device, Notification
+from notifier.settings import parse_settings
+from notifier.settings.comments import template
+from notifier.testing import FakeNotifier
+from notifier.testing.embedded import EmbeddedRedis
+
+RATES = pages.read("tutorials/rates.md")
+YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WALKS = [
+    "how-to/install.md",
+    "how-to/migrate.md",
+    "how-to/sentinel.md",
+    "tutorials/chat.md",
+    "tutorials/first-push.md",
+    "tutorials/production.md",
+    "tutorials/rates.md",
+]
+KEYS = {
+    "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+    "auth": "BTBZMqHH6r4Tts7J_aSIgg",
+}
+SUBSCRIPTION = json.dumps({"endpoint": "https://fcm.googleapis.com/fcm/send/an-invented-browser", "keys": KEYS})
+PHONE = Device("fcm", "an-invented-token")
+ELSEWHERE = ["how-to/simulators.md"]  # test_rehearsal.py
+FRAGMENTS = ["apns", "dead-tokens", "enqueue", "webpush", "../reference/providers"]
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_the_walk(page: str, tmp_path: Path) -> None:
+    """Every command of the page works in the order in which it stands there, and says what is shown below it."""
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
+        pages.walk(page, tmp_path, server.url)
+        assert redis.scard("rq:workers") == pages.read(page).count("kill -KILL")
+
+
+def test_every_page_with_commands_is_walked() -> None:
+    """No page shows a command that no test types."""
+    found = [path.relative_to(pages.ROOT / "docs").as_posix() for path in (pages.ROOT / "docs").rglob("*.md")]
+    assert sorted([*WALKS, *ELSEWHERE]) == sorted(page for page in found if pages.steps(page))
+
+
+class Registered:
+    """The devices of a reader's program."""
+
+    def remove(self, token: str, *, unless_registered_after: datetime) -> None:
+        assert token
+        assert unless_registered_after.tzinfo
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize("page", FRAGMENTS)
+def test_fragments_run(page: str, tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """What a page shows in Python runs, where the reader's own names are given."""
+    config = tmp_path / "notifier.yaml"
+    config.write_text(template("first") + "\n  webpush: {client: console}\nevents: {keep: 1d}\n", encoding="utf-8")
+    fake = FakeNotifier(config)
+    given = {"Device": Device, "Notification": Notification, "time": time, "notifier": fake}
+    tokens = {"apns_token": "ab" * 32, "fcm_token": PHONE.token, "subscription_text": SUBSCRIPTION}
+    phones = {"phone": PHONE, "activity": Device("apns", "cd" * 32), "devices": Registered()}
+    fake.fail_next("rejected")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOTIFIER_CONFIG", str(config))
+        patch.setenv("NOTIFIER_REDIS_URL", redis_server.url)
+        assert pages.run_blocks(f"how-to/{page}.md", redis_server.url, **given, **tokens, **phones)
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_what_is_shown_fits_a_terminal(page: str) -> None:
+    """What the page shows as printed is at most eighty columns wide."""
+    shown = [line for step in pages.steps(page) for line in (step.shown or "").splitlines()]
+    assert [line for line in shown if len(line) > pages.COLUMNS] == []
+
+
+@pytest.mark.parametrize("text", YAML.findall(RATES))
+def test_what_can_be_written_is_right(text: str, tmp_path: Path) -> None:
+    """Each piece of YAML on the page is one that the notifier takes, beside the users in the CSV of the page."""
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "many.csv").write_text("\n".join(CSV.findall(RATES)), encoding="utf-8")
+    tiers = "" if "tiers:" in text else "\ntiers: {quiet: {gap: 5s}}\n"
+    assert parse_settings(text + tiers, name=str(tmp_path / "notifier.yaml")).rates_version

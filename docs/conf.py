@@ -12,6 +12,7 @@ from typer.cli import get_docs_for_click
 from typer.main import get_command
 
 from notifier.cli.app import app as commands
+from notifier.scripts.keys import CATALOGUE
 
 project = "push-throttle"
 author = "the authors of push-throttle"
@@ -42,6 +43,7 @@ html_theme_options = {"footer_icons": []}
 pygments_style = "friendly"
 
 PART = re.compile(r"^## (.+)$", re.MULTILINE)
+FOLDERS = ("tutorials", "how-to", "reference", "explanation")  # each is of the part of its name
 LINK = re.compile(r"\]\(([^)#:\s]+\.md)[)#]")
 ARGUMENT = re.compile(r"(\w+): (.*)")
 
@@ -55,7 +57,10 @@ def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
     parts = ["", *PART.split(source[0])]
     seen: set[str] = set()
     for caption, text in zip(parts[::2], parts[1::2], strict=True):
-        pages = [page for page in LINK.findall(text) if not (page in seen or seen.add(page))]
+        elsewhere = tuple(f"{part}/" for part in FOLDERS if part != caption.lower())
+        found = [page for page in dict.fromkeys(LINK.findall(text)) if not page.startswith(elsewhere)]
+        pages = [page for page in found if page not in seen]
+        seen.update(pages)
         listed = "\n".join(page.removesuffix(".md") for page in pages)
         titled = f":caption: {caption}\n" if caption else ""
         source[0] += f"\n```{{toctree}}\n:hidden:\n{titled}\n{listed}\n```\n"
@@ -89,6 +94,18 @@ class Commands(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+class RedisKeys(SphinxDirective):
+    """The names of our keys in Redis, as the catalogue of them says."""
+
+    def run(self) -> list[nodes.Node]:
+        """A table: the key, and what it is."""
+        rows = []
+        for name, text in CATALOGUE.items():
+            rest, _, meaning = text.partition(" ")
+            rows.append(f"| `notifier:{name}{rest}` | {meaning} |".replace("\\|", "|"))
+        return self.parse_text_to_nodes("\n".join(["| key | what it is |", "|---|---|", *rows]))
+
+
 def redirect(app: Sphinx, exception: Exception | None) -> None:
     """The site's first address leads to its first page."""
     if exception is None and app.builder.name == "html":
@@ -103,4 +120,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", list_arguments)
     app.connect("build-finished", redirect)
     app.add_directive("commands", Commands)
+    app.add_directive("redis-keys", RedisKeys)
     app.add_lexer("csv", TextLexer)

@@ -243,7 +243,7 @@ def admit(
     args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us)
 
     def decode(reply: list[Any]) -> Admitted:
-        now, looks, held, unread = reply[:4]
+        now, looks, held, unread, leased = reply
         waiting = [
             Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
             for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
@@ -251,7 +251,7 @@ def admit(
         asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
         read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
         zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
-        return Admitted(now, looks, waiting, [_leased(entry) for entry in reply[4:]], read, zones)
+        return Admitted(now, looks, waiting, [*map(_leased, leased)], read, zones)
 
     return Call(script("admit"), [], args, decode)
 

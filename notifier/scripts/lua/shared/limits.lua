@@ -1,5 +1,5 @@
 --! exports device_policy counts_devices device_next count_device close_device
---! exports project_of count_project project_frees write_projects
+--! exports project_frees write_projects lacking spend_room
 -- The platforms' own limits; see targets.lua.
 -- In the rules: a {category: app}; w true if any; and by platform: d for each policy of a user the policies of one
 -- device, for what its rules hold and for what bypasses them, or false where the user's own rules are narrower; g the
@@ -95,8 +95,27 @@ local function project_of(rules, route, platform, now)
   return project
 end
 
-local function count_project(project, n)
-  project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
+-- lacking: the first of the needs for which there is no room now; and where it is a project that has none, the project
+-- and how many are to fit. rooms: {route: how many more the caller may send}, or nil; other routes take any number.
+local function lacking(rules, rooms, needs, now)
+  for _, need in ipairs(needs) do
+    -- A notification with more devices than there is room goes as well, or it never would.
+    if rooms and (rooms[need.by] or 1) <= 0 then return need end
+    local project = project_of(rules, need.route, need.platform, now)
+    local cost = project and math.min(need.n, project.limit)
+    if project and project.sum + cost > project.limit then return need, project, cost end
+  end
+end
+
+-- spend_room: what goes takes its part of the projects and of the caller's room.
+local function spend_room(rules, rooms, needs, now)
+  for _, need in ipairs(needs) do
+    local project, n = project_of(rules, need.route, need.platform, now), need.n
+    if project then
+      project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
+    end
+    if rooms and rooms[need.by] then rooms[need.by] = rooms[need.by] - n end
+  end
 end
 
 -- project_frees: when there is room for `cost` more, and for how many then.

@@ -51,3 +51,9 @@ local function targets_of(targets, answered, app)
   end
   return found
 end
+
+local function routes_of(targets)
+  local names = {}
+  for i, target in ipairs(targets) do names[i] = target.route end
+  return names
+end

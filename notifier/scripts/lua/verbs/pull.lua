@@ -22,7 +22,7 @@
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
 --! include clock keys counts burst rules due newcomer end cancel leaving lineup gates claims gather
---! include routes collapse behind targets limits orphans direct full
+--! include routes collapse behind targets limits zones opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then
@@ -135,7 +135,7 @@ local function place(id, from, category, opens)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
-  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens, now)
+  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens)
   elseif is_new then look_at(user, lane, fresh) end
   return true
 end
@@ -230,7 +230,8 @@ local function open_direct()
     direct.exceptions = EXCEPTIONS .. ARGV[11]
     if redis.call('EXISTS', direct.exceptions) == 0 then return true end
   end
-  direct.rules = read_rules(ARGV[10])
+  direct.rules, direct.worker = read_rules(ARGV[10]), worker
+  direct.now, direct.lease_us, direct.until_text = now, lease, until_text
   direct.rooms = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}
   direct.room = direct.rules.z and 0 or left
   return false
@@ -243,7 +244,7 @@ local function take_from(lane, n)
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
-    local goes, category, opens = direct.take(id, lane, worker, now, lease, until_text)
+    local goes, category, opens = direct.take(id, lane)
     if not goes then
       -- RQ's own scheduler may have queued again what waits for a time of its own.
       local is_later = some_later and redis.call('ZSCORE', '@later', id)
@@ -411,7 +412,7 @@ if on_watch then
     if gone then redis.call('HDEL', '@leaders', leaders[i]) end
   end
 end
-direct.write(worker, now, lease, until_text)
+direct.write()
 wake_for_gates()
 local rooms = {}
 for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end

@@ -19,7 +19,7 @@
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys counts burst rules due newcomer end cancel leaving
---! include lineup gates many claims gather targets limits zones orphans minute tagged full
+--! include lineup gates many claims gather targets limits zones opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -221,14 +221,11 @@ local function set_user_gates(user, fields)
     if fields[i] == '#turn' then turn = fields[i + 1] end
     local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
     if head then
-      local line = {category = fields[i], lane = fields[i + 1], head = head, policy = policy_of(rules, fields[i]),
-        cost = cost_of(rules, fields[i])}
-      local bypass = bypasses(rules, fields[i])
-      user_next[line.cost] = user_next[line.cost] or next_for(sent_key(user), touched[user], line.cost)
-      line.at = next_of(user, user_next[line.cost], line.category, line.policy, bypass, line.cost)
+      local category, bypass = fields[i], bypasses(rules, fields[i])
+      local line = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
+        bypass = bypass, cost = cost_of(rules, category)}
       -- Where a zone is missing *admit* says so.
-      if rules.z and not bypass then line.at = by_the_clock(rules, user, touched[user], line, line.at, now) or now end
-      line.at = digest_at(rules, line.category, head, line.at, now)
+      line.at = opens_at(rules, user, touched[user], line, user_next, now) or now
       if line.at > now and drops(rules, line.category) and is_untried(head) then line.at = now end
       line.elsewhere = is_closed(closed, line.category, bypass)
       if line.elsewhere then line.at = now + CLOSED end

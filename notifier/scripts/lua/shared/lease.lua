@@ -1,0 +1,32 @@
+--! exports read_job count_sends lease_job
+-- Lease: what leaves its place is in flight with a worker, under a permit, until the worker settles it or dies.
+
+-- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ:
+-- *sweep* ends it), and its origin.
+local function read_job(id)
+  local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals =
+    unpack(redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
+      'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals'))
+  if not origin or status == 'canceled' then return nil, origin end
+  return {id = id, data = data or '', origin = origin, status = status, deadline = number(deadline),
+    attempts = number(attempts) or 0, crashes = number(crashes) or 0, answered = answered, targets = targets,
+    collapse = collapse, count = number(count), refusals = number(refusals)}
+end
+
+-- count_sends: what goes under `permit` counts for the user and the category from the end of the lease, until it is
+-- settled and its time is known.
+local function count_sends(look, user, category, policy, own, permit, cost)
+  local at, trim = look.now + look.lease_us, look.trim
+  if not is_empty(policy) then record(sent_key(user), policy, permit, at, look.until_text, look.now, trim, cost) end
+  if not is_empty(own) then
+    record(sent_key(user, category), own, permit, at, look.until_text, look.now, trim, cost)
+  end
+end
+
+-- lease_job: the job is the worker's. More fields of its hash may follow.
+local function lease_job(look, id, permit, origin, ...)
+  -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
+  gather('ZADD', '@rq:wip:' .. origin, '+inf', id .. ':' .. permit)
+  gather('ZADD', '@leases', look.until_text, id)
+  redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', look.worker, ...)
+end

@@ -6,6 +6,7 @@ from notifier.lazy import lazily
 
 if TYPE_CHECKING:
     from notifier.dispatch.circuits import Held
+    from notifier.dispatch.history import Record
     from notifier.errors import (
         InvalidNotificationError,
         LimiterUnreachableError,
@@ -53,6 +54,7 @@ __all__ = [
     "Policies",
     "Policy",
     "QuietHours",
+    "Record",
     "RedisLimiter",
     "RedisUnusableError",
     "Rules",
@@ -69,6 +71,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.dispatch.circuits": "Held",
+        "notifier.dispatch.history": "Record",
         "notifier.errors": (
             "InvalidNotificationError LimiterUnreachableError NotifierError NotReplicatedError "
             "OverloadedError RedisUnusableError SettingsError ShardsUnusableError"

@@ -205,7 +205,7 @@ class Engine:
                 keep_failed_us=self._tuning.keep_failed_us,
                 rooms=rooms,
                 keep_delivered_us=self._tuning.keep_delivered_us,
-                keep_events_us=self._tuning.keep_events_us,
+                ends=self._tuning.ends,
                 direct=self._rules,
             )
         )

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Leased, Settlement, State
+from notifier.dispatch.ends import NOTHING, Ends
 from notifier.dispatch.in_flight import renew
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run_async
@@ -42,7 +43,7 @@ class Tuning:
     keep_failed_us: int
     keep_delivered_us: int
     keep_feedback_us: int
-    keep_events_us: int = 0
+    ends: Ends = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +233,10 @@ class Flights:
             keep_failed_us=self._tuning.keep_failed_us,
             keep_delivered_us=self._tuning.keep_delivered_us,
             keep_feedback_us=self._tuning.keep_feedback_us,
-            keep_events_us=self._tuning.keep_events_us,
+            ends=self._tuning.ends,
             labels=[f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
             numbers=numbers,
+            now_s=asyncio.get_running_loop().time(),
         )
         try:
             mine = await run_async(self._redis, call)

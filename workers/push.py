@@ -236,7 +236,7 @@ class PushWorker(Worker):
             self.queue_names(),
             keep_failed_us=tuning.keep_failed_us,
             keep_delivered_us=tuning.keep_delivered_us,
-            keep_events_us=tuning.keep_events_us,
+            ends=tuning.ends,
         )
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.

@@ -9,11 +9,12 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from notifier.dispatch.calls import EXPIRED, DeadToken, Leased, Settlement, State
+from notifier.dispatch.history import Handed, Reply
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.job import FUNCTION, decode_data, encode_reason
@@ -37,6 +38,14 @@ FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FU
 REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
 NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
 SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
+
+
+class Asked(NamedTuple):
+    """A provider's answer, whether what was not sent waits for its route, and both for the history, if it was asked."""
+
+    answer: Answer
+    waits: bool
+    reply: Reply | None
 
 
 class NotOursError(Exception):
@@ -127,23 +136,25 @@ class Sender:
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
         ]
+        began = asyncio.get_running_loop().time()
         if len(dispatches) == 1:  # nearly always; a gather would cost a task more
             found = [await self._one(dispatches[0], app, leased)]
         else:
             found = await asyncio.gather(*(self._one(dispatch, app, leased) for dispatch in dispatches))
+        handed = Handed(began, [asked.reply for asked in found if asked.reply is not None])
         if self._log.is_enabled_for(logging.DEBUG):
-            log().debug("sent", outcomes=[answer.outcome.value for answer, _ in found])
-        if not answered and all(answer.outcome is Outcome.DELIVERED for answer, _ in found):  # nearly always, too
-            return _delivered(leased, reached=True, route=by)
-        by_device = {index: answer for index, (answer, _) in zip(waiting, found, strict=True)}
-        alone = any(not waits and answer.outcome in FREE for answer, waits in found)
+            log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in found])
+        if not answered and all(answer.outcome is Outcome.DELIVERED for answer, *_ in found):  # nearly always, too
+            return _delivered(leased, reached=True, route=by)._replace(handed=handed)
+        by_device = {index: answer for index, (answer, *_) in zip(waiting, found, strict=True)}
+        alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
         settlement = self._settlement(leased, category, notification, answered, by_device, log, alone=alone)
         gone = tuple(
             DeadToken(notification.devices[index], app, answer.reason, answer.gone_at_us)
             for index, answer in by_device.items()
             if answer.outcome is Outcome.DEAD_TOKEN
         )
-        settlement = settlement._replace(gone=gone, route=by)
+        settlement = settlement._replace(gone=gone, route=by, handed=handed if handed.replies else None)
         silences = tuple(
             Silence(provider, notification.devices[index], answer.passed)
             for index, answer in by_device.items()
@@ -190,16 +201,18 @@ class Sender:
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
 
-    async def _one(self, dispatch: Dispatch, app: str | None, leased: Leased) -> tuple[Answer, bool]:
-        """The answer, and whether what was not sent waits for its route."""
+    async def _one(self, dispatch: Dispatch, app: str | None, leased: Leased) -> Asked:
         by = route(dispatch.device.platform, app)
         circuit = at_service(by, dispatch.device.host)
         if circuit in leased.shut:
-            return SHUT, True
+            return Asked(SHUT, True, None)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         answer, waits = self._observer.saw(circuit, await self._ask(by, dispatch), leased.refusals)
+        reply = Reply(by, answer.status, clock() - began, answer.outcome.value, answer.reason)
         if answer.help:
             self._tell_help(by, dispatch, answer)
-        return answer, waits
+        return Asked(answer, waits, reply)
 
     def _tell_help(self, by: str, dispatch: Dispatch, answer: Answer) -> None:
         """Say what to repair: once, whatever follows. A route that nobody configured is told under its platform."""

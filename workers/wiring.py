@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
+from notifier.dispatch.ends import Ends
 from notifier.notification import route
 from notifier.notification.notification import at_service
 from notifier.notification.platforms import find
@@ -121,7 +122,7 @@ def build_tuning(settings: Settings) -> Tuning:
         keep_failed_us=settings.keep_failed_us,
         keep_delivered_us=max(settings.keep_delivered_us, ASKED_AGAIN * settings.redis.socket_timeout_us),
         keep_feedback_us=settings.keep_feedback_us,
-        keep_events_us=settings.events.keep_us,
+        ends=Ends.of(settings),
     )
 
 

@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli import audit, cancel, config, health, load, look, preview, record, send, serve, shards, stats, worker
+from notifier.cli import (
+    audit,
+    cancel,
+    config,
+    health,
+    history,
+    load,
+    look,
+    preview,
+    record,
+    send,
+    serve,
+    shards,
+    stats,
+    worker,
+)
 from notifier.cli.output import EXIT_STATUSES, say
 
 app = typer.Typer(
@@ -52,6 +67,7 @@ app.command()(cancel.cancel)
 app.command()(look.line)
 app.command()(look.explain)
 app.command()(look.routes)
+app.command()(history.history)
 app.command()(health.health)
 app.command()(stats.stats)
 app.command()(serve.serve)

@@ -26,11 +26,17 @@ JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MAX_SHOWN = 50
 
 
-def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -> None:
-    """Show the state of a notification."""
+def status(
+    context: typer.Context,
+    job_id: JobId,
+    *,
+    user: Annotated[str | None, typer.Option(help="whose it is: finds what was delivered long ago")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the state of a notification, and what has held it back."""
     settings = settings_in_force(context.obj)
     with Notifier.of(settings) as notifier:
-        found = notifier.status(job_id)
+        found = notifier.status(job_id, user)
     if found is None:
         complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
         if json:
@@ -46,6 +52,8 @@ def status(context: typer.Context, job_id: JobId, *, json: JsonOption = False) -
         say(found.not_before)
     if found.settled_at is not None:
         say(f"settled at {moment(found.settled_at)}")
+    if found.record is not None:
+        say(found.record.describe(zone=None))
     more = {
         "held by": found.held_by,
         "by": found.superseded_by,

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from notifier.dispatch.ends import NOTHING, Ends
+from notifier.dispatch.history import Handed
 from notifier.errors import Limit, Refused
 from notifier.notification import Device
 from notifier.notification.job import encode_reason
@@ -61,17 +63,17 @@ def enqueue(
     stamp: str,
     max_waiting: int | None = None,
     keep_failed_us: int = 0,
-    keep_events_us: int = 0,
+    ends: Ends = NOTHING,
     clock: str = "",
 ) -> Call[list[str | Refused]]:
     """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
 
-    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept. keep_events_us, of
-    this and of the other calls: how long the event of each end is kept; with 0 there is none.
+    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept. ends, of this and
+    of the other calls: what each end leaves behind.
     """
     in_all = "" if max_waiting is None else max_waiting
     args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
-    args += (in_all, _kept(keep_failed_us, keep_events_us))
+    args += (in_all, ends.encode(keep_failed_us))
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
@@ -127,7 +129,7 @@ def pull(
     keep_failed_us: int = 0,
     rooms: Mapping[str, int] | None = None,
     keep_delivered_us: int = 0,
-    keep_events_us: int = 0,
+    ends: Ends = NOTHING,
     direct: RuleTable | None = None,
     clock: str = "",
 ) -> Call[Pulled]:
@@ -152,7 +154,7 @@ def pull(
             unpublished=bool(unpublished),
         )
 
-    kept = _kept(keep_failed_us, keep_events_us)
+    kept = ends.encode(keep_failed_us)
     args: list[str | bytes | int] = [clock, most, lease_us, int(leads), worker, on_join, kept]
     args += (json.dumps(rooms) if rooms else "", keep_delivered_us)
     args += (direct.of_everyone, direct.exceptions, *lanes) if direct else ("", "", *lanes)
@@ -270,6 +272,7 @@ class Settlement(NamedTuple):
     """What became of a leased job; see *settle* for the states. gone: what is told in the feedback.
 
     route: by which it went, or was to go, for the numbers; those of several devices with + between.
+    handed: to its providers, by the clock that `settle` is given, and what they said; None where it was not.
     """
 
     job_id: str
@@ -283,6 +286,7 @@ class Settlement(NamedTuple):
     answered: str = ""
     gone: tuple[DeadToken, ...] = ()
     route: str = ""
+    handed: Handed | None = None
 
 
 def settle(
@@ -293,26 +297,28 @@ def settle(
     keep_failed_us: int,
     keep_delivered_us: int,
     keep_feedback_us: int,
-    keep_events_us: int = 0,
+    ends: Ends = NOTHING,
     labels: Sequence[str] = (),
     numbers: Mapping[str, int] | None = None,
+    now_s: float = 0.0,
     clock: str = "",
 ) -> Call[list[bool]]:
     """Close permits. The reply holds for each whether it was still this worker's to settle.
 
     labels, numbers: under which each is counted in this minute, and what to add to its numbers; see `minute.lua`.
+    now_s: by the clock of `Settlement.handed`.
     """
     table, indexes = rules.encode(s.user for s in settlements)
     jobs = [
         (
             *(s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered),
-            *([_gone(s.gone)] if s.gone else []),
+            *_more(s, now_s, history=bool(ends.history_us)),
         )
         for s, index in zip(settlements, indexes, strict=True)
     ]
     args: list[str | bytes | int] = [
         clock,
-        _kept(keep_failed_us, keep_events_us),
+        ends.encode(keep_failed_us),
         keep_delivered_us,
         worker,
         table,
@@ -324,10 +330,10 @@ def settle(
 
 
 def cancel(
-    job_ids: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int = 0, keep_events_us: int = 0, clock: str = ""
+    job_ids: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int = 0, ends: Ends = NOTHING, clock: str = ""
 ) -> Call[list[Cancelled]]:
     """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, _kept(keep_failed_us, keep_events_us), keep_delivered_us, *job_ids]
+    args: list[str | bytes | int] = [clock, ends.encode(keep_failed_us), keep_delivered_us, *job_ids]
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
@@ -357,13 +363,13 @@ def cancel_of(
     *,
     keep_failed_us: int,
     keep_delivered_us: int = 0,
-    keep_events_us: int = 0,
+    ends: Ends = NOTHING,
     most: int = CANCELLED_AT_ONCE,
     clock: str = "",
 ) -> Call[CancelledPage]:
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
     wanted = {name: value for name, value in asdict(kind).items() if value is not None}
-    args: list[str | bytes | int] = [clock, _kept(keep_failed_us, keep_events_us), keep_delivered_us, to_bytes(user)]
+    args: list[str | bytes | int] = [clock, ends.encode(keep_failed_us), keep_delivered_us, to_bytes(user)]
     args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, most)
 
     def decode(reply: list[Any]) -> CancelledPage:
@@ -374,13 +380,13 @@ def cancel_of(
 
 
 def sweep(
-    lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, keep_events_us: int = 0, clock: str = ""
+    lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, ends: Ends = NOTHING, clock: str = ""
 ) -> Call[int]:
     """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
 
     It ends at most `SWEPT_AT_ONCE` of each kind.
     """
-    kept = _kept(keep_failed_us, keep_events_us)
+    kept = ends.encode(keep_failed_us)
     args: list[str | int] = [clock, kept, keep_delivered_us, encode_reason(EXPIRED), *lanes]
     return Call(script("sweep"), [], args, int)
 
@@ -398,10 +404,13 @@ def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[
     return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
-def _kept(failed_us: int, events_us: int) -> str | int:
-    """How long the failed are kept, in s; beside it, where each end is to be an event, how long these are, in ms."""
-    failed_s = -(-failed_us // 1_000_000)
-    return f"{failed_s} {-(-events_us // 1000)}" if events_us else failed_s
+def _more(settlement: Settlement, now_s: float, *, history: bool) -> list[Any]:
+    """What only some settlements have."""
+    gone: list[Any] = [_gone(settlement.gone)] if settlement.gone else []
+    if not history or settlement.handed is None:
+        return gone
+    ago_us = max(0, round((now_s - settlement.handed.at) * 1e6))
+    return [*(gone or [False]), f"{ago_us} {settlement.handed.encode()}"]
 
 
 def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:

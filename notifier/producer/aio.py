@@ -15,6 +15,7 @@ import redis.asyncio
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Record
 from notifier.errors import OverloadedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
@@ -239,9 +240,13 @@ class AsyncNotifier:
         """See `Notifier.routes`."""
         return await self._run(self._exchanges.routes(), timeout)
 
-    async def status(self, job_id: str, *, timeout: Timeout = None) -> Status | None:
+    async def status(self, job_id: str, user: str | None = None, *, timeout: Timeout = None) -> Status | None:
         """See `Notifier.status`."""
-        return await self._run(self._exchanges.status(job_id), timeout)
+        return await self._run(self._exchanges.status(job_id, user), timeout)
+
+    async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
+        """See `Notifier.history`."""
+        return await self._run(self._exchanges.history(user, since), timeout)
 
     async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout, spent: float = 0.0) -> list[str]:
         steps = self._exchanges.enqueue(jobs)

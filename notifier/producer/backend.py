@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Record
 from notifier.limiter import RedisLimiter, UserLimiter
 from notifier.producer.admission import all_accepted
 from notifier.producer.cancel import Cancellation
@@ -49,8 +50,12 @@ class Backend(Protocol):
         """Cancel what waits for a user and is of this kind; see `Notifier.cancel`."""
         ...
 
-    def status(self, job_id: str) -> Status | None:
+    def status(self, job_id: str, user: str | None = None) -> Status | None:
         """See `Notifier.status`."""
+        ...
+
+    def history(self, user: str, since: timedelta | None = None) -> list[Record]:
+        """See `Notifier.history`."""
         ...
 
     def routes(self) -> list[Held]:
@@ -115,9 +120,13 @@ class SingleRedis:
         """See `Backend.routes`."""
         return exchange(self._redis, self._exchanges.routes())
 
-    def status(self, job_id: str) -> Status | None:
+    def status(self, job_id: str, user: str | None = None) -> Status | None:
         """See `Backend.status`."""
-        return exchange(self._redis, self._exchanges.status(job_id))
+        return exchange(self._redis, self._exchanges.status(job_id, user))
+
+    def history(self, user: str, since: timedelta | None = None) -> list[Record]:
+        """See `Backend.history`."""
+        return exchange(self._redis, self._exchanges.history(user, since))
 
     def sending(self) -> AbstractContextManager[Callable[[Sequence[calls.Job]], list[str]]]:
         """See `Backend.sending`."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
 from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, find_routes
+from notifier.dispatch.ends import Ends
+from notifier.dispatch.history import Record, decode_records, history_keys, so_far
 from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MOST, Expected, find_forecast
@@ -38,6 +40,8 @@ State = Literal[
 OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
 UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
 FIELDS: Final = ("status", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit", "meta")
+NOTED: Final = ("meta", "push_accepted", "push_held")
+UNENDED: Final = frozenset({"queued", "waiting", "sending"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ class Status:
     settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
     superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
     goes, so that it goes at `expected_at` at the soonest; None where nothing does. held_by: the user's or category's
-    rule that lets a waiting one go last, such as 'user 10/1m'; None where it waits for none.
+    rule that lets a waiting one go last, such as 'user 10/1m'; None where it waits for none. record: what has held it
+    back so far, and of one that has ended what became of it; None where that is not known, or no history is kept.
     """
 
     job_id: str
@@ -61,12 +66,13 @@ class Status:
     superseded_by: str | None = None
     not_before: str | None = None
     held_by: str | None = None
+    record: Record | None = None
 
 
 class _Kept(TypedDict):
     keep_failed_us: int
     keep_delivered_us: int
-    keep_events_us: int
+    ends: Ends
 
 
 class Exchanges:
@@ -112,7 +118,7 @@ class Exchanges:
         return {
             "keep_failed_us": kept.keep_failed_us,
             "keep_delivered_us": kept.keep_delivered_us,
-            "keep_events_us": kept.events.keep_us,
+            "ends": Ends.of(kept),
         }
 
     def routes(self) -> Exchange[list[Held]]:
@@ -147,7 +153,7 @@ class Exchanges:
             stamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             max_waiting=self._max_waiting_in_all,
             keep_failed_us=self._settings.keep_failed_us,
-            keep_events_us=self._settings.events.keep_us,
+            ends=Ends.of(self._settings),
         )
         answers: list[str | Refused] = yield call if fence is None else fenced(call, fence)
         if self.waits_for_replicas:
@@ -166,9 +172,41 @@ class Exchanges:
         if have < settings.wait_replicas:
             raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far")
 
-    def status(self, job_id: str) -> Exchange[Status | None]:
-        """See `Notifier.status`."""
+    def history(self, user: str, since: timedelta | None = None) -> Exchange[list[Record]]:
+        """See `Notifier.history`."""
 
+        def ask(pipe: Any) -> None:
+            pipe.time()
+            for key in history_keys(user):
+                pipe.lrange(key, 0, -1)
+
+        (seconds, us), *lists = yield Commands(ask)
+        kept, now_us = self._settings.history, int(seconds) * 1_000_000 + int(us)
+        oldest = _moment(now_us / 1e6) - min(timedelta(microseconds=kept.keep_us), since or timedelta.max)
+        found = decode_records(user, (entry for entries in lists for entry in entries))
+        newest = sorted(
+            (each for each in found if each.ended_at >= oldest), key=lambda each: each.ended_at, reverse=True
+        )
+        return newest[: kept.max]
+
+    def status(self, job_id: str, user: str | None = None) -> Exchange[Status | None]:
+        """See `Notifier.status`."""
+        found = yield from self._status(job_id)
+        (meta, *noted), (seconds, us) = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
+        steering = _steering(meta)
+        owner = user or steering.get("user")
+        if not isinstance(owner, str):
+            return found
+        if found is not None and found.state in UNENDED:
+            category, now_us = str(steering.get("category", "default")), int(seconds) * 1_000_000 + int(us)
+            return replace(found, record=so_far(owner, category, job_id, noted, now_us)) if noted[0] else found
+        records = yield from self.history(owner)
+        record = next((each for each in records if each.job_id == job_id), None)
+        if found is None and record is not None:
+            found = Status(job_id, cast("State", record.outcome), settled_at=record.ended_at)
+        return found and replace(found, record=record)
+
+    def _status(self, job_id: str) -> Exchange[Status | None]:
         def ask(pipe: Any) -> None:
             pipe.hmget(job_key(job_id), FIELDS)
             pipe.zscore(redis_key("delivered"), job_id)
@@ -201,12 +239,20 @@ class Exchanges:
             fields = ["push_attempts", "push_refusals"]
             (attempts,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), fields))
             return Expected(_moment(later / 1e6), "it is tried again" if any(attempts) else "its own time, send_at")
-        try:
-            user = json.loads(meta or b"{}")["user"]
-        except (ValueError, KeyError, TypeError):  # of a plain producer
+        user = _steering(meta).get("user")
+        if user is None:  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
         return forecast.of(job_id) or Expected(None, f"more than {MOST:,} wait before it")
+
+
+def _steering(meta: bytes | None) -> dict[str, Any]:
+    """What a job's meta tells; nothing where it is of a plain producer."""
+    try:
+        told = json.loads(meta or b"{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _ended(

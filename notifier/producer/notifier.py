@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Record
 from notifier.errors import OverloadedError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
@@ -250,10 +251,23 @@ class Notifier:
         """
         return self._backend.routes()
 
-    def status(self, job_id: str) -> Status | None:
-        """What became of a notification; None for one that is unknown or no longer kept."""
+    def status(self, job_id: str, user: str | None = None) -> Status | None:
+        """What became of a notification; None for one that is unknown or no longer kept.
+
+        user: whose it is, if you know: then its record is found even when it was delivered long ago, for
+        `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
+        """
         self._follow()
-        return self._backend.status(job_id)
+        return self._backend.status(job_id, user)
+
+    def history(self, user: str, since: timedelta | None = None) -> list[Record]:
+        """What became of a user's notifications, and what held each one back: the newest first.
+
+        since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
+        Raises RedisUnusableError if Redis does not answer.
+        """
+        self._follow()
+        return self._backend.history(user, since)
 
 
 def _where(settings: Settings) -> Redis | Backend:

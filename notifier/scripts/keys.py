@@ -32,6 +32,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "tagged": ":{user} zset job id -> µs; what has tags, see tagged.lua",
     "claim": ":{user}:<category> string; which worker has heads of the backlog in flight, see claims.lua",
     "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
+    "history": ":{user}:0, …:1 lists of records of what has ended; see history.lua",
     "usage": ":{user} hash; totals by outcome, first and last time seen",
     "away": ":{user} hash category -> job id, while the user moves to another shard; see fence.lua",
     # When to look at whom.

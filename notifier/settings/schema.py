@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.errors import SettingsError
 from notifier.rules.policies import Policies, WaitingLimits
@@ -201,6 +201,22 @@ class EventsSettings(Section):
         return self
 
 
+class HistorySettings(Section):
+    """What held each notification back and what became of it, for each user. It can be read; `none` keeps nothing."""
+
+    keep_us: Duration = Field(default=3 * DAY, alias="keep")
+    max: int = Field(default=100, ge=1, le=10_000)
+
+
+def _history(value: object) -> object:
+    return {"keep": "0s"} if value == "none" else value
+
+
+History = Annotated[
+    HistorySettings, BeforeValidator(_history, json_schema_input_type=HistorySettings | Literal["none"])
+]
+
+
 class LogSettings(Section):
     """How and how much is logged."""
 
@@ -237,6 +253,7 @@ class Settings(Section):
     keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
     keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
     events: EventsSettings = EventsSettings()
+    history: History = HistorySettings()
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
     _rates_version: str = PrivateAttr("")

@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Record
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.producer.backend import CHUNK, SingleRedis
@@ -24,7 +25,7 @@ from notifier.rules.policies import Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.ownership import MovedError
 from notifier.shards.bulk_send import BulkSend, Patience, unusable_shards
-from notifier.shards.map import Map, Route, connect_all, on_shard
+from notifier.shards.map import Map, Route, connect_all, connect_home, on_shard
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -42,6 +43,7 @@ class Shards:
 
     def __init__(self, settings: Settings) -> None:
         """Connects to `redis.shards`."""
+        self._settings = settings
         self._stack = ExitStack()
         clients = self._stack.enter_context(connect_all(settings))
         self._map = Map.of(settings.redis)
@@ -52,6 +54,7 @@ class Shards:
 
     def use(self, settings: Settings) -> None:
         """See `Backend.use`."""
+        self._settings = settings
         for shard in self._at.values():
             shard.use(settings)
 
@@ -77,10 +80,15 @@ class Shards:
         """See `Backend.cancel_of`."""
         return at_home(self._map, user, lambda name, fence: self._at[name].cancel_of(user, kind, fence))
 
-    def status(self, job_id: str) -> Status | None:
+    def status(self, job_id: str, user: str | None = None) -> Status | None:
         """See `Backend.status`, and `cancel`."""
-        name, found = self._find(lambda shard: shard.status(job_id), None)
+        name, found = self._find(lambda shard: shard.status(job_id, user), None)
         return found and replace(found, shard=name)
+
+    def history(self, user: str, since: timedelta | None = None) -> list[Record]:
+        """See `Backend.history`."""
+        with connect_home(self._settings, user) as (name, _):
+            return self._at[name].history(user, since)
 
     def routes(self) -> list[Held]:
         """See `Backend.routes`. Each shard finds out for itself: a route may be held on one alone."""

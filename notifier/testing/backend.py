@@ -11,6 +11,7 @@ from typing import Literal, cast, get_args
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Delay, Record
 from notifier.errors import OverloadedError, Refused
 from notifier.limiter import UserLimiter
 from notifier.limiter.memory_sends import MemorySends
@@ -169,7 +170,30 @@ class MemoryBackend:
         words: dict[int, State] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
         return words.get(entry.sent) or entry.failure or "delivered"
 
-    def status(self, job_id: str) -> Status | None:
+    def history(self, user: str, since: timedelta | None = None) -> list[Record]:
+        """See `Backend.history`. Of what held one back it is told as a whole: its limits."""
+        ended = [e for e in self.accepted.values() if e.notification.user == user and self.state(e) != "waiting"]
+        oldest = self.at(self.now_us) - since if since is not None else None
+        found = sorted((self._record(entry) for entry in ended), key=lambda each: each.ended_at, reverse=True)
+        return [each for each in found if oldest is None or each.ended_at >= oldest]
+
+    def _record(self, entry: Accepted) -> Record:
+        state, accepted_at, ended_at = self.state(entry), self.at(entry.accepted_us), self.at(entry.ends_us)
+        was_sent = state in {"delivered", "rejected", "failed"}
+        held_s = max(0, entry.ends_us - entry.accepted_us) / 1e6
+        return Record(
+            entry.job_id,
+            entry.notification.user,
+            entry.notification.category,
+            state,
+            ended_at,
+            accepted_at,
+            (Delay("unknown", "its limits", accepted_at, held_s),) if held_s else (),
+            (ended_at,) if was_sent else (),
+            reason=entry.reason,
+        )
+
+    def status(self, job_id: str, user: str | None = None) -> Status | None:  # noqa: ARG002 - of the protocol
         """See `Backend.status`."""
         if (entry := self.accepted.get(job_id)) is None:
             return None
@@ -179,8 +203,9 @@ class MemoryBackend:
             case "waiting":
                 return Status(job_id, state, expected_at=ends if entry.sent >= 0 else None)
             case "delivered":
-                return Status(job_id, state, settled_at=ends)
-        return Status(job_id, state, reason=entry.reason or None, attempts=int(state in {"rejected", "failed"}))
+                return Status(job_id, state, settled_at=ends, record=self._record(entry))
+        attempts = int(state in {"rejected", "failed"})
+        return Status(job_id, state, reason=entry.reason or None, attempts=attempts, record=self._record(entry))
 
     def routes(self) -> list[Held]:
         """See `Backend.routes`. No provider is ever away."""

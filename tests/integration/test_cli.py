@@ -85,10 +85,16 @@ def test_send_status_cancel(run: Run) -> None:
     sent = run("send", "42", "--device", DEVICE, "--title", "Hello", "--data", '{"a": 1}', "--expires-in", "2h")
     assert (sent.status, sent.err) == (0, "")
     job_id = sent.out.strip()
-    assert run("status", job_id).out == "queued\n"
+    assert run("status", job_id).out.startswith("queued\naccepted ")
     assert json.loads(run("status", job_id, "--json").out)["state"] == "queued"
     assert run("cancel", job_id) == Ran(0, "cancelled\n", "")
-    assert run("status", job_id).out == "cancelled\n"
+    assert run("status", job_id).out.startswith("cancelled\naccepted ")
+    assert json.loads(run("history", "42", "--json").out)[0]["job_id"] == job_id
+    for shown in (run("history", "--job", job_id), run("history", "42", "--job", job_id)):
+        assert (shown.status, shown.out.splitlines()[0]) == (0, "42, default: cancelled")
+    assert "cancelled" in run("history", "42", "--since", "1h").out
+    assert run("history", "nobody") == Ran(1, "no record of nobody\n", "")
+    assert run("history").status == run("history", "42", "--since", "soon").status == 2
     unknown = run("status", "nobody")
     assert (unknown.status, unknown.out) == (1, "")
     assert json.loads(run("status", "nobody", "--json").out) == {"job_id": "nobody", "state": "unknown"}
@@ -101,7 +107,8 @@ def test_cancel_by_what_they_have_in_common(run: Run) -> None:
     tagged = [run(*send, "--tag", "thread-9", "--tag", "chat").out.strip() for _ in range(2)]
     others = [run(*send).out.strip() for _ in range(2)]
     assert run("cancel", "--user", "42", "--tag", "thread-9") == Ran(0, "2 cancelled\n", "")
-    assert [run("status", job_id).out for job_id in tagged + others] == ["cancelled\n"] * 2 + ["queued\n"] * 2
+    states = [run("status", job_id).out.splitlines()[0] for job_id in tagged + others]
+    assert states == ["cancelled"] * 2 + ["queued"] * 2
     assert run("cancel", others[0], "nobody") == Ran(1, "1 cancelled\nnobody: unknown\n", "")
     done = json.loads(run("cancel", "--user", "42", "--category", "default", "--json").out)
     assert done == {"cancelled": 1, "too_late": [], "unknown": []}

@@ -22,6 +22,7 @@ from support import Simulators, ends, eventually, fcm, note, notifier, worker, w
 
 from notifier import AsyncNotifier, InvalidNotificationError, SettingsError
 from notifier.dispatch import calls
+from notifier.dispatch.ends import Ends
 from notifier.producer.events import Outcome
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -66,6 +67,8 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis, redis: Re
             ends(producer, expired, "expired")
             assert producer.cancel(new) == "cancelled"
             events = list(producer.events())
+            records = {record.job_id: record for user in ("ann", "bob") for record in producer.history(user)}
+            status = producer.status(delivered, "ann")
     found = {each.job_id: each for each in events}
     counted = {word.decode(): int(n) for word, n in redis.hgetall("notifier:stats").items()}
     assert Counter(each.outcome for each in events) == {word: counted[word] for word in counted if word in OUTCOMES}
@@ -80,6 +83,13 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis, redis: Re
     assert sum(each.outcome == "delivered" for each in found.values()) == 2
     assert (found[delivered].ref, found[delivered].category, found[delivered].user) == ("order-1", "default", "ann")
     assert found[old].superseded_by == new
+    # The history has one record of each, too, with what the providers answered.
+    assert {job_id: record.outcome for job_id, record in records.items()} == {e.job_id: e.outcome for e in events}
+    assert records[old].superseded_by == new
+    (refused,) = records[rejected].replies
+    assert (refused.status, refused.outcome, refused.reason) == (404, "dead_token", "UNREGISTERED")
+    assert (records[delivered].replies[0].status, records[delivered].worker) == (200, "worker")
+    assert (status and status.record) == records[delivered]
     assert "UNREGISTERED" in found[rejected].reason
     assert found[expired].reason
     assert found[new].ref is None
@@ -91,7 +101,7 @@ def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:
     with notifier(config) as producer:
         cancelled = producer.send(note("ann", "1", fcm("ann")))
         Job.fetch(cancelled, connection=redis, serializer=JSONSerializer).cancel()
-        sweep = calls.sweep(LANES, keep_failed_us=10**12, keep_delivered_us=0, keep_events_us=keep_us)
+        sweep = calls.sweep(LANES, keep_failed_us=10**12, keep_delivered_us=0, ends=Ends(keep_us))
         assert run(redis, sweep) == 1
         deleted = settle_one(redis, config, keep_us, "bob", deletes=True)
         assert [(each.job_id, each.user, each.outcome) for each in producer.events()] == [
@@ -105,7 +115,7 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     rules = RuleTable(load_settings(config, {}).policies())
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
-    pulled = run(redis, calls.pull(most=9, lease_us=10**9, leads=False, lanes=LANES, keep_events_us=keep_us))
+    pulled = run(redis, calls.pull(most=9, lease_us=10**9, leads=False, lanes=LANES, ends=Ends(keep_us)))
     admitted = run(redis, calls.admit(pulled.users, rules, most=9, lease_us=10**9, worker="w", lanes=LANES))
     (leased,) = admitted.leased
     done = calls.Settlement(
@@ -114,7 +124,7 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     if deletes:
         redis.delete(f"rq:job:{job_id}")
     kept = {"keep_failed_us": 10**12, "keep_delivered_us": 10**9, "keep_feedback_us": 10**12}
-    assert run(redis, calls.settle([done], rules, worker="w", **kept, keep_events_us=keep_us)) == [True]
+    assert run(redis, calls.settle([done], rules, worker="w", **kept, ends=Ends(keep_us))) == [True]
     return job_id
 
 

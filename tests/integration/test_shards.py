@@ -110,6 +110,7 @@ def test_what_waits_is_found_and_cancelled(fleet: Fleet, run: Run) -> None:
     assert status.endswith(f"on the shard {home('ann', NAMES)}\n")
     assert fleet.producer.cancel(job_id) == "cancelled"
     assert fleet.producer.cancel("nobody's") == "unknown"
+    assert [record.job_id for record in fleet.producer.history("ann")] == [job_id]
     at = datetime.now(UTC) + timedelta(days=1)
     several = [fleet.producer.send(note(user, "x", tags=["t"], send_at=at)) for user in ("ann", "bob", "carl")]
     assert fleet.producer.cancel(user="ann", tag="t") == Cancellation(1)

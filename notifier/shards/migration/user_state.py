@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Literal, TypeVar
 
+from notifier.dispatch.history import history_keys
 from notifier.scripts.keys import is_key, redis_key
 from notifier.shards.migration.steps import Moving
 
@@ -45,6 +46,7 @@ class State:
     def __init__(self, old: Any, new: Any, user: str) -> None:
         self._old = old
         self._new = new
+        self._name = user
         self._user = f"{{{user}}}"
         before_us, now_us = _now_us(old), _now_us(new)
         self.ahead_us = now_us - before_us
@@ -70,9 +72,20 @@ class State:
                         pipe.pexpire(key, lasts_ms)
                         if times == "members":
                             pipe.set(redis_key("counting"), "1", px=2 * lasts_ms)
+            self._copy_history(pipe)
             pipe.execute()
         claims = (redis_key("claim", scope) for scope in scopes)  # of workers that died: nothing flies any more
-        self._old.delete(*(key for key, _ in keys), *claims)
+        self._old.delete(*(key for key, _ in keys), *claims, *history_keys(self._name))
+
+    def _copy_history(self, pipe: Any) -> None:
+        """The records of what ended, with the times by the clock of the shard where it did, before those of here."""
+        for key in history_keys(self._name):
+            left_ms = self._old.pttl(key) - self.ahead_us // 1000
+            for record in reversed(self._old.lrange(key, 0, -1)):
+                pipe.lrem(key, 0, record)
+                pipe.lpush(key, record)
+            if left_ms > 0:
+                pipe.pexpire(key, left_ms)
 
     def _write(self, pipe: Any, key: str, times: Times, content: Any) -> None:
         if times == "scores":
@@ -100,7 +113,7 @@ class State:
         """A job as it is to stand on the new shard: its times by that one's clock, its order before that one's own."""
         fields = {name: value for name, value in job.fields.items() if name not in {b"push_permit", b"worker_name"}}
         fields[b"status"] = b"queued" if job.at_us is None else b"scheduled"
-        for name in {b"push_deadline", b"push_since"} & fields.keys():
+        for name in {b"push_deadline", b"push_since", b"push_accepted"} & fields.keys():
             fields[name] = self._later(fields[name])
         if b"push_order" in fields:
             fields[b"push_order"] = b"%d" % (int(float(fields[b"push_order"])) - BEFORE)

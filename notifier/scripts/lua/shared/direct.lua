@@ -65,11 +65,11 @@ function direct.has_room(plan, bypass)
   return not lacking(rules, direct.rooms, plan.needs, direct.now)
 end
 
--- wait: the first to stand in a line of this user, where the rules let it go at µs `opens`.
-function direct.wait(user, category, lane, id, opens)
+-- wait: the first to stand in a line of this user, where the rules let it go at µs `opens`. by: see *set_gates*.
+function direct.wait(user, category, lane, id, opens, by)
   local own = direct.rules.c[category]
   redis.call('HSET', lines_key(user), '#pace', text(math.max(pace(direct.rules.u[1]), pace(own))))
-  set_gates(user, {{category = category, lane = lane, head = id, at = opens}}, direct.now, nil)
+  set_gates(user, {{category = category, lane = lane, head = id, at = opens, by = by}}, direct.now, nil)
 end
 
 -- send: the job goes, under a permit that is its place.
@@ -88,7 +88,7 @@ function direct.send(id, lane, job, line, plan)
 end
 
 -- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its line; and
--- where nothing but the rules holds it back, its category and the µs at which they let it go.
+-- where nothing but the rules holds it back, its category, the µs at which they let it go, and what decides it.
 function direct.take(id, lane)
   local job = direct.room > 0 and new_job(id, lane, direct.now)
   if not job then return false end
@@ -99,7 +99,7 @@ function direct.take(id, lane)
     cost = rules.n and rules.n[category] or 1, held = direct.claim_of(user, category)}
   if not line.held then return false end
   local opens = opens_at(rules, user, rules.u[1], line, {}, direct.now)
-  if opens > direct.now then return false, not (rules.h and rules.h[category]) and category, opens end
+  if opens > direct.now then return false, not (rules.h and rules.h[category]) and category, opens, line.by end
   local plan = plan_of(job.targets, rules.a and rules.a[category])
   if not direct.has_room(plan, line.bypass) then return false end
   direct.send(id, lane, job, line, plan)

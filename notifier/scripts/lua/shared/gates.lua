@@ -60,17 +60,20 @@ local function digest_at(rules, category, head, at, now)
   return math.max(at, till or 0)
 end
 
--- next_of: the first µs at which the rules admit a send of `category` to `user`.
-local function next_of(user, user_next, category, policy, bypass, cost)
-  if bypass then return 0 end
-  if is_empty(policy) then return user_next end
-  return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))
+-- next_of: the first µs at which the rules of `category` admit a send to `user`, and which of them decides it, see
+-- *next_for*.
+local function next_of(user, category, policy, bypass, cost)
+  if bypass or is_empty(policy) then return 0 end
+  return next_for(sent_key(user, category), policy, cost)
 end
 
--- expect: tells RQ until when a job waits. Returns the job's own deadline in µs, if it has one.
-local function expect(id, at)
-  local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline')
+-- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
+local function expect(id, at, now, by)
+  local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_accepted', 'push_held')
   if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
+  if job[3] and by then
+    history.note(id, job[3], job[4], now, type(by) == 'table' and history.rule_of(unpack(by)) or by)
+  end
   return number(job[2])
 end
 
@@ -132,17 +135,18 @@ end
 -- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
 -- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
 -- parked: what the head waits for without a gate, save that of its expiry; elsewhere: the line is shut until
--- something is settled, for what expires in it too}. turn: the user's #turn, or nil.
+-- something is settled, for what expires in it too; by: what holds the head back, as history.lua has it, or of a rule
+-- {'u' or 'c', policy, rule}; nil where that is not known}. turn: the user's #turn, or nil.
 -- Returns the gates by lane. The caller is to call *wake_for_gates* in the end.
 local function set_gates(user, lines, now, turn)
   local gates = {}
   for _, line in ipairs(lines) do
     local at = math.max(line.at, now)
     if line.parked then
-      local deadline = expect(line.head, at)
+      local deadline = expect(line.head, at, now, 'p' .. line.parked[1])
       at = deadline and math.max(now, deadline)
     else
-      local deadline = at > now and expect(line.head, at)
+      local deadline = at > now and expect(line.head, at, now, line.elsewhere and 'b' or line.by)
       if deadline and not line.elsewhere then at = math.max(now, math.min(at, deadline)) end
     end
     if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end

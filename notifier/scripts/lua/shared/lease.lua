@@ -4,13 +4,15 @@
 -- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ:
 -- *sweep* ends it), and its origin.
 local function read_job(id)
-  local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals =
+  local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, accepted,
+    held =
     unpack(redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
-      'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals'))
+      'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals', 'push_accepted',
+      'push_held'))
   if not origin or status == 'canceled' then return nil, origin end
   return {id = id, data = data or '', origin = origin, status = status, deadline = number(deadline),
     attempts = number(attempts) or 0, crashes = number(crashes) or 0, answered = answered, targets = targets,
-    collapse = collapse, count = number(count), refusals = number(refusals)}
+    collapse = collapse, count = number(count), refusals = number(refusals), accepted = accepted, held = held}
 end
 
 -- count_sends: what goes under `permit` counts for the user and the category from the end of the lease, until it is

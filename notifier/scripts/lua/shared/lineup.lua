@@ -48,7 +48,7 @@ end
 -- enqueued the job.
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
   'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
-  'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan'}
+  'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_accepted', 'push_held'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))
@@ -100,9 +100,10 @@ function orders.next()
 end
 
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
--- library cannot give: it cannot ask Redis for the time.
-local function first_time(now, key, meta, deadline)
+-- library cannot give: it cannot ask Redis for the time. accepted: its push_accepted.
+local function first_time(now, key, meta, deadline, accepted)
   local order = orders.next()
+  if history.keep and not accepted then redis.call('HSET', key, 'push_accepted', text(now)) end
   if type(meta.expires_in) == 'number' and not deadline then
     deadline = now + math.floor(meta.expires_in * 1000000)
     redis.call('HSET', key, 'push_deadline', text(deadline))
@@ -143,7 +144,8 @@ end
 local function line_up(now, id, join, known, from)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
-    'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets')
+    'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets',
+    'push_accepted', 'push_held')
   if job.err then return nil end -- a key of another kind: RQ keeps sets beside its jobs
   local origin, outcome, plain = job[1], job[7], job[12] or not job[14]
   if from and (not origin or origin ~= from and not number(job[3])) then
@@ -169,7 +171,7 @@ local function line_up(now, id, join, known, from)
   local lasts = from and job[10] and lives_for(key, job[10])
   if outcome or another then
     begin_anew(now, id, key, origin, {order = order, seen = job[12], collapse = job[13]}, another)
-    order, deadline = nil, nil
+    order, deadline, job[15], job[16] = nil, nil, nil, nil
   elseif plain and not order then
     redis.call('ZREM', '@delivered', id) -- of an earlier job of this id
   end
@@ -180,7 +182,7 @@ local function line_up(now, id, join, known, from)
   -- needs_recheck: it may stand before a head that waits for what it need not: a digest that gathers, a device.
   local leaves, needs_recheck = is_leaving(user), order or nil
   if not order then
-    order, deadline = first_time(now, key, meta, deadline)
+    order, deadline = first_time(now, key, meta, deadline, job[15])
     if job[8] then
       redis.call('ZREM', arriving_key(user), id)
       redis.call('HDEL', key, 'push_arriving')
@@ -230,8 +232,11 @@ local function line_up(now, id, join, known, from)
       note_due(first, lane)
     end
   end
-  redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(plain and job[11]
-    and {'push_seen', job[11] .. ' ' .. line} or {}))
+  local more = plain and job[11] and {'push_seen', job[11] .. ' ' .. line} or {}
+  if job[15] and (job[16] or not was_empty) then
+    more[#more + 1], more[#more + 2] = 'push_held', history.add(job[15], job[16], now, 'b')
+  end
+  redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(more))
   redis.call('ZADD', '@rq:scheduled:' .. origin, expected, id)
   return 'lined', user, lane, fresh
 end

@@ -6,6 +6,7 @@ local MAX_EXPECTED = 100
 -- back to its place when its route is up, or when it expires. What has met a fault lets the others of its line pass.
 local function step_aside(look, line, job, names)
   redis.call('ZREM', line.key, line.head)
+  history.note(line.head, job.accepted, job.held, look.now, 'p' .. names[1])
   redis.call('ZADD', '@later', text(job.deadline or FAR), line.head)
   if job.deadline then look.earliest = math.min(look.earliest, job.deadline) end
   for _, name in ipairs(names) do

@@ -3,19 +3,21 @@
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   lines    in the order in which their heads are tried, see *sort_lines*; several: whether they stand in many lanes
 --   turn     #turn; closed: which lines have orphans, see orphans.lua; whole: where this is a part, see many.lua
---   next     {cost: µs at which the user's own rules let one go}; flying: {category: {n, left}} of the claims; sends
+--   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: {category: {n, left}} of the claims;
+--   sends
 -- and a line of it
 --   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
 --   head, order, more: the job that is next, its place, whether another stands behind it
 --   flying, elsewhere, left: of its claim, see claims.lua; elsewhere is also what has an orphan
---   at, own, least: when the head may go, see opens.lua; unread, parked, refused: why not, see decide.lua
+--   at, own, least, by: when the head may go, and what decides it, see opens.lua
+--   unread, parked, refused: why not, see decide.lua
 local MAX_RANK = 99 -- of a lane that the caller does not serve
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
   local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
   line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
-  line.least, line.parked, line.at, line.own, line.expires = nil, nil, nil, nil, nil
+  line.least, line.parked, line.at, line.own, line.expires, line.by = nil, nil, nil, nil, nil, nil
   return line.head
 end
 

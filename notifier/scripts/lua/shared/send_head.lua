@@ -52,7 +52,11 @@ local function send_head(look, user, i, job, needs, open, shut, dropped)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
   if job.collapse then forget_newcomer(user.name, line.category, job.id, job.collapse) end
-  lease_job(look, job.id, permit, job.origin)
+  if job.held then
+    lease_job(look, job.id, permit, job.origin, 'push_held', history.add(job.accepted, job.held, look.now, 'f'))
+  else
+    lease_job(look, job.id, permit, job.origin)
+  end
   tell(look, user, line, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
   fly(user, line, shut)
   -- One number for each: those of deleted jobs are not used, as only `room` are ours.

@@ -78,7 +78,8 @@ local function ignores_quiet(rules, category)
 end
 
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
--- the other rules do at `at`; or nil, and the name of the zone without which nobody knows.
+-- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. line.by becomes what decides
+-- it, see *set_gates*.
 local function by_the_clock(rules, user, user_policy, line, at, now)
   local quiet, calendar = {}, user_policy.d or line.policy.d
   if user_policy.q and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.q end
@@ -91,11 +92,12 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
   local scopes = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}
   local since = number(head[2]) or 0
   at = math.max(at, now)
-  for _, scope in ipairs(scopes) do
+  for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].d or {}) do
       -- One more fits into the day after the one of the limit-th latest.
       local latest = nth(scope[1], scope[2], math.max(1, window[1] - line.cost + 1), redis.call('ZCARD', scope[1]))
-      if latest then at = math.max(at, next_start(zone, window[2], tonumber(latest))) end
+      local opens = latest and next_start(zone, window[2], tonumber(latest)) or 0
+      if opens > at then at, line.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
     end
   end
   for _ = 1, quiet[1] and 4 or 0 do
@@ -110,7 +112,7 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
       if last then opens = math.max(opens, last + pace_after_quiet(scope[2])) end
     end
     if opens == at then break end
-    at = opens
+    at, line.by = opens, 'q'
   end
   return at
 end

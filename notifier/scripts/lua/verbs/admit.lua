@@ -16,7 +16,7 @@
 --   @zones, or where there is no such zone has taken push_zone out of the job.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys counts burst rules due gates many claims gather
+--! include clock keys history counts burst rules due gates many claims gather
 --! include newcomer routes targets limits zones opens orphans select decide lease send_head reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
@@ -66,7 +66,7 @@ local function try(user, i)
     return true
   elseif verdict == 'wait' then
     if open then first = lower(look, user, line, first) end
-    line.at, line.least = first, first
+    line.at, line.least, line.by = first, first, 'd'
   elseif verdict == 'unread' then ask(look, user, line)
   elseif verdict == 'behind' then
     line.elsewhere, line.at = true, look.now + look.lease_us -- its worker's settling opens the gate

@@ -7,10 +7,10 @@
 --          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys due newcomer end collapse leaving lineup behind minute tagged
+--! include clock keys history due newcomer end collapse leaving lineup behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
-local reply, seen, numbers, MAX_OVER = {}, {}, {}, 2
+local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
 
 --! include overflow
@@ -114,6 +114,10 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   end
   if expires_in ~= '' then
     fields[#fields + 1], fields[#fields + 2] = 'push_deadline', (at or now) + tonumber(expires_in)
+  end
+  if history.keep then
+    fields[#fields + 1], fields[#fields + 2] = 'push_accepted', now_text
+    if at then fields[#fields + 1], fields[#fields + 2] = 'push_held', '0 t' end
   end
   redis.call('HSET', key, unpack(fields))
   if how == 'collapse' then

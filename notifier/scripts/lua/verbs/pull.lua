@@ -21,7 +21,7 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys counts burst rules due newcomer end cancel leaving lineup gates claims gather
+--! include clock keys history counts burst rules due newcomer end cancel leaving lineup gates claims gather
 --! include routes collapse behind targets limits zones opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
@@ -122,8 +122,8 @@ local function stands_behind(id)
 end
 
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
--- the lane `from` and is to be read first. category, opens: of *direct.take*, if it said so.
-local function place(id, from, category, opens)
+-- the lane `from` and is to be read first. category, opens, by: of *direct.take*, if it said so.
+local function place(id, from, category, opens, by)
   if from and some_behind and stands_behind(id) then return true end
   full = false
   local what, user, lane, is_new = line_up(now, id, join, known, from)
@@ -135,7 +135,7 @@ local function place(id, from, category, opens)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
-  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens)
+  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens, by)
   elseif is_new then look_at(user, lane, fresh) end
   return true
 end
@@ -149,9 +149,9 @@ local function put_back(id, key, job)
   redis.call('ZREM', '@leases', id)
   if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
   if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
+    ends.tell(now, id, 'superseded')
     forget(key)
     tally(nil, 'superseded')
-    ends.tell(now, id, 'superseded')
     if job.again then redis.call('LPUSH', '@rq:queue:' .. job.origin, id) end
     return
   end
@@ -164,7 +164,8 @@ local orphans = {}
 local function take_over(id)
   local key = job_key(id)
   local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
-    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts')
+    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_accepted',
+    'push_held')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
   if not job.origin then return redis.call('ZREM', '@leases', id) end
   -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
@@ -174,6 +175,7 @@ local function take_over(id)
     crashes = crashes + 1
     redis.call('HSET', key, 'push_crashes', crashes)
   end
+  if read[14] and not read[15] then history.note(id, read[14], nil, now - lease, 'f') end
   local meta = job.permit and may_have_been_sent(job.permit) and is_text(id) and steering(read[8])
   if not meta then return put_back(id, key, job) end
   local ends = tonumber(redis.call('ZSCORE', '@leases', id))
@@ -244,12 +246,12 @@ local function take_from(lane, n)
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
-    local goes, category, opens = direct.take(id, lane)
+    local goes, category, opens, by = direct.take(id, lane)
     if not goes then
       -- RQ's own scheduler may have queued again what waits for a time of its own.
       local is_later = some_later and redis.call('ZSCORE', '@later', id)
         and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
-      if not is_later and not place(id, lane, category, opens) then
+      if not is_later and not place(id, lane, category, opens, by) then
         return stay(queue, ids, j)
       end
     end

@@ -3,7 +3,7 @@
 -- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 the worker's name
 --      5 rules, JSON (see gates.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
---          detail, answered, gone], …
+--          detail, answered, gone or false, handed], …
 --     7 keep_feedback ms
 --     8 numbers, JSON {r: for each job '<category>|<route>' to count it under, h: what to add to those of the minute,
 --     {field: how many}} (see minute.lua); or ''
@@ -15,14 +15,16 @@
 --         | 'queue' (back to the head of its queue) | 'handed_to_rq' (RQ has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
+--   handed: '<µs since it was handed over> <answers>', see history.lua; only where a history is kept and it was.
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys counts burst rules due newcomer end cancel leaving
+--! include clock keys history counts burst rules due newcomer end cancel leaving
 --! include lineup gates many claims gather targets limits zones opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
+history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.v or '') .. '\n'
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local finished = {} -- the jobs to be deleted
@@ -92,7 +94,14 @@ local function failed(id, key, origin, word, reason)
   redis.call('EXPIRE', results, keep_failed)
 end
 
-local function back(id, key, origin, state, wait, answered, fault)
+-- with_answers: push_held with what a worker was answered of one that goes on.
+local function with_answers(told)
+  if not (told.accepted and told.handed) then return told.held end
+  local ago, answers = told.handed:match('^(%d+) (.*)$')
+  return history.add(told.accepted, told.held, now - ago, 'f=' .. answers)
+end
+
+local function back(id, key, origin, state, wait, answered, fault, told)
   redis.call('HDEL', key, 'push_permit', 'push_orphan')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
@@ -107,6 +116,9 @@ local function back(id, key, origin, state, wait, answered, fault)
   if state == 'later' then add_one(key, 'push_attempts') end
   if state == 'wait' or fault then add_one(key, 'push_refusals') end
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
+  local held = with_answers(told)
+  if told.accepted and state ~= 'line' then held = history.add(told.accepted, held, now, 'r') end
+  if held then redis.call('HSET', key, 'push_held', held) end
   if state == 'line' then
     -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
     local what, user, lane = line_up(now, id)
@@ -135,8 +147,10 @@ local function again(id, key, origin, popped, state, word)
 end
 
 -- cancelled: RQ's own cancel came while it was in flight: it is not tried again. Returns the word to count: ''.
-local function cancelled(id, key, answered)
+local function cancelled(id, key, answered, told)
   redis.call('HDEL', key, 'push_permit', 'push_orphan')
+  local held = with_answers(told)
+  if held then redis.call('HSET', key, 'push_held', held) end
   if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
   end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
   return ''
@@ -152,9 +166,10 @@ local function tell(id, user, gone)
   redis.call('PEXPIRE', '@feedback', text(keep_feedback))
 end
 
-local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone)
+local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone, handed)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged')
+  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged',
+    'push_accepted', 'push_held')
   if job[2] and job[1] ~= permit then return 0 end
   local lease_ends = counts_devices(permit) and redis.call('ZSCORE', '@leases', id)
   if job[2] and state == 'delivered' then gather('ZREM', '@leases', id)
@@ -173,6 +188,8 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   end
   if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
   local told = state == 'delivered' or state == 'failed' -- the other ends are told where they come about
+  local known = {user = user, category = category, accepted = job[7], held = job[8], handed = handed}
+  if not job[2] then known.meta = cjson.encode({user = user, category = category}) end
   if job[2] and job[3] == 'queued' and user ~= '' then
     word, told = again(id, key, job[2], job[4], state, word), true
   elseif state == 'delivered' then
@@ -184,12 +201,10 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   elseif state == 'dropped' then
     redis.call('HDEL', key, 'push_permit', 'push_deadline')
     end_unsent(now, id, job[2], word, keep_failed, 'push_reason', detail)
-  elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered)
-  else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault') end
+  elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered, known)
+  else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault', known) end
   if word ~= '' then count(user, word) end
-  if told and user ~= '' then
-    ends.tell(now, id, word, detail, not job[2] and cjson.encode({user = user, category = category}) or nil)
-  end
+  if told and user ~= '' then ends.tell(now, id, word, detail, known) end
   if gone then tell(id, user, gone) end
   if user ~= '' then release(user, category) end
   if not touched[user] then

@@ -1,0 +1,288 @@
+"""The history of a user: what held each notification back, and what became of it. `history.lua` writes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+from notifier.scripts.keys import user_key
+from notifier.units import format_duration
+
+MAX_REPLIES: Final = 8  # of one hand-over
+MAX_REASON: Final = 40
+FIELDS: Final = 10  # of a record
+PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
+SHOWN_S: Final = 0.001  # what held it for less is not told
+_APART: Final = re.compile(r"[\s,;]+")
+_RULE: Final = re.compile(r"([uc])(?:g(\d+)|(t?)(\d+)/(\w+))")
+
+Why = Literal[
+    "queue", "backlog", "rule", "quiet_hours", "device", "route", "digest", "send_at", "retry", "sending", "unknown"
+]
+_WHYS: Final[dict[str, Why]] = {
+    "b": "backlog",
+    "q": "quiet_hours",
+    "d": "device",
+    "g": "digest",
+    "t": "send_at",
+    "r": "retry",
+    "f": "sending",
+}
+WORDS: Final[dict[Why, str]] = {
+    "queue": "the queue",
+    "backlog": "the backlog before it",
+    "quiet_hours": "quiet hours",
+    "device": "a limit of its device",
+    "digest": "the digest that gathers",
+    "send_at": "its own time, send_at",
+    "retry": "the wait before it was tried again",
+    "sending": "a worker that sent it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a provider answered for one device. outcome: as in the log, 'delivered' or 'dead_token'. took_s: seconds."""
+
+    route: str
+    status: int | None
+    took_s: float
+    outcome: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """For people: 'apns 200 after 45 ms'."""
+        said = "" if self.outcome == "delivered" else self.outcome
+        words = [self.route, "" if self.status is None else str(self.status), said, self.reason]
+        return f"{' '.join(word for word in words if word)} after {self.took_s * 1000:.0f} ms"
+
+
+class Handed(NamedTuple):
+    """A notification was handed to its providers at `at`, on a clock of the caller's, and this is what they said."""
+
+    at: float
+    replies: Sequence[Reply]
+
+    def encode(self) -> str:
+        """As `history.lua` takes it: no token, no text of the message."""
+        told = self.replies[:MAX_REPLIES]
+        return ";".join(
+            f"{each.route},{'' if each.status is None else each.status},{each.took_s * 1000:.0f}"
+            + ("" if each.outcome == "delivered" else f",{each.outcome},{_APART.sub('~', each.reason)[:MAX_REASON]}")
+            for each in told
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """What held a notification back, and for how long. what: for people, such as 'user 10/1m'."""
+
+    why: Why
+    what: str
+    since: datetime
+    seconds: float
+
+
+class _Told(NamedTuple):
+    delays: tuple[Delay, ...]
+    handed_at: tuple[datetime, ...]
+    replies: tuple[Reply, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of a notification, and what held it back until then.
+
+    outcome: as of an event; '' for one that has not ended. accepted_at: None where it is not known, or was not kept.
+    delays: in their order. handed_at: each time it was handed to the providers; replies: what they answered, of all
+    devices and times, as far as it is kept. rates: the version of the rates by which it was settled. reason: why it was
+    dropped. superseded_by: the job that took its place.
+    """
+
+    job_id: str
+    user: str
+    category: str
+    outcome: str
+    ended_at: datetime
+    accepted_at: datetime | None = None
+    delays: tuple[Delay, ...] = ()
+    handed_at: tuple[datetime, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    worker: str = ""
+    rates: str = ""
+    reason: str = ""
+    superseded_by: str = ""
+
+    @property
+    def held_s(self) -> float:
+        """For how long it was held back in all, in seconds: all but the time with its providers."""
+        return sum(delay.seconds for delay in self.delays if delay.why != "sending")
+
+    def totals(self) -> dict[str, float]:
+        """For how many seconds each thing held it back, by what people call it, in the order of the first."""
+        found: dict[str, float] = {}
+        for delay in self.delays:
+            if delay.why != "sending" and delay.seconds >= SHOWN_S:
+                found[delay.what] = found.get(delay.what, 0.0) + delay.seconds
+        return found
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, zone: tzinfo | None = UTC) -> str:
+        """In one line: 'accepted 12:00:00.0, held 4.2 s by user 10/1m, sent 12:00:04.2, apns 200 after 45 ms'.
+
+        zone: of the clock; None is that of this computer.
+        """
+
+        def clock(at: datetime) -> str:
+            tenths = at.astimezone(zone) + timedelta(milliseconds=50)
+            return f"{tenths:%H:%M:%S}.{tenths.microsecond // 100_000}"
+
+        parts = [] if self.accepted_at is None else [f"accepted {clock(self.accepted_at)}"]
+        for n, (what, seconds) in enumerate(self.totals().items()):
+            parts.append(f"{'' if n else 'held '}{seconds_text(seconds)} by {what}")
+        parts += [f"sent {clock(at)}" for at in self.handed_at[-1:]]
+        parts += [str(reply) for reply in self.replies]
+        if self.outcome and (self.outcome != "delivered" or not self.handed_at):
+            why = self.reason or self.superseded_by
+            parts.append(f"{self.outcome} {clock(self.ended_at)}" + (f" ({why})" if why else ""))
+        return ", ".join(parts)
+
+
+def seconds_text(seconds: float) -> str:
+    """How long: '45 ms', '4.2 s', '3 min 20 s'."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def history_keys(user: str) -> list[str]:
+    """Where the records of a user are."""
+    return [user_key("history", user, period) for period in PERIODS]
+
+
+def decode_records(user: str, entries: Iterable[bytes]) -> Iterator[Record]:
+    """The records in these entries; what is none is left out."""
+    for entry in entries:
+        parts = entry.decode(errors="replace").split("\n", FIELDS - 1)
+        with suppress(ValueError, OverflowError):
+            yield _record(user, *parts)
+
+
+def _record(  # noqa: PLR0917 - in the order in which they are written
+    user: str,
+    ended: str,
+    accepted: str,
+    outcome: str,
+    category: str,
+    held: str,
+    handed: str,
+    worker: str,
+    rates: str,
+    detail: str,
+    job_id: str,
+) -> Record:
+    ended_us = int(ended)
+    accepted_us = int(accepted) if accepted else None
+    if handed and accepted_us is not None:
+        ago, _, answers = handed.partition(" ")
+        held = f"{held} {ended_us - int(ago) - accepted_us} f={answers}"
+    return Record(
+        job_id,
+        user,
+        category,
+        outcome,
+        moment(ended_us),
+        None if accepted_us is None else moment(accepted_us),
+        *_read(held, accepted_us, ended_us, category),
+        worker,
+        rates,
+        reason=detail if outcome == "dropped" else "",
+        superseded_by=detail if outcome == "superseded" else "",
+    )
+
+
+def so_far(user: str, category: str, job_id: str, noted: Sequence[bytes | None], now_us: int) -> Record:
+    """The record of one that has not ended, as of now. noted: `push_accepted` and `push_held` of its hash."""
+    accepted, held = noted
+    accepted_us = int(float(accepted)) if accepted else None
+    told = _read((held or b"").decode(errors="replace"), accepted_us, now_us, category)
+    return Record(
+        job_id, user, category, "", moment(now_us), None if accepted_us is None else moment(accepted_us), *told
+    )
+
+
+def _read(held: str, accepted_us: int | None, ends_us: int, category: str) -> _Told:
+    """What `push_held` tells. ends_us: when the last of it ended."""
+    begins = ends_us if accepted_us is None else accepted_us
+    words = held.split()
+    starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
+    delays = [_delay("queue", "", begins, [*starts, ends_us][0])]
+    for mark, (since, until) in zip(marks, pairwise([*starts, ends_us]), strict=True):
+        delays.append(_delay(_why(mark), _what(mark, category), since, until))
+    answered = [(at, mark[2:]) for mark, at in zip(marks, starts, strict=True) if mark.startswith("f=")]
+    return _Told(
+        tuple(delay for delay in delays if delay.seconds > 0),
+        tuple(moment(at) for at, _ in answered),
+        tuple(reply for _, text in answered for reply in _replies(text)),
+    )
+
+
+def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
+    return Delay(why, what or WORDS.get(why, ""), moment(since_us), max(0, until_us - since_us) / 1e6)
+
+
+def _why(mark: str) -> Why:
+    if mark[:1] in {"u", "c"}:
+        return "rule"
+    return "route" if mark[:1] == "p" else _WHYS.get(mark[:1], "unknown")
+
+
+def _what(mark: str, category: str) -> str:
+    if mark[:1] == "p":
+        return route_words(mark[1:])
+    found = _RULE.fullmatch(mark)
+    if found is None:
+        return ""
+    scope, gap, burst, limit, interval = found.groups()
+    owner = "user" if scope == "u" else category
+    if gap:
+        return f"{owner} gap {format_duration(int(gap))}"
+    per = format_duration(int(interval)) if interval.isdigit() else interval
+    return f"{owner} burst {limit} then 1/{per}" if burst else f"{owner} {limit}/{per}"
+
+
+def route_words(name: str) -> str:
+    """What is held, see `routes.lua`, for people."""
+    route, _, more = name.partition("|")
+    if more == "full":
+        return f"the full project of {route}"
+    return f"the workers' limit of {route}" if more else f"the circuit of {route}"
+
+
+def _replies(text: str) -> Iterator[Reply]:
+    for each in text.split(";"):
+        route, status, took, *more = [*each.split(","), ""][:6]
+        outcome, reason = [*more, "", ""][:2]
+        yield Reply(
+            route, int(status) if status else None, int(took) / 1000, outcome or "delivered", reason.replace("~", " ")
+        )
+
+
+def _spaced(reason: str) -> str:
+    return reason.replace("~", " ")
+
+
+def moment(us: int) -> datetime:
+    """A moment by Redis's clock."""
+    return datetime.fromtimestamp(us / 1e6, tz=UTC)

@@ -1,0 +1,47 @@
+"""One record of the history, found by its job alone: nothing in Redis leads from a delivered job to its user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from notifier.dispatch.history import Record, decode_records
+from notifier.scripts.keys import redis_key
+from notifier.store.connection import unusable
+
+A_LOOK: Final = 500  # keys
+
+
+def search_record(redis: Any, job_id: str, on_progress: Callable[[int, int], None] = lambda *_: None) -> Record | None:
+    """Look through the histories of all users. on_progress: of about how many keys how many have been looked at.
+
+    Raises RedisUnusableError.
+    """
+    wanted = b"\n" + job_id.encode()
+    try:
+        for keys in _pages(redis, on_progress):
+            with redis.pipeline(transaction=False) as pipe:
+                for key, _ in keys:
+                    pipe.lrange(key, 0, -1)
+                lists = pipe.execute()
+            for (_, user), entries in zip(keys, lists, strict=True):
+                if found := list(decode_records(user, (entry for entry in entries if entry.endswith(wanted)))):
+                    return found[-1]
+    except RedisError as error:
+        raise unusable(error) from error
+    return None
+
+
+def _pages(redis: Any, on_progress: Callable[[int, int], None]) -> Iterator[list[tuple[bytes, str]]]:
+    """The keys of histories, each with its user."""
+    prefix = redis_key("history")
+    name = re.compile(re.escape(prefix.encode()) + rb":\{(.*)\}:[01]", re.DOTALL)
+    cursor, seen, in_all = -1, 0, redis.dbsize()
+    while cursor:
+        cursor, page = redis.scan(max(cursor, 0), match=f"{prefix}:*", count=A_LOOK)
+        yield [(key, found[1].decode(errors="replace")) for key in page if (found := name.fullmatch(key))]
+        seen += A_LOOK
+        on_progress(min(seen, in_all), in_all)

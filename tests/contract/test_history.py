@@ -1,0 +1,369 @@
+"""The history: one record of each end, what held it back to the microsecond, and nothing where nobody wants it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Cancelled, Job, Leased, Settlement
+from notifier.dispatch.circuits import circuit
+from notifier.dispatch.ends import NOTHING, Ends
+from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.zones import zone_or
+from notifier.scripts import loader
+from notifier.scripts.keys import in_script, redis_key
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.shards.migration.user_state import State
+from notifier.testing.embedded import EmbeddedRedis
+
+S: Final = 1_000_000
+HOUR: Final = 3600 * S
+NOON: Final = 1_700_049_600 * S  # a Wednesday, 12:00 in UTC
+LEASE: Final = 10 * S
+KEPT: Final = Ends(history_us=72 * HOUR, max_records=20)
+TARGETS: Final = "- apns:n|somewhere"
+OK: Final = Reply("apns", 200, 0.045, "delivered")
+CATEGORIES: Final = {
+    "default": Category("default"),
+    "chat": Category("chat", policy=Policy((Window(1, interval_us=5 * S),))),
+    "offers": Category("offers", when_blocked="drop"),
+    "news": Category("news", when_blocked="digest", digest=Digest(60 * S, 10, None, "{count} new")),
+}
+
+
+def policies(user: Policy, **more: Any) -> Policies:
+    """The rules of everyone."""
+    return Policies(user, categories=CATEGORIES, lead_us=LEASE, **more)
+
+
+@dataclass
+class Hand:
+    """A producer and a worker, called by hand on a clock of the test's."""
+
+    redis: Redis
+    user: Policy = field(default_factory=lambda: Policy((Window(1, interval_us=10 * S),)))
+    ends: Ends = KEPT
+    now: int = NOON
+    more: dict[str, Any] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(999)))
+
+    def __post_init__(self) -> None:
+        self.rules = RuleTable(policies(self.user, **self.more), version="r7")
+
+    def accept(self, category: str = "default", user: str = "ann", **fields: Any) -> str:
+        """Accept one; returns its id."""
+        job_id = f"job-{next(self.numbers)}"
+        meta = {"user": user, "category": category, **fields.pop("meta", {})}
+        data = json.dumps(["notifier.deliver", None, [], {"title": "a secret"}]).encode()
+        job = Job(job_id, "default", data, json.dumps(meta).encode(), targets=fields.pop("targets", TARGETS), **fields)
+        run(self.redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="now", ends=self.ends, **self._clock))
+        return job_id
+
+    @property
+    def _clock(self) -> dict[str, str]:
+        return {"clock": str(self.now)}
+
+    def take(self, after_us: int = 0, *, direct: bool = True) -> list[Leased]:
+        """Pull and admit, so much later; what this worker may send then."""
+        self.now += after_us
+        pulled = run(
+            self.redis,
+            calls.pull(
+                most=50,
+                lease_us=LEASE,
+                leads=False,
+                lanes=LANES,
+                worker="hand",
+                on_join=self.rules.known,
+                direct=self.rules if direct else None,
+                ends=self.ends,
+                **self._clock,
+            ),
+        )
+        admit = calls.admit(
+            pulled.users, self.rules, most=50, lease_us=LEASE, worker="hand", lanes=LANES, **self._clock
+        )
+        admitted = run(self.redis, admit)
+        if admitted.zones:
+            for _, zone, _ in admitted.zones:
+                self.redis.hset(redis_key("zones"), zone, zone_or(zone, "UTC", self.now).encode())
+            admitted = run(self.redis, admit)
+        return [*pulled.leased, *admitted.leased]
+
+    def settle(self, leased: Leased, after_us: int = 0, state: Any = "delivered", **more: Any) -> None:
+        """Settle one so much after it was handed over."""
+        self.now += after_us
+        word = more.pop("word", state if state in {"delivered", "failed", "dropped"} else "retried")
+        reply = more.pop("reply", OK)
+        done = Settlement(
+            *(leased.job_id, leased.permit, leased.user, leased.category, state == "delivered", state, word),
+            handed=None if reply is None else Handed(100.0 - after_us / S, [reply]),
+            **more,
+        )
+        kept = {"keep_failed_us": HOUR, "keep_delivered_us": HOUR, "keep_feedback_us": HOUR}
+        call = calls.settle([done], self.rules, worker="hand", ends=self.ends, now_s=100.0, **kept, **self._clock)
+        assert run(self.redis, call) == [True]
+
+    def cancel(self, job_id: str) -> list[Cancelled]:
+        """Cancel one."""
+        return run(self.redis, calls.cancel([job_id], keep_failed_us=HOUR, ends=self.ends, **self._clock))
+
+    def records(self, user: str = "ann") -> list[Record]:
+        """All records of a user, the oldest first."""
+        raw: list[bytes] = [entry for key in history_keys(user) for entry in self.redis.lrange(key, 0, -1)]
+        assert not any(secret in entry for entry in raw for secret in (b"somewhere", b"a secret"))
+        return sorted(decode_records(user, raw), key=lambda record: record.ended_at)
+
+
+def held(record: Record) -> dict[str, float]:
+    """What held it back, in seconds."""
+    return record.totals()
+
+
+@pytest.fixture
+def hand(redis: Redis) -> Hand:
+    return Hand(redis)
+
+
+@pytest.fixture
+def other_redis(redis_server: EmbeddedRedis) -> Iterator[Redis]:
+    with Redis.from_url(redis_server.url.rpartition("/")[0] + "/1") as client:
+        client.flushdb()
+        yield client
+
+
+def test_a_message_that_never_waits(hand: Hand) -> None:
+    """Its record says when it was accepted, handed over and answered, by whom it was settled and by which rates."""
+    job_id = hand.accept()
+    (leased,) = hand.take(20_000)
+    hand.settle(leased, 45_000)
+    (record,) = hand.records()
+    assert (record.job_id, record.category, record.outcome) == (job_id, "default", "delivered")
+    assert (record.worker, record.rates, record.replies) == ("hand", "r7", (OK,))
+    assert held(record) == {"the queue": 0.02}
+    assert record.held_s == 0.02
+    assert str(record) == "accepted 12:00:00.0, held 20 ms by the queue, sent 12:00:00.0, apns 200 after 45 ms"
+
+
+def test_it_costs_one_command_and_two_for_the_first(hand: Hand) -> None:
+    """A message that never waits pays one command, and what is not written is not asked for: none costs none."""
+
+    def commands(ends: Ends, user: str) -> int:
+        hand.ends = ends
+        hand.accept(user=user)
+        hand.redis.config_resetstat()
+        (leased,) = hand.take()
+        hand.settle(leased)
+        stats = hand.redis.info("commandstats")
+        return sum(stat["calls"] for stat in stats.values()) - stats["cmdstat_config|resetstat"]["calls"]
+
+    assert commands(KEPT, "ann") == commands(NOTHING, "bob") + 2
+    hand.now += 60 * S
+    assert commands(KEPT, "ann") == commands(NOTHING, "bob") + 1
+    assert not hand.records("bob")
+
+
+def test_rules_and_backlog(hand: Hand) -> None:
+    """Each of three messages is held by the backlog until it is the first, and by the rule from then on."""
+    for _ in range(3):
+        hand.accept()
+    for after_us in (0, 10 * S, 10 * S):
+        (leased,) = hand.take(after_us)
+        hand.settle(leased, 100_000)
+    first, second, third = hand.records()
+    assert held(first) == {}
+    assert held(second) == {"user 1/10s": 10.1 - 0.1 + 0.1}
+    assert held(third) == {"the backlog before it": pytest.approx(10.1), "user 1/10s": pytest.approx(10.1)}
+
+
+def test_the_rule_is_named_that_decides(hand: Hand) -> None:
+    """A category's window, a gap, a burst, a window of the calendar and quiet hours are told apart."""
+    shapes: list[tuple[Policy, str, int, str]] = [
+        (Policy((Window(1, interval_us=2 * S),)), "chat", 5 * S, "chat 1/5s"),
+        (Policy(gap_us=3 * S), "default", 3 * S, "user gap 3s"),
+        (Policy(burst=Burst(1, every_us=4 * S)), "default", 4 * S, "user burst 1 then 1/4s"),
+        (Policy(calendar=(CalendarWindow(1, "day"),)), "default", 12 * HOUR, "user 1/day"),
+    ]
+    for n, (policy, category, after_us, what) in enumerate(shapes):
+        hand.redis.flushall()
+        own = Hand(hand.redis, user=policy, now=NOON + n)
+        own.accept(category)
+        own.accept(category)
+        (leased,) = own.take()
+        own.settle(leased, reply=None)
+        (leased,) = own.take(after_us)
+        own.settle(leased)
+        assert held(own.records()[-1]) == {what: after_us / S}
+
+
+def test_quiet_hours(redis: Redis) -> None:
+    """What waits for the end of quiet hours says so."""
+    hand = Hand(redis, user=Policy(quiet=QuietHours(11 * HOUR, 13 * HOUR)))
+    hand.accept()
+    assert hand.take() == []
+    (leased,) = hand.take(HOUR)
+    hand.settle(leased)
+    assert held(hand.records()[0]) == {"quiet hours": 3600.0}
+
+
+def test_a_device_a_digest_and_a_time_of_its_own(redis: Redis) -> None:
+    """So do a limit of a device, a digest that gathers, and send_at."""
+    limits = {"apns": PlatformLimits(background=Policy((Window(1, interval_us=20 * S),)))}
+    hand = Hand(redis, user=Policy((Window(9, interval_us=S),)), more={"limits": limits})
+    for _ in range(2):
+        hand.accept(targets="- apns:b|one")
+    (leased,) = hand.take()
+    hand.settle(leased)
+    (leased,) = hand.take(20 * S)
+    hand.settle(leased)
+    assert held(hand.records()[-1]) == {"a limit of its device": 20.0}
+    hand.accept(send_at_us=hand.now + 7 * S)
+    hand.take()
+    (leased,) = hand.take(7 * S)
+    hand.settle(leased)
+    assert held(hand.records()[-1]) == {"its own time, send_at": 7.0}
+
+
+def test_a_retry_and_a_closed_route(hand: Hand) -> None:
+    """A retry says how long it waited, and each answer is there; a closed circuit is named."""
+    hand.accept()
+    (leased,) = hand.take()
+    busy = Reply("apns", 503, 0.012, "retry", "Shutdown")
+    hand.settle(leased, 12_000, "later", detail=2 * S, reply=busy)
+    (leased,) = hand.take(2 * S)
+    hand.settle(leased, 45_000)
+    (record,) = hand.records()
+    assert held(record) == {"the wait before it was tried again": 2.0}
+    assert record.replies == (busy, OK)
+    assert len(record.handed_at) == 2
+    hand.now += 60 * S
+    run(hand.redis, circuit("other", "apns", "down", reason="refused", first_us=S, max_us=S, clock=str(hand.now)))
+    hand.accept()
+    assert hand.take() == []
+    (leased,) = hand.take(S)
+    hand.settle(leased)
+    assert held(hand.records()[-1]) == {"the circuit of apns": 1.0}
+
+
+def test_every_end_leaves_one_record(hand: Hand) -> None:
+    """Cancelled, superseded, dropped, expired and failed: each once, with what held it back until then."""
+    hand.accept()
+    (leased,) = hand.take()
+    hand.settle(leased)
+    cancelled = hand.accept()
+    hand.take()
+    hand.now += 3 * S
+    assert hand.cancel(cancelled) == ["cancelled"]
+    dropped = hand.accept("offers")
+    (leased,) = hand.take()
+    hand.settle(leased, state="dropped", detail="when_blocked", reply=None)
+    expired = hand.accept(expires_in_us=2 * S)
+    hand.take()
+    (leased,) = hand.take(2 * S)
+    hand.settle(leased, state="failed", word="expired", reply=None)
+    old = hand.accept("news")
+    hand.take()
+    new = hand.accept("news")
+    hand.take(S)
+    found = {record.job_id: record for record in hand.records()}
+    assert {job_id: record.outcome for job_id, record in found.items() if record.outcome != "delivered"} == {
+        cancelled: "cancelled",
+        dropped: "dropped",
+        expired: "expired",
+        old: "superseded",
+    }
+    assert len(hand.records()) == 5
+    assert held(found[cancelled]) == {"user 1/10s": 3.0}
+    assert held(found[expired]) == {"user 1/10s": 2.0}
+    assert found[dropped].reason == "when_blocked"
+    assert found[old].superseded_by == new
+
+
+def test_a_worker_that_dies(hand: Hand) -> None:
+    """The time for which a dead worker had it counts as sending, not as held back by a rule."""
+    hand.accept()
+    assert len(hand.take()) == 1
+    hand.take(LEASE + 1)
+    hand.take()
+    job = hand.redis.hget("rq:job:job-0", "push_held")
+    assert job is not None
+    assert job.startswith((b"0 f", b"1 f"))
+
+
+def test_so_many_and_no_longer(hand: Hand) -> None:
+    """A user has at most so many records, and they go at the latest after twice the time."""
+    for _ in range(60):
+        hand.accept()
+        (leased,) = hand.take()
+        hand.settle(leased)
+        hand.now += 11 * S
+    assert 20 <= len(hand.records()) < 28
+    assert [record.job_id for record in hand.records()][-1] == "job-59"
+    real_us = int(hand.redis.time()[0]) * S
+    hand.redis.flushall()
+    hand = Hand(hand.redis, now=real_us)
+    hand.accept(user="bob")
+    (leased,) = hand.take()
+    hand.settle(leased)
+    (left_ms,) = [left for key in history_keys("bob") if (left := hand.redis.pttl(key)) > 0]
+    assert 72 * HOUR < left_ms * 1000 + 2 * S <= 144 * HOUR + 2 * S
+
+
+def test_it_moves_with_its_user(hand: Hand, other_redis: Redis) -> None:
+    """On another shard the same records stand before those of there, also where the copy is made twice."""
+    hand.now = int(hand.redis.time()[0]) * S
+    hand.accept()
+    (leased,) = hand.take()
+    hand.settle(leased)
+    before = hand.records()
+    raw = {key: hand.redis.lrange(key, 0, -1) for key in history_keys("ann")}
+    State(hand.redis, other_redis, "ann").copy([])
+    assert hand.records() == []
+    for key, entries in raw.items():
+        if entries:
+            hand.redis.rpush(key, *entries)
+    State(hand.redis, other_redis, "ann").copy([])
+    hand.redis = other_redis
+    assert hand.records() == before
+
+
+WHYS: Final = st.lists(
+    st.tuples(st.integers(0, 10**7), st.sampled_from(["b", "q", "u1/10", "d", "papns"])), max_size=40
+)
+
+
+@pytest.fixture(scope="module")
+def adder(redis_server: EmbeddedRedis) -> Any:
+    """*history.add* by itself, as a script."""
+    pieces = in_script("\n".join(loader.read_piece(name) for name in ("clock", "keys", "history")))
+    source = pieces + "\nreturn history.add(ARGV[1], ARGV[2] ~= '' and ARGV[2], tonumber(ARGV[3]), ARGV[4])"
+    return Redis.from_url(redis_server.url).register_script(source)
+
+
+@given(WHYS)
+def test_however_often_it_changes(adder: Any, changes: list[tuple[int, str]]) -> None:
+    """What is noted stays short, and however much of it was folded, each reason has the time that it had."""
+    now, text, wanted = NOON, b"", dict[str, int]()
+    for after_us, why in changes:
+        text = adder(args=[str(NOON), text, str(now), why])
+        wanted[why] = wanted.get(why, 0) + after_us
+        now += after_us
+    assert len(text) < 1_000
+    words = text.decode().split()
+    starts = [*map(int, words[::2]), now - NOON]
+    found = dict[str, int]()
+    for why, since, until in zip(words[1::2], starts, starts[1:], strict=False):
+        found[why] = found.get(why, 0) + until - since
+    assert found == wanted

@@ -8,6 +8,12 @@ APNS2 := .venv-apns2
 RQ2 := .venv-rq2
 DOCS := .venv-docs
 RELEASE := .venv-release
+WHEEL := .venv-wheel
+# What the tests of the wheel leave out reads the sources.
+FAST := tests/unit tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
+  --ignore tests/unit/test_house.py --ignore tests/unit/test_json_schema.py \
+  --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
+  --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 4
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -19,7 +25,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +150,35 @@ docs: $(DOCS)/.installed-by-make  ## the site, into build/docs; a warning or a d
 docs-links: $(DOCS)/.installed-by-make  ## the links of the docs to other sites; needs the network
 	@$(DOCS)/bin/sphinx-build --quiet --builder linkcheck --conf-dir docs --doctree-dir build/doctrees . build/links
 
+package: $(RELEASE)/.installed-by-make  ## sdist and wheel into dist, built twice and compared, and checked as PyPI does
+	@rm -rf dist build/again
+	@$(RELEASE)/bin/python -m build --no-isolation --outdir dist . > build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@$(RELEASE)/bin/python -m build --no-isolation --outdir build/again . > build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@rm build.log
+	@diff -r dist build/again && echo "dist is the same when it is built again"
+	@$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
+
+# An empty environment, and the tree of the sdist without its packages: what is tested can only be the wheel.
+test-wheel: package  ## the fast part of the suite, the types from outside and the SBOM, all of the built wheel
+	@rm -rf $(WHEEL) build/tree && mkdir -p build/tree
+	@$(PYTHON) -m venv $(WHEEL)
+	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock "$$(echo dist/*.whl)"
+	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
+	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock mypy "$$(echo dist/*.whl)[all,test]"
+	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
+	@rm -r build/tree/notifier build/tree/workers
+	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m mypy --strict --config-file= --cache-dir=.mypy tests/consumer/program.py
+	@cd build/tree && $(CURDIR)/$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/$(WHEEL)/bin/python tests/consumer/program.py
+	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m pytest -p no:cacheprovider --numprocesses $(AT_ONCE) --dist worksteal $(FAST)
+
+audit-dependencies: $(RELEASE)/.installed-by-make  ## known faults of what the lock names; asks PyPI for them
+	@$(RELEASE)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
+
+lint-workflows: $(RELEASE)/.installed-by-make  ## .github/workflows, by zizmor
+	@$(RELEASE)/bin/zizmor --quiet --offline --persona pedantic .github/workflows
+
 format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -162,4 +197,4 @@ lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf build .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf build .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,11 @@ def test_workers_are_scaled_by_what_is_due() -> None:
 def test_each_file_is_yaml(path: Path) -> None:
     """What claims to be YAML is."""
     assert all(isinstance(each, dict) for each in documents(path))
+
+
+def test_the_version_is_said_once() -> None:
+    """Kubernetes starts the version that pyproject.toml names, and the changelog knows it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    (image,) = yaml.safe_load((ROOT / "deploy/kubernetes/kustomization.yaml").read_text(encoding="utf-8"))["images"]
+    assert image["newTag"] == version
+    assert f"\n## [{version}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import notifier.settings
 from notifier.errors import SettingsError
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
@@ -20,7 +21,7 @@ from notifier.settings.rates import version_of
 from notifier.store.published import _written, read_rates
 
 SHIPPED = Path(__file__).parents[2] / "config" / "notifier.yaml"
-FULL = SHIPPED.parents[1] / "notifier" / "settings" / "templates" / "full.yaml"
+FULL = Path(notifier.settings.__file__).with_name("templates") / "full.yaml"
 SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
 PEM = "-----BEGIN PRIVATE KEY-----\nMIGHsecretsecret\n-----END PRIVATE KEY-----\n"
 

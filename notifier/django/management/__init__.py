@@ -1,1 +1,1 @@
-"""Commands of `manage.py`."""
+"""What Django looks for by this name."""

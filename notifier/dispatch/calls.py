@@ -324,7 +324,7 @@ def settle(
         table,
         to_bytes(json.dumps(jobs, ensure_ascii=False)),
         -(-keep_feedback_us // 1000),
-        json.dumps({"r": list(labels), "h": dict(numbers or {})}) if labels or numbers else "",
+        json.dumps({"labels": list(labels), "add": dict(numbers or {})}) if labels or numbers else "",
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 

@@ -35,28 +35,29 @@ class RuleTable:
         of_category = ",".join(f"{json.dumps(name)}:{array}" for name, array in arrays.items())
         self._more = any(map(has_more, arrays.values()))
         rest: dict[str, Any] = {
-            "b": {c.name: True for c in categories if c.bypass},
-            "l": [*LANES, *(lane for lane in lanes if lane not in LANES)],
+            "bypass": {c.name: True for c in categories if c.bypass},
+            "lanes": [*LANES, *(lane for lane in lanes if lane not in LANES)],
         }
         if version:
-            rest["v"] = version
+            rest["version"] = version
         if costs := {c.name: c.cost for c in categories if c.cost > 1}:
-            rest["n"] = costs
+            rest["costs"] = costs
         if apps := {c.name: c.app for c in categories if c.app}:
-            rest["a"] = apps
+            rest["apps"] = apps
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
-            rest["i"] = ignoring
+            rest["ignores_quiet"] = ignoring
         if policies.uses_local_time:
-            rest["z"] = {"v": VERSION, "n": policies.zone, "l": policies.lead_us if lead_us is None else lead_us}
+            lead = policies.lead_us if lead_us is None else lead_us
+            rest["clock"] = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
         if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
-            rest["e"] = digests
+            rest["digests"] = digests
         if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
-            rest["h"] = drops
+            rest["drops"] = drops
         self._limited = {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
-        self._rest = f'"c":{{{of_category}}},{self._limits(rest)}'
+        self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
         self._of_device: dict[tuple[str, Policy], str] = {}
         self.of_everyone, _ = self._encode([policies.everyone])
 
@@ -74,15 +75,15 @@ class RuleTable:
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits
         if limits:
-            rest["w"] = True
+            rest["limited"] = True
         for name, of in limits.items():
             if not of.background.is_empty:
-                rest.setdefault("g", {})[name] = json.loads(policy_array(of.background))
+                rest.setdefault("background", {})[name] = json.loads(policy_array(of.background))
             if (burst := of.collapsible) is not None:
-                rest.setdefault("k", {})[name] = [burst.limit, burst.every_us]
+                rest.setdefault("collapsible", {})[name] = [burst.limit, burst.every_us]
             if (project := of.project) is not None:
                 limit = [project.limit, project.interval_us, bucket_us(project.interval_us)]
-                rest.setdefault("p", {})[name] = limit
+                rest.setdefault("projects", {})[name] = limit
         return json.dumps(rest, separators=(",", ":"))[1:-1]
 
     def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
@@ -93,12 +94,12 @@ class RuleTable:
         known: dict[Policy, int] = {}
         indexes = [known.setdefault(policy, len(known)) for policy in policies]
         arrays = [policy_array(policy) for policy in known]
-        more = '"x":true,' if self._more or any(map(has_more, arrays)) else ""
+        more = '"has_more":true,' if self._more or any(map(has_more, arrays)) else ""
         of_devices = ",".join(
             f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
         )
-        devices = f'"d":{{{of_devices}}},' if of_devices else ""
-        return f'{{"u":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
+        devices = f'"devices":{{{of_devices}}},' if of_devices else ""
+        return f'{{"users":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
 
     def _devices(self, platform: str, user: Policy) -> str:
         text = self._of_device.get((platform, user))
@@ -133,15 +134,15 @@ def policy_array(policy: Policy) -> str:
         array += [window.limit, window.interval_us]
     more: dict[str, Any] = {}
     if not policy.is_plain:
-        more["e"] = policy.exact_us
+        more["exact_us"] = policy.exact_us
     if policy.precision_us:
-        more["b"] = policy.precision_us
+        more["bucket_us"] = policy.precision_us
     if policy.burst is not None:
-        more["t"] = [policy.burst.limit, policy.burst.every_us]
+        more["burst"] = [policy.burst.limit, policy.burst.every_us]
     if policy.calendar:
-        more["d"] = [[window.limit, window.unit] for window in policy.calendar]
+        more["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
     if policy.quiet is not None:
-        more["q"] = [policy.quiet.from_us, policy.quiet.to_us]
+        more["quiet"] = [policy.quiet.from_us, policy.quiet.to_us]
     if more:
         array.append(more)
     return json.dumps(array, separators=(",", ":"))

@@ -54,7 +54,7 @@ end
 
 -- keep_burst: takes what may no longer be taken back into the state, now and then or if it is to leave the set.
 local function keep_burst(sent, policy, now, cost, leaving)
-  local burst, key = policy.t, beside(sent, '@burst')
+  local burst, key = policy.burst, beside(sent, '@burst')
   local full, at = burst_state(sent, burst)
   local sends = redis.call('ZRANGEBYSCORE', sent, '(' .. text(at), text(now - REFUNDABLE), 'WITHSCORES', 'LIMIT', 0,
     MAX_FOLDED)

@@ -1,6 +1,6 @@
 --! exports is_counting beside counted_nth counted fold MANY MAX_FOLDED
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
--- rule can ask for one (policy.e). Older ones, which are later than none of those, are folded into
+-- rule can ask for one (policy.exact_us). Older ones, which are later than none of those, are folded into
 --   @counts:{user}[:<category>]  zset µs -> how many, in all, up to then
 -- one entry for each bucket of time in which there were any: the time of its latest send. So a bucketed window takes a
 -- send to be as late as the latest of its bucket, and one look-up finds the n-th latest however large its limit is. The
@@ -32,7 +32,7 @@ end
 
 -- fold: counts sends, the oldest of a set, {permit, µs, …}.
 local function fold(sent, policy, sends, now)
-  local key, precision, horizon = beside(sent, '@counts'), policy.b, policy[2]
+  local key, precision, horizon = beside(sent, '@counts'), policy.bucket_us, policy[2]
   local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   local latest, total = tonumber(last[1] or 0), tonumber(last[2] or 0)
   local adds, n = {total, text(latest)}, 2

@@ -129,9 +129,9 @@ end
 -- and whether it waits because it is a background push; 'unread'; or 'behind', see *split_targets*.
 local function decide(look, user, line, job)
   local rules = look.rules
-  if not (rules.w or look.circuits or look.rooms or line.left) then return 'go', {} end
+  if not (rules.limited or look.circuits or look.rooms or line.left) then return 'go', {} end
   if not job.targets then return 'unread' end
-  local app = rules.a and rules.a[line.category]
+  local app = rules.apps and rules.apps[line.category]
   local plan = plan_of(job.targets, app)
   if not (look.circuits or line.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
     local full = lacks_room(look, plan.needs, line.lane)

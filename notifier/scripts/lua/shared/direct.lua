@@ -67,8 +67,8 @@ end
 
 -- wait: the first to stand in a line of this user, where the rules let it go at µs `opens`. by: see *set_gates*.
 function direct.wait(user, category, lane, id, opens, by)
-  local own = direct.rules.c[category]
-  redis.call('HSET', lines_key(user), '#pace', text(math.max(pace(direct.rules.u[1]), pace(own))))
+  local own = direct.rules.categories[category]
+  redis.call('HSET', lines_key(user), '#pace', text(math.max(pace(direct.rules.users[1]), pace(own))))
   set_gates(user, {{category = category, lane = lane, head = id, at = opens, by = by}}, direct.now, nil)
 end
 
@@ -79,7 +79,7 @@ function direct.send(id, lane, job, line, plan)
   if line.cost > 1 then permit = permit .. 'x' .. line.cost end
   if job.priority == 'high' then place = order - HIGH end
   direct.trim = order % 8 == 0
-  count_sends(direct, job.user, job.category, direct.rules.u[1], line.policy, permit, line.cost)
+  count_sends(direct, job.user, job.category, direct.rules.users[1], line.policy, permit, line.cost)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
   lease_job(direct, id, permit, lane, 'push_order', text(place))
   direct.room, line.held.n = direct.room - 1, line.held.n + 1
@@ -93,14 +93,14 @@ function direct.take(id, lane)
   local job = direct.room > 0 and new_job(id, lane, direct.now)
   if not job then return false end
   local rules, user, category = direct.rules, job.user, job.category
-  local own = rules.c[category]
-  if not own or rules.e and rules.e[category] or not direct.nothing_waits(user) then return false end
-  local line = {category = category, head = id, policy = own, bypass = rules.b[category],
-    cost = rules.n and rules.n[category] or 1, held = direct.claim_of(user, category)}
+  local own = rules.categories[category]
+  if not own or rules.digests and rules.digests[category] or not direct.nothing_waits(user) then return false end
+  local line = {category = category, head = id, policy = own, bypass = rules.bypass[category],
+    cost = rules.costs and rules.costs[category] or 1, held = direct.claim_of(user, category)}
   if not line.held then return false end
-  local opens = opens_at(rules, user, rules.u[1], line, {}, direct.now)
-  if opens > direct.now then return false, not (rules.h and rules.h[category]) and category, opens, line.by end
-  local plan = plan_of(job.targets, rules.a and rules.a[category])
+  local opens = opens_at(rules, user, rules.users[1], line, {}, direct.now)
+  if opens > direct.now then return false, not (rules.drops and rules.drops[category]) and category, opens, line.by end
+  local plan = plan_of(job.targets, rules.apps and rules.apps[category])
   if not direct.has_room(plan, line.bypass) then return false end
   direct.send(id, lane, job, line, plan)
   return true

@@ -1,40 +1,46 @@
 --! exports read_rules cost_of policy_of bypasses bypasses_any drops
 --! exports is_untried digest_at next_of sign_of wake_for_gates set_gates gates_due
--- The rules: {u: [policy of a user, …], c: {category: policy}, b: {category: true if it bypasses}, l: [lane, …]}.
--- A category that is not (or no longer) among them follows those of 'default'. x: true if a policy has rules of more
--- kinds.
--- e: {category: µs in which a digest gathers}, where there is such a category.
--- n: {category: cost}, of those that count as several sends.
--- h: {category: true if what the rules hold back is dropped}, where there is such a category.
--- v: their version, where the caller follows rules that may change.
+-- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
+-- left out, save users, categories, bypass and lanes.
+--   users          array of policies, of the users whom the call is about
+--   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
+--   bypass         {category: true}: no rules hold it back
+--   lanes          array
+--   has_more       true if a policy has rules of more kinds than windows and a gap
+--   costs          {category: as how many sends one counts}
+--   digests        {category: µs in which a digest gathers}
+--   drops          {category: true}: what the rules hold back is dropped
+--   version        where the caller follows rules that may change
+--   clock, ignores_quiet                             see zones.lua
+--   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_version
 local function read_rules(json)
   local rules, counting = cjson.decode(json), is_counting()
-  rules_version = rules.v
-  if rules.x or counting then
-    for _, policy in ipairs(rules.u) do unfold(policy, counting) end
-    for _, policy in pairs(rules.c) do unfold(policy, counting) end
+  rules_version = rules.version
+  if rules.has_more or counting then
+    for _, policy in ipairs(rules.users) do unfold(policy, counting) end
+    for _, policy in pairs(rules.categories) do unfold(policy, counting) end
   end
   return rules
 end
 
 -- cost_of: as how many sends one of `category` counts, see n.
 local function cost_of(rules, category)
-  return rules.n and rules.n[rules.c[category] and category or 'default'] or 1
+  return rules.costs and rules.costs[rules.categories[category] and category or 'default'] or 1
 end
 
-local function policy_of(rules, category) return rules.c[category] or rules.c.default end
+local function policy_of(rules, category) return rules.categories[category] or rules.categories.default end
 local function bypasses(rules, category)
-  if rules.c[category] then return rules.b[category] end
-  return rules.b.default
+  if rules.categories[category] then return rules.bypass[category] end
+  return rules.bypass.default
 end
 
-local function bypasses_any(rules) return next(rules.b) ~= nil end
+local function bypasses_any(rules) return next(rules.bypass) ~= nil end
 
 local function drops(rules, category)
-  if not rules.h then return false end
-  if rules.c[category] then return rules.h[category] end
-  return rules.h.default
+  if not rules.drops then return false end
+  if rules.categories[category] then return rules.drops[category] end
+  return rules.drops.default
 end
 
 -- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
@@ -47,8 +53,8 @@ end
 -- back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had does
 -- not.
 local function digest_at(rules, category, head, at, now)
-  if not rules.e then return at end
-  local within = rules.e[rules.c[category] and category or 'default']
+  if not rules.digests then return at end
+  local within = rules.digests[rules.categories[category] and category or 'default']
   if not within then return at end
   local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')
   if not job[2] then return at end

@@ -49,7 +49,7 @@ end
 -- rule_of: in words as above, what decided in `policy`; see *next_for*. scope: 'u' or 'c'.
 function history.rule_of(scope, policy, rule)
   if rule == 0 then return scope .. 'g' .. text(policy[1]) end
-  if rule == BURST_RULE then return scope .. 't' .. text(policy.t[1]) .. '/' .. text(policy.t[2]) end
+  if rule == BURST_RULE then return scope .. 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
   if rule < 0 then return 'b' end
   return scope .. text(policy[2 * rule + 1]) .. '/' .. text(policy[2 * rule + 2])
 end

@@ -1,28 +1,29 @@
 --! exports device_policy counts_devices device_next count_device close_device
 --! exports project_frees write_projects lacking spend_room
 -- The platforms' own limits; see targets.lua.
--- In the rules: a {category: app}; w true if any; and by platform: d for each policy of a user the policies of one
--- device, for what its rules hold and for what bypasses them, or false where the user's own rules are narrower; g the
--- policy of background pushes; k {burst, interval} of what is collapsible; p {limit, interval, bucket} of a project.
+-- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
+--   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
+--                them; or false where the user's own rules are narrower
+--   background   the policy of background pushes; collapsible: {burst, interval}; projects: {limit, interval, bucket}
 --   @device:<device>      zset permit -> µs, as a user's sends
 --   @device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
 --   @project:<route>      hash bucket -> messages
 
 -- device_policy: what counts the sends to a device, or nil.
 local function device_policy(rules, index, target, bypass)
-  local of_users = rules.d and rules.d[target.platform]
+  local of_users = rules.devices and rules.devices[target.platform]
   if of_users then
     local of_user = of_users[index + 1]
     return of_user and of_user[bypass and 2 or 1]
   end
-  return target.kind == 'b' and rules.g and rules.g[target.platform]
+  return target.kind == 'b' and rules.background and rules.background[target.platform]
 end
 
 -- counts_devices: whether a send by this plan may be counted for one of its devices, whatever its kind.
 local function counts_devices(rules, index, plan)
-  if not rules.d then return false end
+  if not rules.devices then return false end
   for _, of in ipairs(plan.of) do
-    local of_users = rules.d[of.platform]
+    local of_users = rules.devices[of.platform]
     if of_users and of_users[index + 1] then return true end
   end
   return false
@@ -30,7 +31,7 @@ end
 
 -- burst_of: how many collapsible messages a device may get at once, and one more each so many µs; or nil.
 local function burst_of(rules, target)
-  return target.kind == 'c' and rules.k and rules.k[target.platform] or nil
+  return target.kind == 'c' and rules.collapsible and rules.collapsible[target.platform] or nil
 end
 
 -- device_next: the first µs at which one more may go to this device.
@@ -74,7 +75,7 @@ end
 -- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
 local projects = {}
 local function project_of(rules, route, platform, now)
-  local limit = rules.p and rules.p[platform]
+  local limit = rules.projects and rules.projects[platform]
   if not limit then return nil end
   local project = projects[route]
   if not project then

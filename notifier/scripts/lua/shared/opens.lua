@@ -16,7 +16,7 @@ local function opens_at(rules, user, policy, line, user_next, now)
   if at > now then
     line.by = at == least and 'd' or of_user and {'u', policy, rule} or {'c', line.policy, line.rule}
   end
-  if rules.z and not line.bypass then
+  if rules.clock and not line.bypass then
     local unknown
     at, unknown = by_the_clock(rules, user, policy, line, at, now)
     if not at then return nil, unknown end

@@ -48,7 +48,7 @@ end
 
 local function select_user(look, name, index)
   local fields = redis.call('HGETALL', lines_key(name))
-  local user = {name = name, sent = sent_key(name), policy = look.rules.u[index + 1], index = index, lines = {},
+  local user = {name = name, sent = sent_key(name), policy = look.rules.users[index + 1], index = index, lines = {},
     next = {}, flying = {}, sends = 0, closed = closed_lines(name, fields)}
   fields, user.whole = part_of(fields, look.rank)
   for i = 1, #fields, 2 do

@@ -1,8 +1,9 @@
 --! exports by_the_clock first_outside next_start
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
--- A policy may have q {from, to}: quiet hours, µs since midnight; d {{limit, unit}, …}: calendar windows, unit 'day',
--- 'week' or 'month'. Where anybody's has, the rules have z {v: version of the zones' data, n: the zone of who names
--- none, l: µs that must be left until quiet hours begin}, and i {category: true if it ignores the user's quiet hours}.
+-- A policy may have quiet {from, to}: quiet hours, µs since midnight; calendar {{limit, unit}, …}: calendar windows,
+-- unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the zones' data, zone: of
+-- who names none, lead_us: µs that must be left until quiet hours begin}, and ignores_quiet {category: true}: the
+-- user's quiet hours do not hold it.
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
 --   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
@@ -55,7 +56,8 @@ local function zone_of(rules, name, now)
   if zone == nil then
     local said = redis.call('HGET', '@zones', name)
     zone = said and cjson.decode(said)
-    if zone and (zone.v < rules.z.v or now < zone.s[1] + MARGIN or now >= zone.u - MARGIN) then zone = false end
+    local is_exact = zone and now >= zone.s[1] + MARGIN and now < zone.u - MARGIN
+    if zone and (zone.v < rules.clock.version or not is_exact) then zone = false end
     zones[name] = zone
   end
   return zone
@@ -68,32 +70,32 @@ local function pace_after_quiet(policy)
     if interval < shortest then shortest, pace = interval, math.ceil(interval / limit) end
   end
   for i = 3, #policy, 2 do narrow(policy[i], policy[i + 1]) end
-  for _, window in ipairs(policy.d or {}) do narrow(window[1], SPANS[window[2]]) end
+  for _, window in ipairs(policy.calendar or {}) do narrow(window[1], SPANS[window[2]]) end
   return math.max(pace, policy[1])
 end
 
 -- As `bypasses`.
 local function ignores_quiet(rules, category)
-  return rules.i and rules.i[rules.c[category] and category or 'default']
+  return rules.ignores_quiet and rules.ignores_quiet[rules.categories[category] and category or 'default']
 end
 
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
 -- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. line.by becomes what decides
 -- it, see *set_gates*.
 local function by_the_clock(rules, user, user_policy, line, at, now)
-  local quiet, calendar = {}, user_policy.d or line.policy.d
-  if user_policy.q and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.q end
-  if line.policy.q then quiet[#quiet + 1] = line.policy.q end
+  local quiet, calendar = {}, user_policy.calendar or line.policy.calendar
+  if user_policy.quiet and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.quiet end
+  if line.policy.quiet then quiet[#quiet + 1] = line.policy.quiet end
   if not (calendar or quiet[1]) then return at end
   local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
-  local name = head[1] and head[1] ~= '' and head[1] or rules.z.n
+  local name = head[1] and head[1] ~= '' and head[1] or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
   local scopes = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}
   local since = number(head[2]) or 0
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
-    for _, window in ipairs(scope[2].d or {}) do
+    for _, window in ipairs(scope[2].calendar or {}) do
       -- One more fits into the day after the one of the limit-th latest.
       local latest = nth(scope[1], scope[2], math.max(1, window[1] - line.cost + 1), redis.call('ZCARD', scope[1]))
       local opens = latest and next_start(zone, window[2], tonumber(latest)) or 0
@@ -104,7 +106,7 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
     local opens, waited = at, false
     for _, hours in ipairs(quiet) do
       local begins = first_outside(zone, hours[2], hours[1], opens)
-      if begins < opens + rules.z.l then opens = first_outside(zone, hours[1], hours[2], begins) end
+      if begins < opens + rules.clock.lead_us then opens = first_outside(zone, hours[1], hours[2], begins) end
     end
     for _, hours in ipairs(quiet) do waited = waited or first_outside(zone, hours[2], hours[1], since) < opens end
     for _, scope in ipairs(waited and scopes or {}) do

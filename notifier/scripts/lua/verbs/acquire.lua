@@ -22,7 +22,7 @@ if ARGV[4] == '1' then
       -- ask for longer than these do: then all stays as it is.
       local left = redis.call('PTTL', KEYS[i])
       local longer = left > math.ceil(policy[2] / 1000) + 1
-      if longer and policy.e then policy.e = math.huge end
+      if longer and policy.exact_us then policy.exact_us = math.huge end
       record(KEYS[i], policy, ARGV[2], now, text(now), now, not longer, cost)
       if longer then redis.call('PEXPIRE', KEYS[i], left) end
     end

@@ -46,11 +46,11 @@ local function take_mark(sent)
 end
 
 local function take(sent, permit, cost, policy, at, horizon)
-  local exact = policy.e
-  if horizon > policy[2] and exact then policy.e = math.huge end -- rules of others ask for longer than these do
+  local exact = policy.exact_us
+  if horizon > policy[2] and exact then policy.exact_us = math.huge end -- rules of others ask for longer than these do
   if not exact then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - horizon)) end
   record(sent, policy, struct.pack('>I8', at) .. permit, at, text(at), now, false, cost)
-  policy.e = exact
+  policy.exact_us = exact
 end
 
 local function ask(key, permit, cost, policy)
@@ -64,7 +64,7 @@ local function ask(key, permit, cost, policy)
     horizon, till, new = keep(mark, policy[2], now, at)
     take(sent, permit, cost, policy, at, horizon)
     new = new or mark
-    if policy.b then new = 'c' .. string.sub(new, 2) end
+    if policy.bucket_us then new = 'c' .. string.sub(new, 2) end
   elseif mark then
     till, new = struct.unpack('>I8', mark, 2), mark
   end

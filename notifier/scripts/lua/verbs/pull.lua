@@ -235,7 +235,7 @@ local function open_direct()
   direct.rules, direct.worker = read_rules(ARGV[10]), worker
   direct.now, direct.lease_us, direct.until_text = now, lease, until_text
   direct.rooms = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}
-  direct.room = direct.rules.z and 0 or left
+  direct.room = direct.rules.clock and 0 or left
   return false
 end
 local unpublished = open_direct()

@@ -5,7 +5,7 @@
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone or false, handed], …
 --     7 keep_feedback ms
---     8 numbers, JSON {r: for each job '<category>|<route>' to count it under, h: what to add to those of the minute,
+--     8 numbers, JSON {labels: for each job '<category>|<route>' to count it under, add: to those of the minute,
 --     {field: how many}} (see minute.lua); or ''
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later'
@@ -24,18 +24,18 @@
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
-history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.v or '') .. '\n'
+history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, order, totals = {}, {}, {}, {}
 local earliest = math.huge -- of what is set here to fall due for whoever looks first
 local finished = {} -- the jobs to be deleted
 
-local numbers = ARGV[8] and ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {r = {}, h = {}}
+local numbers = ARGV[8] and ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {labels = {}, add = {}}
 
 local function count(user, word)
   totals[word] = (totals[word] or 0) + 1
   if numbers.label then
     local field = 'o|' .. word .. '|' .. numbers.label
-    numbers.h[field] = (numbers.h[field] or 0) + 1
+    numbers.add[field] = (numbers.add[field] or 0) + 1
   end
   if user == '' then return end
   local usage = '@usage:{' .. user .. '}'
@@ -175,14 +175,16 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   if job[2] and state == 'delivered' then gather('ZREM', '@leases', id)
   -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
   elseif redis.call('ZREM', '@leases', id) == 0 and not job[2] then return 0 end
-  for _, lane in ipairs(job[2] and {job[2]} or rules.l) do gather('ZREM', '@rq:wip:' .. lane, id .. ':' .. permit) end
+  for _, lane in ipairs(job[2] and {job[2]} or rules.lanes) do
+    gather('ZREM', '@rq:wip:' .. lane, id .. ':' .. permit)
+  end
   local cost = string.find(permit, 'x', 1, true) and tonumber(string.match(permit, 'x(%d+)')) or 1
   close_permit(permit, sent_key(user), reached == 1, cost)
   close_permit(permit, sent_key(user, category), reached == 1, cost)
   if job[5] then
     redis.call('HDEL', lines_key(user), ORPHAN .. id)
     if reached == 1 then
-      note_sent(sent_key(user), rules.u[index + 1], permit, cost)
+      note_sent(sent_key(user), rules.users[index + 1], permit, cost)
       note_sent(sent_key(user, category), policy_of(rules, category), permit, cost)
     end
   end
@@ -208,14 +210,14 @@ local function settle(id, permit, user, category, index, reached, state, word, d
   if gone then tell(id, user, gone) end
   if user ~= '' then release(user, category) end
   if not touched[user] then
-    touched[user] = rules.u[index + 1]
+    touched[user] = rules.users[index + 1]
     order[#order + 1] = user
   end
   return 1
 end
 
 for i, job in ipairs(cjson.decode(ARGV[6])) do
-  numbers.label = numbers.r[i]
+  numbers.label = numbers.labels[i]
   reply[#reply + 1] = settle(unpack(job))
 end
 write_gathered()
@@ -255,7 +257,7 @@ for _, user in ipairs(order) do
   if #fields > 0 then set_user_gates(user, fields) end
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
-add_to_minute(now, numbers.h)
+add_to_minute(now, numbers.add)
 note_due(earliest)
 wake_for_gates()
 

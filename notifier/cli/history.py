@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,7 +19,7 @@ from notifier.cli.output import (
     say,
 )
 from notifier.dispatch.history import Record, seconds_text
-from notifier.operations.history import search_record
+from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
 from notifier.shards.map import connect_all, on_shard
@@ -51,7 +50,7 @@ def history(
     with Notifier.of(settings) as notifier:
         found = notifier.history(user or "", oldest)
     if json:
-        print_json([as_json(record) for record in found[:limit]])
+        print_json([record_json(record) for record in found[:limit]])
     else:
         print_rows(
             "",
@@ -65,11 +64,6 @@ def history(
         raise typer.Exit(Status.NOT_RIGHT)
 
 
-def as_json(record: Record) -> dict[str, Any]:
-    """All of a record as plain data."""
-    return asdict(record) | {"held_s": round(record.held_s, 6)}
-
-
 def _show_one(settings: Settings, user: str | None, job_id: str, *, json: bool) -> None:
     with Notifier.of(settings) as notifier:
         status = notifier.status(job_id, user)
@@ -80,7 +74,7 @@ def _show_one(settings: Settings, user: str | None, job_id: str, *, json: bool) 
         complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
         raise typer.Exit(Status.NOT_RIGHT)
     if json:
-        print_json(as_json(found))
+        print_json(record_json(found))
         return
     say(f"{found.user}, {found.category}: {found.outcome or 'it has not ended'}")
     say(found.describe(zone=None))

@@ -17,7 +17,7 @@ MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
 FIELDS: Final = 10  # of a record
 PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
-SHOWN_S: Final = 0.001  # what held it for less is not told
+SHOWN_S: Final = 0.005  # what held it for less is not told
 _APART: Final = re.compile(r"[\s,;]+")
 _RULE: Final = re.compile(r"([uc])(?:g(\d+)|(t?)(\d+)/(\w+))")
 
@@ -57,7 +57,7 @@ class Reply:
 
     def __str__(self) -> str:
         """For people: 'apns 200 after 45 ms'."""
-        said = "" if self.outcome == "delivered" else self.outcome
+        said = "" if self.outcome == "delivered" and self.status else self.outcome
         words = [self.route, "" if self.status is None else str(self.status), said, self.reason]
         return f"{' '.join(word for word in words if word)} after {self.took_s * 1000:.0f} ms"
 
@@ -175,8 +175,9 @@ def decode_records(user: str, entries: Iterable[bytes]) -> Iterator[Record]:
     """The records in these entries; what is none is left out."""
     for entry in entries:
         parts = entry.decode(errors="replace").split("\n", FIELDS - 1)
-        with suppress(ValueError, OverflowError):
-            yield _record(user, *parts)
+        if len(parts) == FIELDS:
+            with suppress(ValueError, OverflowError):
+                yield _record(user, *parts)
 
 
 def _record(  # noqa: PLR0917 - in the order in which they are written

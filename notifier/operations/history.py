@@ -1,9 +1,10 @@
-"""One record of the history, found by its job alone: nothing in Redis leads from a delivered job to its user."""
+"""Records of the history as plain data; and one found by its job alone, as nothing leads from a job to its user."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -13,6 +14,17 @@ from notifier.scripts.keys import redis_key
 from notifier.store.connection import unusable
 
 A_LOOK: Final = 500  # keys
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """All of a record as plain data. held: what held it back, in seconds; says: all of it in one line."""
+    answered = [str(reply) for reply in record.replies]
+    return asdict(record) | {
+        "held_s": round(record.held_s, 6),
+        "held": record.totals(),
+        "answered": answered,
+        "says": str(record),
+    }
 
 
 def search_record(redis: Any, job_id: str, on_progress: Callable[[int, int], None] = lambda *_: None) -> Record | None:

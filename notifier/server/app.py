@@ -94,6 +94,7 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/routes", looks.held_routes),
         at.json("/api/v1/routes/all", looks.routes),
         at.json("/api/v1/users", looks.next_due),
+        at.json("/api/v1/users/{user:path}/history", looks.history),
         at.json("/api/v1/users/{user:path}", looks.user),
         at.json("/api/v1/jobs/{job_id}", looks.job),
         at.json("/api/v1/rates", looks.rates),

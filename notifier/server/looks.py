@@ -13,6 +13,7 @@ from starlette.requests import Request
 from notifier.dispatch.minutes import merged
 from notifier.operations.action_log import read_actions
 from notifier.operations.apply import find_followers
+from notifier.operations.history import record_json
 from notifier.operations.in_force import Known
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
@@ -29,6 +30,7 @@ from notifier.store.connection import ask, unusable
 
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
+MAX_RECORDS: Final = 50  # on the page of a user
 MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 
@@ -62,7 +64,14 @@ def user(state: State, request: Request) -> dict[str, Any]:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
         seconds, us = ask(redis.time)
     now = datetime.fromtimestamp(int(seconds) + int(us) / 1e6, tz=UTC)
-    return view.as_json() | {"at": now} | ({"shard": shard} if shard else {})
+    history = [record_json(record) for record in state.notifier().history(name)[:MAX_RECORDS]]
+    return view.as_json() | {"at": now, "history": history} | ({"shard": shard} if shard else {})
+
+
+def history(state: State, request: Request) -> dict[str, Any]:
+    """What became of a user's notifications, and what held each one back."""
+    name = request.path_params["user"]
+    return {"user": name, "history": [record_json(record) for record in state.notifier().history(name)]}
 
 
 def next_due(state: State, _: Request) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def job(state: State, request: Request) -> dict[str, Any]:
     job_id = request.path_params.get("job_id") or request.query_params.get("id", "")
     if not JOB_ID.fullmatch(job_id):
         raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
-    found = state.notifier().status(job_id)
+    found = state.notifier().status(job_id, request.query_params.get("user") or None)
     if found is None:
         raise ProblemError(404, "Unknown", "no notification of this id is known, or it is no longer kept")
     client: Any = state.clients[found.shard or ""]
@@ -89,7 +98,11 @@ def job(state: State, request: Request) -> dict[str, Any]:
     except RedisError as error:
         raise unusable(error) from error
     expires = None if deadline is None else datetime.fromtimestamp(float(deadline) / 1e6, tz=UTC)
-    return asdict(found) | {"at": state.now(), "expires_at": expires, "accepted_at": _moment(accepted_at), **_of(meta)}
+    record = found.record
+    of = _of(meta) or ({} if record is None else {"user": record.user, "category": record.category})
+    accepted = record.accepted_at if record is not None and record.accepted_at else _moment(accepted_at)
+    told = {"record": None if record is None else record_json(record), "accepted_at": accepted}
+    return asdict(found) | {"at": state.now(), "expires_at": expires, **told, **of}
 
 
 def _of(meta: bytes | None) -> dict[str, str]:

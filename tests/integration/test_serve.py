@@ -73,6 +73,33 @@ def test_the_metrics_are_those_of_the_table(config: Path) -> None:
     assert "user=" not in text
 
 
+def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
+    """The pages and the API show what held each notification back; nothing in a record becomes a tag."""
+    today = int(redis.time()[0]) // 86_400 * 86_400_000_000
+    accepted = today + 43_200_000_000
+    second, third = accepted + 5_345_000, accepted + 6_000_000
+    held, by = "100000 c5/10000000 1200000 u10/60000000", f"{EVIL}\n{EVIL}\n"
+    records = [
+        f"{second}\n{accepted}\ndelivered\nchat\n{held}\n45000 apns,200,45\n{by}\nlate",
+        f"{third}\n{accepted}\ndropped\n{EVIL}\n\n0 {EVIL},500,1,{EVIL},{EVIL}\n{by}{EVIL}\n{EVIL}",
+    ]
+    redis.rpush("notifier:history:{ann}:0", *records, "no record")
+    with serving(config) as ask:
+        told = json.loads(ask("/api/v1/users/ann/history")[1])["history"]
+        assert [record["outcome"] for record in told] == ["dropped", "delivered"]
+        assert told[1]["held"] == {"the queue": 0.1, "chat 5/10s": 1.1, "user 10/1m": 4.1}
+        assert told[1]["says"] == (
+            "accepted 12:00:00.0, held 100 ms by the queue, 1.1 s by chat 5/10s, 4.1 s by user 10/1m, "
+            "sent 12:00:05.3, apns 200 after 45 ms"
+        )
+        found = json.loads(ask("/api/v1/jobs/late?user=ann")[1])
+        assert (found["state"], found["user"], found["record"]["held"]) == ("delivered", "ann", told[1]["held"])
+        for path in ("/user?id=ann", "/job?id=late&user=ann"):
+            status, page, _ = ask(path)
+            assert (status, "why-rule" in page, "4.1 s user 10/1m" in page) == (200, True, True)
+            assert "<script>alert" not in page
+
+
 def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
     """What a producer or worker may call itself comes out as text: on the page, in the JSON, in the metrics."""
     minute = int(redis.time()[0]) // 60

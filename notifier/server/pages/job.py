@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from notifier.server.html import facts, moment, tag
+from notifier.server.pages.history import record_facts
 from notifier.server.pages.layout import View, act, document, find_form, link
 from notifier.server.pages.user import why
 
@@ -36,6 +37,7 @@ def job_page(told: dict[str, Any], view: View) -> str:
                 ("User", None if user is None else link("/user", user, id=user)),
                 ("Category", told.get("category")),
                 ("Accepted", moment(told.get("accepted_at"), now)),
+                *record_facts(told["record"], now),
                 ("Attempts", told["attempts"] or None),
                 ("Shard", told["shard"]),
             ]

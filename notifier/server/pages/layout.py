@@ -102,6 +102,11 @@ def link(path: str, shown: Any, **query: str) -> Html:
     return tag("a", shown, href=f"{path}?{urlencode(query)}" if query else path)
 
 
+def job_link(job_id: str, **query: str) -> Html:
+    """A way to the page of a notification, in a table: its id may be long."""
+    return tag("a", job_id, href=f"/job?{urlencode({'id': job_id, **query})}", title=job_id, class_="job")
+
+
 def act(path: str, label: str, *, mild: bool = False, says: str | None = None, **fields: str) -> Html:
     """A button that does something. says: what it does, where the label needs more words to be understood alone."""
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from notifier.server.html import Html, bar, facts, moment, table, tag, text
-from notifier.server.pages.layout import View, act, dead_shards, document, find_form, link
+from notifier.server.pages.history import history_table
+from notifier.server.pages.layout import View, act, dead_shards, document, find_form, job_link, link
 
 FIRST: Final = 20  # of what waits in line; the others are a link away
 
@@ -40,6 +41,8 @@ def user_page(told: dict[str, Any], view: View) -> str:
         tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
         _waiting(told, view),
         _cancel_all(told, view),
+        tag("h2", f"History ({len(told['history'])})"),
+        history_table(told),
         tag("h2", "What one more would wait for"),
         _next(told),
         tag("h2", "Rules of the user, from ", tag("code", told["user_rules"])),
@@ -67,7 +70,7 @@ def _waiting(told: dict[str, Any], view: View) -> Any:
     rows: list[tuple[Any, ...]] = [
         (
             each["category"],
-            link("/job", each["job_id"], id=each["job_id"]),
+            job_link(each["job_id"], user=told["user"]),
             why(each, now),
             moment(each["expected_at"], now),
             moment(each["expires_at"], now),
@@ -78,7 +81,7 @@ def _waiting(told: dict[str, Any], view: View) -> Any:
     rows += [
         (
             each["category"],
-            link("/job", each["job_id"], id=each["job_id"]),
+            job_link(each["job_id"], user=told["user"]),
             each["held_by"],
             moment(each["at"], now),
             None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby, islice
@@ -145,8 +146,15 @@ def explain(
         say("the next may go now")
     else:
         say(f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it")
+    _say_closed(found.routes)
     if any(found.waiting.values()) and found.newcomer_at is not None:
         say(f"one that is accepted now: {_expected(found.newcomer_at, found.not_before)}")
+
+
+def _say_closed(found: Iterable[Held]) -> None:
+    for held in found:
+        what = "its project is full; there is room" if held.state == "full" else "its circuit is open; the next try is"
+        say(f"what goes by {held.route} waits: {what} at {moment(held.next_at)}")
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
+from notifier.dispatch.circuits import Held, find_routes
 from notifier.limiter import Hold, RedisLimiter
 from notifier.operations.forecast import Expected, Forecast, find_forecast
 from notifier.rules.local_time import ByClock, said
@@ -74,6 +75,7 @@ class Explanation:
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
     newcomer_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
+    routes: of the category's app, those whose circuit is open or whose project is full: what goes by them waits.
     """
 
     user: str
@@ -87,6 +89,7 @@ class Explanation:
     zone: str | None = None
     newcomer_at: datetime | None = None
     not_before: str = ""
+    routes: tuple[Held, ...] = ()
 
 
 class Inspection:
@@ -123,6 +126,7 @@ class Inspection:
             uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
             expected = self._newcomer(user, category) if newcomer else UNKNOWN
             waiting = self.waiting(user)
+            routes = self._closed_routes(rules.category.app)
         except RedisError as error:
             raise unusable(error) from error
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
@@ -141,7 +145,13 @@ class Inspection:
             waiting=waiting,
             newcomer_at=expected.at,
             not_before=expected.not_before,
+            routes=routes,
         )
+
+    def _closed_routes(self, app: str | None) -> tuple[Held, ...]:
+        """Those by which nothing goes now: a notification that names no app goes by those of its category's."""
+        held = exchange(self._redis, find_routes())
+        return tuple(each for each in held if each.state != "busy" and _app_of(each.route) == app)
 
     def waiting(self, user: str) -> dict[str, int]:
         """How many stand in each of the user's lines."""
@@ -266,6 +276,10 @@ def _sent_key(user: str, category: str | None) -> str:
 
 def _line_key(user: str, category: str) -> str:
     return user_key("line", user, category)
+
+
+def _app_of(route: str) -> str | None:
+    return route.partition("@")[0].partition("/")[2] or None
 
 
 def _moment(us: float) -> datetime:

@@ -187,7 +187,15 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert text[int(windows["at"].rpartition(":")[2]) - 1].strip() == "- 1/1h"
     assert text[int(gap["at"].rpartition(":")[2]) - 1].strip() == "gap: 1s"
     assert (told["decided_by"], told["waiting"], told["user_rules"]) == ("user 1/1h", {"default": 3}, "user")
+    assert told["routes"] == []
+    redis.sadd("notifier:routes", "fcm", "fcm|full", "apns/driver", "apns|busy|default")
+    far_us = 4_000_000_000_000_000
+    for route, state in (("fcm", "open"), ("fcm|full", "full"), ("apns/driver", "open"), ("apns|busy|default", "busy")):
+        redis.hset(f"notifier:route:{route}", mapping={"state": state, "until": far_us, "route": "apns", "lane": "x"})
     shown = run("explain", "--user", "42").out
+    assert "what goes by fcm waits: its circuit is open; the next try is at 2096-10" in shown
+    assert "what goes by fcm waits: its project is full; there is room at 2096-10" in shown
+    assert "apns" not in shown
     assert "1 of 1" in shown
     assert "user 1/1h decides it" in shown
     assert "the next may go now" in run("explain", "--user", "41", "--category", "chat").out

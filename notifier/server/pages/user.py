@@ -150,8 +150,14 @@ def _next(told: dict[str, Any]) -> Html:
             ("Category", f"{told['category']}, in the lane {told['lane']}"),
             ("Held by", f"{held}, and what waits before it" if waits else held),
             ("Would go", shown),
+            ("Closed routes", [[_closed(held, now), tag("br")] for held in told["routes"]] or None),
         ]
     )
+
+
+def _closed(held: dict[str, Any], now: datetime) -> Any:
+    what = "its project is full, there is room" if held["state"] == "full" else "its circuit is open, the next try is"
+    return [link("/routes", held["route"]), f": {what} ", moment(held["next_at"], now)]
 
 
 def _uses(uses: list[dict[str, Any]], now: datetime) -> Html:

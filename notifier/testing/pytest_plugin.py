@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from notifier.testing.embedded import EmbeddedRedis
     from notifier.testing.fake import FakeNotifier
 
+pytest.register_assert_rewrite("notifier.testing.provider_contract")
+
 
 @pytest.fixture
 def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -18,21 +17,18 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self
 
-from notifier.notification import Device, Notification
+from notifier.notification import Device
 from notifier.notification.subscription import read_subscription
 from notifier.providers.apns.provider import LEAST_H2
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.providers.contract import Provider
 from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
-
-PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
-_numbers: Final = itertools.count(1)
+from notifier.testing.provider_contract import PATIENCE_S, Stage
 
 
 class Simulators:
@@ -92,89 +88,6 @@ class Line:
         """Hang up."""
         self._writer.close()
         await self._listening
-
-
-@dataclass
-class Stage:
-    """What a test plays on: a provider, its server, and devices of this test alone."""
-
-    rig: Rig
-    provider: Provider
-    endpoint: str
-    line: Line | None
-    printed: io.StringIO = field(default_factory=io.StringIO)
-    devices: list[Device] = field(default_factory=list)
-
-    async def device(self, *replies: Reply) -> Device:
-        """A new device, whose messages are answered so; the last reply repeats, without any they are accepted."""
-        device = self.rig.device(next(_numbers), self.endpoint)
-        self.devices.append(device)
-        if replies:
-            await self._ask("scripts", {self.rig.scripted_as(device): [asdict(reply) for reply in replies]})
-        return device
-
-    async def send(self, device: Device | None = None, *, within_s: float = 10.0, **options: Any) -> Answer:
-        """Send to a device, a new one if none is given."""
-        return await self.provider.send(self.dispatch(device or await self.device(), within_s=within_s, **options))
-
-    def dispatch(
-        self,
-        device: Device,
-        *,
-        job_id: str = "",
-        ttl_us: int | None = None,
-        within_s: float = 10.0,
-        **fields: Any,
-    ) -> Dispatch:
-        """A dispatch of a job of its own, unless its id is given."""
-        notification = Notification(user="u", devices=[device], **({"title": "Hello"} | fields))
-        send_by = asyncio.get_running_loop().time() + within_s
-        return Dispatch(job_id or f"job-{next(_numbers)}", device, notification, ttl_us, send_by)
-
-    async def insist(self, device: Device, **options: Any) -> Answer:
-        """Send as a worker does: what was not sent, again once the wait that was asked for is over."""
-        async with asyncio.timeout(PATIENCE_S):
-            while (answer := await self.send(device, **options)).outcome is Outcome.UNSENT:  # noqa: ASYNC110 - it is a time
-                await asyncio.sleep((answer.retry_after_us or 0) / 1_000_000)
-        return answer
-
-    async def arrivals(self, device: Device | None = None) -> list[Arrival]:
-        """What has arrived so far at this test's devices, or at one, in order."""
-        if self.line is None:
-            return self.rig.read_printed(self.printed.getvalue())
-        await self._ask("scripts", {})
-        wanted = {self.rig.scripted_as(d) for d in ([device] if device else self.devices)}
-        return [arrival for arrival in self.line.arrivals if arrival.token in wanted]
-
-    async def reach(self, count: int) -> None:
-        """Wait until so many messages have arrived at this test's devices."""
-        assert self.line is not None
-
-        def enough(arrived: list[Arrival]) -> bool:
-            wanted = {self.rig.scripted_as(device) for device in self.devices}
-            return sum(arrival.token in wanted for arrival in arrived) >= count
-
-        await self.line.reach(enough)
-
-    async def tell(self, **what: Any) -> None:
-        """Tell the server what notifier/simulators/control.py takes; settings stay until told otherwise."""
-        await self._ask(self.rig.platform, what)
-
-    async def cut(self) -> None:
-        """Cut every connection to the server, as a broken network does."""
-        await self.tell(cut=True)
-
-    async def stop(self) -> None:
-        """Have the server gone."""
-        await self.tell(listening=False)
-
-    async def start(self) -> None:
-        """Have it back, at the same address."""
-        await self.tell(listening=True)
-
-    async def _ask(self, whom: str, what: object) -> None:
-        assert self.line is not None, f"{self.rig.name} has no server to be told {what}"
-        await self.line.ask(whom, what)
 
 
 class Rig(ABC):

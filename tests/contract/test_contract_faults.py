@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from rigs import APNS, NETWORKED, RIGS, Rig, Simulators, Stage
+from rigs import APNS, NETWORKED, Rig, Simulators, Stage
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.simulators.faults import FAULTS
@@ -76,69 +76,6 @@ def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str)
     rig.play(simulators, law, timeout_us=SHORT_US if name == "silent" else 10 * SHORT_US)
 
 
-@networked
-def test_the_certificate_of_somebody_else(rig: Rig, simulators: Simulators) -> None:
-    """Nothing is sent to a server that shows another host's certificate; once it shows its own, it is sent to."""
-
-    async def law(s: Stage) -> None:
-        await s.tell(wrong_name=True)
-        try:
-            answer = await s.send()
-            assert (answer.outcome, await s.arrivals()) == (UNSENT, [])
-        finally:
-            await s.tell(wrong_name=False)
-        assert (await s.insist(await s.device())).outcome is DELIVERED
-
-    rig.play(simulators, law)
-
-
-@networked
-def test_a_half_dead_server(rig: Rig, simulators: Simulators) -> None:
-    """A server that takes and never answers leaves nobody without an answer, and is left for one that does."""
-
-    async def law(s: Stage) -> None:
-        assert (await s.send()).outcome is DELIVERED
-        await s.tell(silent=True)
-        try:
-            answers = await asyncio.gather(*(s.send() for _ in range(5)))
-            assert {answer.outcome for answer in answers} <= {UNKNOWN, UNSENT}
-        finally:
-            await s.tell(silent=False)
-        assert (await s.insist(await s.device())).outcome is DELIVERED
-
-    rig.play(simulators, law, timeout_us=SHORT_US)
-
-
-@networked
-def test_a_connection_that_died_of_idleness(rig: Rig, simulators: Simulators) -> None:
-    """The first send into a connection that a firewall has forgotten is unknown, the next one is delivered."""
-
-    async def law(s: Stage) -> None:
-        assert (await s.send()).outcome is DELIVERED
-        await asyncio.sleep(0.3)  # longer than the idle time
-        await s.tell(idle_s=0.2)
-        try:
-            assert (await s.send()).outcome is UNKNOWN
-        finally:
-            await s.tell(idle_s=0)
-        assert (await s.insist(await s.device())).outcome is DELIVERED
-
-    rig.play(simulators, law, timeout_us=SHORT_US)
-
-
-@pytest.mark.parametrize("rig", OURS, ids=lambda rig: rig.name)
-def test_credentials_that_end_early(rig: Rig, simulators: Simulators) -> None:
-    """Access that the server ended before its time burns no message: it is our fault or a retry, never a refusal."""
-
-    async def law(s: Stage) -> None:
-        assert (await s.send()).outcome is DELIVERED
-        await s.tell(expire_tokens=True)
-        answer = await s.send()
-        assert answer.outcome in {FAULT, RETRY, UNSENT, DELIVERED}, answer
-
-    rig.play(simulators, law)
-
-
 async def many(s: Stage, count: int, **fields: object) -> list[Answer]:
     return await asyncio.gather(*(s.send(**fields) for _ in range(count)))
 
@@ -195,26 +132,3 @@ def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
         assert (await s.insist(await s.device())).outcome is DELIVERED
 
     APNS.play(simulators, law, timeout_us=SHORT_US)
-
-
-@pytest.mark.parametrize("rig", RIGS, ids=lambda rig: rig.name)
-def test_a_probe_shows_life_and_sends_nothing(rig: Rig, simulators: Simulators) -> None:
-    """A server that answers is alive, after `close` too; one that is gone or reads nothing is not."""
-
-    async def law(s: Stage) -> None:
-        device = await s.device()
-        assert s.provider.service(device) == s.provider.service(device)
-        assert await s.provider.probe(device)
-        if rig.networked:
-            await s.tell(silent=True)
-            assert not await s.provider.probe(device)
-            await s.tell(silent=False)
-            assert await s.provider.probe(device)
-            await s.stop()
-            assert not await s.provider.probe(device)
-            await s.start()
-        await s.provider.close()
-        assert await s.provider.probe(device)
-        assert await s.arrivals(device) == []
-
-    rig.play(simulators, law, timeout_us=SHORT_US)

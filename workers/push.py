@@ -35,6 +35,7 @@ from workers import rq_compat
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
+from workers.feedback import LateFeedback
 from workers.idle import LISTEN_S, IdleWorker
 from workers.in_flight import Tuning
 from workers.reload import Reload
@@ -131,8 +132,10 @@ class PushWorker(Worker):
                 configure_logging(settings.log.format, settings.log.level)
             wait_for_redis(self.connection)
             redis = asyncio_client(self.connection)
-            tokens = RedisTokenStore(redis)
-            built = build_providers(settings, tokens=tokens) if self._providers is None else self._providers
+            tokens, late = RedisTokenStore(redis), LateFeedback(redis, settings.keep_feedback_us)
+            built = self._providers
+            if built is None:
+                built = build_providers(settings, tokens=tokens, report=late.report)
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(1) from None

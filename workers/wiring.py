@@ -18,7 +18,7 @@ from notifier.notification import route
 from notifier.notification.notification import at_service
 from notifier.notification.platforms import find
 from notifier.providers.apns.token_store import TokenStore
-from notifier.providers.build import Build
+from notifier.providers.build import Build, Report, keep_silent
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.settings import Settings
@@ -36,24 +36,25 @@ ASKED_AGAIN: Final = 12
 
 
 def build_providers(
-    settings: Settings, environ: Mapping[str, str] = os.environ, *, tokens: TokenStore | None = None
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    tokens: TokenStore | None = None,
+    report: Report = keep_silent,
 ) -> dict[str, Provider]:
-    """The configured providers by route. tokens: where all workers share what they send with.
+    """The configured providers by route. tokens, report: see `Build`.
 
     Raises SettingsError where a key or an account cannot be read.
     """
-    return {by: build() for by, build in _builders(settings, environ, tokens).items()}
+    return {by: build() for by, build in _builders(settings, Build(environ, tokens=tokens, report=report)).items()}
 
 
 def provider_builders(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Callable[[], Provider]]:
     """What `build_providers` calls, one for each route; each raises SettingsError by itself."""
-    return list(_builders(settings, environ, None).values())
+    return list(_builders(settings, Build(environ)).values())
 
 
-def _builders(
-    settings: Settings, environ: Mapping[str, str], tokens: TokenStore | None
-) -> dict[str, Callable[[], Provider]]:
-    build = Build(environ, tokens=tokens)
+def _builders(settings: Settings, build: Build) -> dict[str, Callable[[], Provider]]:
     return {
         route(name, app): partial(_provider, section, app, build)
         for name, section in settings.providers.platforms().items()

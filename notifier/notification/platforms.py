@@ -19,7 +19,9 @@ GROUP: Final = "notifier.providers"
 PROTOCOL: Final = 1  # one more with each change that a platform written for the last one would not bear
 OURS: Final[Mapping[str, str]] = {
     "apns": "notifier.providers.apns.platform:Apns",
+    "expo": "notifier.providers.expo.platform:Expo",
     "fcm": "notifier.providers.fcm.platform:Fcm",
+    "hms": "notifier.providers.hms.platform:Hms",
     "webpush": "notifier.providers.webpush.platform:WebPush",
 }
 # The scripts read it out of a job's targets, and it is a part of the names of keys.

@@ -14,13 +14,14 @@ from notifier.notification.platforms import find
 if TYPE_CHECKING:
     from notifier.notification.platforms import PROTOCOL, Kind, Platform, installed
     from notifier.providers.answers import Table
-    from notifier.providers.build import Build
+    from notifier.providers.build import Build, Late
     from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
     from notifier.providers.transport.backoff import Backoff, Turns
     from notifier.providers.transport.http1 import Pool, Response, tls_context
     from notifier.providers.transport.probes import http1_lives
     from notifier.rules.policy import PlatformLimits
     from notifier.settings.schema_providers import PlatformSettings
+    from notifier.settings.schema_types import Duration, File, HttpsEndpoint, Rate, Rates, Section
 
 __all__ = [
     "PROTOCOL",
@@ -28,14 +29,21 @@ __all__ = [
     "Backoff",
     "Build",
     "Dispatch",
+    "Duration",
+    "File",
+    "HttpsEndpoint",
     "Kind",
+    "Late",
     "Outcome",
     "Platform",
     "PlatformLimits",
     "PlatformSettings",
     "Pool",
     "Provider",
+    "Rate",
+    "Rates",
     "Response",
+    "Section",
     "Table",
     "Turns",
     "check_payload",
@@ -49,13 +57,14 @@ __getattr__, __dir__ = lazily(
     {
         "notifier.notification.platforms": "PROTOCOL Kind Platform installed",
         "notifier.providers.answers": "Table",
-        "notifier.providers.build": "Build",
+        "notifier.providers.build": "Build Late",
         "notifier.providers.contract": "Answer Dispatch Outcome Provider",
         "notifier.providers.transport.backoff": "Backoff Turns",
         "notifier.providers.transport.http1": "Pool Response tls_context",
         "notifier.providers.transport.probes": "http1_lives",
         "notifier.rules.policy": "PlatformLimits",
         "notifier.settings.schema_providers": "PlatformSettings",
+        "notifier.settings.schema_types": "Duration File HttpsEndpoint Rate Rates Section",
     },
 )
 

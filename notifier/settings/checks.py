@@ -343,3 +343,11 @@ def private_pem(text: str, where: str) -> str:
     if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
         raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
     return pem
+
+
+def one_line(text: str, where: str) -> str:
+    """Return a secret that is one line; raise SettingsError, naming where it came from, for anything else."""
+    secret = text.strip()
+    if not secret or not secret.isascii() or not secret.isprintable():
+        raise SettingsError(f"{where} is not a secret: it must be one line of plain characters")
+    return secret

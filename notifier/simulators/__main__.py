@@ -15,10 +15,12 @@ import yaml
 
 from notifier.notification.notification import NAME_FORM
 from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
+from notifier.simulators.certificates import make_apns_key, make_certificates, make_secret, make_webpush_key
 from notifier.simulators.control import Control, answers, tell
+from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.faults import FAULTS, UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
+from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 
@@ -31,15 +33,17 @@ TEAM_ID: Final = "SIMTEAM001"
 KEY_ID: Final = "SIMULATED1"
 TOPIC: Final = "com.example.app"
 PROJECT_ID: Final = "simulated-project"
+HMS_APP: Final = "104200001"
+HMS_PROJECT: Final = "388421841"
 SUBJECT: Final = "mailto:simulator@example.com"
 LAST_PORT: Final = 65535
-PLATFORMS: Final = ("apns", "fcm", "webpush")
+PLATFORMS: Final = ("apns", "fcm", "webpush", "hms", "expo")
 ANNOUNCEMENT: Final = "simulators.json"
 CONFIG: Final = "notifier.yaml"
 
 DESCRIPTION: Final = """\
-Run an APNs-like and an FCM-like server and a web push service on 127.0.0.1 until SIGTERM or Ctrl-C. They check
-what the real ones check, log each message as it arrives, and go wrong in the ways that you name.
+Run servers like those of APNs, FCM, HMS Push, Expo and a web push service on 127.0.0.1 until SIGTERM or Ctrl-C.
+They check what the real ones check, log each message as it arrives, and go wrong in the ways that you name.
 
   python -m notifier.simulators --folder sim &
   NOTIFIER_CONFIG=sim/notifier.yaml notifier worker
@@ -57,9 +61,10 @@ a line back, and a line for each message that arrives
 
   {"scripts": {DEVICE TOKEN: REPLY or [REPLY, ...]}}  its first, second... message; the last repeats; null ends it
       REPLY is a fault's name (--faults lists them), or an object: any of fault, status, reason, headers,
-      delay_ms, drop, silent, retry_at_s, go_away, reset. "/token" is Google's token endpoint. A browser's
-      token is its name: POST /subscribe/NAME to the web push service returns its subscription.
-  {"apns": {...}, "fcm": {...}, "webpush": {...}} with any of
+      delay_ms, drop, silent, retry_at_s, go_away, reset. "/token" is Google's token endpoint,
+      "/oauth2/v3/token" Huawei's. A browser's token is its name: POST /subscribe/NAME to the web push
+      service returns its subscription.
+  {"apns": {...}, "fcm": {...}, "webpush": {...}, "hms": {...}, "expo": {...}} with any of
       fail: {FAULT: SHARE}  that share of the messages (0 to 1) meets that fault; {} ends it
       latency_ms            wait before each answer
       rate                  serve so many messages a second, the others stand in a queue; 0 ends it
@@ -74,8 +79,10 @@ a line back, and a line for each message that arrives
       max_streams           at once on a connection, once a provider token was accepted
       window_bytes, window_updates: false   small windows; windows that never open again
       token_update_s        1200 as Apple's: a new provider token within so many seconds is refused
-    fcm alone:
+    fcm and hms alone:
       token_lifetime_s      of access tokens
+    expo alone:
+      rate_limit            600 as Expo's: more messages in a second are refused
 docs/how-to/simulators.md rehearses an outage, step by step.
 """
 
@@ -178,6 +185,7 @@ async def _serve(options: argparse.Namespace) -> None:
         certificates = make_certificates(folder)
         apns_key, apns_public = make_apns_key(folder, KEY_ID)
         webpush_key, webpush_public = make_webpush_key(folder)
+        hms_secret, expo_token = make_secret(folder, "hms-secret"), make_secret(folder, "expo-token")
         log = WireLog(wire_log)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
@@ -196,12 +204,16 @@ async def _serve(options: argparse.Namespace) -> None:
     )
     fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
     webpush = WebPushSimulator(public_key=webpush_public, port=options.webpush_port, **shared)
-    control = Control(socket, log, [apns, fcm, webpush])
+    hms = HmsSimulator(
+        apps={HMS_APP: hms_secret.read_text()}, projects={HMS_PROJECT: HMS_APP}, port=options.hms_port, **shared
+    )
+    expo = ExpoSimulator(access_token=expo_token.read_text(), port=options.expo_port, **shared)
+    servers: tuple[Simulator, ...] = (apns, fcm, webpush, hms, expo)
+    control = Control(socket, log, servers)
     ca_file = str(certificates.ca_file)
     try:
-        await _start(apns, "--apns-port", options.apns_port)
-        await _start(fcm, "--fcm-port", options.fcm_port)
-        await _start(webpush, "--webpush-port", options.webpush_port)
+        for server in servers:
+            await _start(server, f"--{server.platform}-port", getattr(options, f"{server.platform}_port"))
         await _start(control, "--control", socket)
         for option, order in orders.items():
             await _begin(control, option, order)
@@ -237,6 +249,14 @@ async def _serve(options: argparse.Namespace) -> None:
                     "public_key": webpush_public,
                     "subject": SUBJECT,
                 },
+                "hms": {
+                    "endpoint": hms.url,
+                    "token_endpoint": hms.url,
+                    "ca_file": ca_file,
+                    "app_id": HMS_APP,
+                    "secret_file": str(hms_secret),
+                },
+                "expo": {"endpoint": expo.url, "ca_file": ca_file, "access_token_file": str(expo_token)},
                 "wire_log": str(wire_log),
                 "control": str(socket),
             },
@@ -244,9 +264,8 @@ async def _serve(options: argparse.Namespace) -> None:
         await stop.wait()
     finally:
         await control.close()
-        await apns.close()
-        await fcm.close()
-        await webpush.close()
+        for server in servers:
+            await server.close()
         log.close()
 
 
@@ -301,6 +320,7 @@ def _apps(given: Mapping[str, object], key: str) -> dict[str, Any]:
 
 def _announce(folder: Path, what: dict[str, Any]) -> None:
     providers = {"apns": {"client": "h2", **what["apns"]}, "fcm": {"client": "pyfcm", **what["fcm"]}}
+    providers |= {name: {"client": "http", **what[name]} for name in ("hms", "expo")}
     if find_spec("pywebpush"):  # an extra: without it no worker would start
         told = what["webpush"]
         kept = {key: told[key] for key in ("key_file", "subject", "ca_file")}

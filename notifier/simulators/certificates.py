@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import secrets
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -84,6 +85,14 @@ def make_webpush_key(folder: Path) -> tuple[Path, str]:
     _write_key(path, key)
     public = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return path, urlsafe_b64encode(public).rstrip(b"=").decode()
+
+
+def make_secret(folder: Path, name: str) -> Path:
+    """Write a new secret, one line of text, into the folder under this name; its path."""
+    path = folder / name
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_urlsafe(32), encoding="ascii")
+    return path
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Google's token endpoint is scripted under its path, among the device tokens; its answers are OAuth's.
 TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path
+HMS_TOKEN_ENDPOINT: Final = "/oauth2/v3/token"  # noqa: S105 - Huawei's
+TOKEN_ENDPOINTS: Final = (TOKEN_ENDPOINT, HMS_TOKEN_ENDPOINT)
 OAUTH: Final = "oauth"
 RESETS: Final = frozenset(code.name for code in ErrorCodes)
 
@@ -32,7 +34,7 @@ class Fault:
 
 
 def _everywhere(says: str, **options: Any) -> Fault:
-    return Fault(says, dict.fromkeys(("apns", "fcm", "webpush", OAUTH), Reply(**options)))
+    return Fault(says, dict.fromkeys(("apns", "fcm", "webpush", "hms", "expo", OAUTH), Reply(**options)))
 
 
 def _refusal(says: str, **words: tuple[int, str]) -> Fault:
@@ -48,6 +50,7 @@ _THROTTLED: Final = _refusal(
     apns=(429, "TooManyRequests"),
     fcm=(429, "QUOTA_EXCEEDED"),
     webpush=(429, ""),
+    expo=(400, "MessageRateExceeded"),
     oauth=(429, "rate_limit_exceeded"),
 )
 _INTERNAL: Final = _refusal(
@@ -55,6 +58,8 @@ _INTERNAL: Final = _refusal(
     apns=(500, "InternalServerError"),
     fcm=(500, "INTERNAL"),
     webpush=(500, ""),
+    hms=(500, "81000001"),
+    expo=(500, "INTERNAL_SERVER_ERROR"),
     oauth=(500, "internal_failure"),
 )
 _UNAVAILABLE: Final = _refusal(
@@ -62,6 +67,7 @@ _UNAVAILABLE: Final = _refusal(
     apns=(503, "ServiceUnavailable"),
     fcm=(503, "UNAVAILABLE"),
     webpush=(503, ""),
+    expo=(503, "SERVICE_UNAVAILABLE"),
     oauth=(503, "internal_failure"),
 )
 
@@ -72,6 +78,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         apns=(410, "Unregistered"),
         fcm=(404, "UNREGISTERED"),
         webpush=(410, ""),
+        hms=(400, "80300007"),
+        expo=(400, "DeviceNotRegistered"),
     ),
     "expired_token": _refusal("the device token has expired: it is dead", apns=(410, "ExpiredToken")),
     "bad_token": _refusal(
@@ -87,13 +95,20 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     # The message.
     "payload_too_large": _refusal(
-        "the message is too large", apns=(413, "PayloadTooLarge"), fcm=(400, "INVALID_ARGUMENT"), webpush=(413, "")
+        "the message is too large",
+        apns=(413, "PayloadTooLarge"),
+        fcm=(400, "INVALID_ARGUMENT"),
+        webpush=(413, ""),
+        hms=(400, "80300008"),
+        expo=(400, "MessageTooBig"),
     ),
     "unknown_reason": _refusal(
         "a refusal with a word that no list has",
         apns=(400, "ReasonOfTomorrow"),
         fcm=(400, "STATUS_OF_TOMORROW"),
         webpush=(400, "ReasonOfTomorrow"),
+        hms=(400, "80399999"),
+        expo=(400, "CODE_OF_TOMORROW"),
     ),
     # Our credentials.
     "wrong_topic": _refusal("the key may not send to this topic", apns=(400, "TopicDisallowed")),
@@ -102,6 +117,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         apns=(403, "InvalidProviderToken"),
         fcm=(401, "UNAUTHENTICATED"),
         webpush=(401, ""),
+        hms=(401, "80200001"),
+        expo=(401, "UNAUTHORIZED"),
         oauth=(400, "invalid_grant"),
     ),
     "expired_credentials": _refusal(
@@ -109,6 +126,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         apns=(403, "ExpiredProviderToken"),
         fcm=(401, "UNAUTHENTICATED"),
         webpush=(403, "BadJwtToken"),
+        hms=(401, "80200003"),
     ),
     "too_many_token_updates": _refusal(
         "a new provider token within 20 minutes of the last", apns=(429, "TooManyProviderTokenUpdates")
@@ -118,19 +136,28 @@ FAULTS: Final[Mapping[str, Fault]] = {
         apns=(403, "Forbidden"),
         fcm=(403, "PERMISSION_DENIED"),
         webpush=(403, ""),
+        hms=(400, "80300002"),
+        expo=(403, "FORBIDDEN"),
     ),
     "third_party_auth": _refusal(
-        "FCM may not reach Apple or the browser with the credentials it was given", fcm=(401, "THIRD_PARTY_AUTH_ERROR")
+        "FCM or Expo may not reach Apple, Google or the browser with the credentials they were given",
+        fcm=(401, "THIRD_PARTY_AUTH_ERROR"),
+        expo=(400, "InvalidCredentials"),
     ),
     "not_found": _refusal(
         "no such project or path; a 404 without an errorCode says nothing of the token",
         apns=(404, "BadPath"),
         fcm=(404, "NOT_FOUND"),
         webpush=(404, ""),
+        hms=(404, ""),
+        expo=(404, "NOT_FOUND"),
     ),
     # The server.
     "project_full": _refusal(
-        "too many messages of the whole project, come back later", fcm=(429, "RESOURCE_EXHAUSTED")
+        "too many messages of the whole project, come back later",
+        fcm=(429, "RESOURCE_EXHAUSTED"),
+        hms=(503, ""),
+        expo=(429, "TOO_MANY_REQUESTS"),
     ),
     "throttled": _THROTTLED,
     "throttled_seconds": _later(f"the same, with Retry-After: {SOON_S}", _THROTTLED, headers=AFTER),
@@ -198,7 +225,7 @@ def read_scripts(platforms: Iterable[str], document: object) -> dict[str, dict[s
         entries = written if isinstance(written, list) else [] if written is None else [written]
         known = False
         for platform, of_platform in scripts.items():
-            speaks = OAUTH if token == TOKEN_ENDPOINT else platform
+            speaks = OAUTH if token in TOKEN_ENDPOINTS else platform
             try:
                 replies = [read_reply(speaks, entry) for entry in entries]
             except UnusableError as error:

@@ -28,7 +28,7 @@ from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
-from notifier.testing.provider_contract import PATIENCE_S, Stage
+from notifier.testing.provider_contract import Line, Stage
 
 
 class Simulators:
@@ -51,43 +51,6 @@ class Simulators:
     def __exit__(self, *_: object) -> None:
         with self._process:
             self._process.terminate()
-
-
-class Line:
-    """A test's own connection to the simulators' control; the arrivals since it was made."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.arrivals: list[Arrival] = []
-        self._writer = writer
-        self._done: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._changed = asyncio.Condition()
-        self._listening = asyncio.create_task(self._listen(reader))
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            said = json.loads(line)
-            if "arrival" not in said:
-                self._done.put_nowait(said)
-                continue
-            self.arrivals.append(Arrival(**said["arrival"]))
-            async with self._changed:
-                self._changed.notify_all()
-
-    async def ask(self, whom: str, what: object) -> None:
-        """Tell the simulators something, see their control; all that arrived before is in `arrivals` then."""
-        self._writer.write(json.dumps({whom: what}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert await self._done.get() == {"done": [whom]}
-
-    async def reach(self, enough: Callable[[list[Arrival]], bool]) -> None:
-        """Wait until what has arrived is enough."""
-        async with asyncio.timeout(PATIENCE_S), self._changed:
-            await self._changed.wait_for(lambda: enough(self.arrivals))
-
-    async def close(self) -> None:
-        """Hang up."""
-        self._writer.close()
-        await self._listening
 
 
 class Rig(ABC):

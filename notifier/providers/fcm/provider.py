@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,9 +16,10 @@ from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
-from notifier.providers.fcm.tokens import AccessTokens, check_https, read_account
+from notifier.providers.fcm.tokens import assertion, check_https, read_account
 from notifier.providers.transport.backoff import SECOND_US, Turns
 from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.oauth import AccessTokens
 from notifier.providers.transport.probes import http1_lives
 from notifier.units import mask
 
@@ -54,7 +56,9 @@ class FcmProvider:
         self._url: str = self._messages.fcm_end_point
         tls = tls_context(ca_file, "providers.fcm.ca_file")
         self._pool = Pool("fcm", tls=tls, timeout_s=timeout_s, max_connections=max_connections)
-        self._tokens = AccessTokens(credentials, str(service_account["token_uri"]), self._pool, timeout_s)
+        self._tokens = AccessTokens(
+            "fcm", str(service_account["token_uri"]), partial(assertion, credentials), self._pool, timeout_s
+        )
         self._turns = Turns()
         self._log = structlog.get_logger(__name__)
 

@@ -39,7 +39,7 @@ FAULT_US: Final = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answered; the names of the headers in any case; of the body the first `BODY_BYTES` that came."""
+    """What a server answered; the names of the headers in any case; of the body the first `max_bytes` that came."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,14 +50,18 @@ class Pool:
     """Connections to any number of servers, each with a backoff of its own: one that is down holds up no other.
 
     name: of the platform, for logs. timeout_s: for a connection and for an answer, each, in seconds.
-    max_connections: open at once to one server; requests beyond them wait. Lives in one event loop.
+    max_connections: open at once to one server; requests beyond them wait. max_bytes: of an answer, that
+    are read. Lives in one event loop.
     """
 
-    def __init__(self, name: str, *, tls: ssl.SSLContext, timeout_s: float, max_connections: int) -> None:
+    def __init__(
+        self, name: str, *, tls: ssl.SSLContext, timeout_s: float, max_connections: int, max_bytes: int = BODY_BYTES
+    ) -> None:
         self._name = name
         self.tls = tls
         self._timeout_s = timeout_s
         self._max_connections = max_connections
+        self._max_bytes = max_bytes
         self._backoffs: dict[str, Backoff] = {}  # by origin
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -103,7 +107,7 @@ class Pool:
                 timeout=timeout,
                 allow_redirects=False,
             ) as answer:
-                response = Response(answer.status, answer.headers, await _beginning(answer.content))
+                response = Response(answer.status, answer.headers, await _beginning(answer.content, self._max_bytes))
         except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
             return self._without_answer(origin, error, began)
         except ValueError as error:
@@ -163,12 +167,12 @@ class Pool:
         return backoff
 
 
-async def _beginning(content: aiohttp.StreamReader) -> bytes:
-    body = b""
+async def _beginning(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
+    body = bytearray()
     with contextlib.suppress(aiohttp.ClientError, OSError):  # the status is known, whatever becomes of the rest
-        while len(body) < BODY_BYTES and (part := await content.read(BODY_BYTES - len(body))):
+        while len(body) < max_bytes and (part := await content.read(max_bytes - len(body))):
             body += part
-    return body
+    return bytes(body)
 
 
 def tls_context(ca_file: Path | None, key: str) -> ssl.SSLContext:

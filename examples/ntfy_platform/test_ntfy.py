@@ -1,0 +1,62 @@
+"""The contract of push-throttle's providers, run over ours: `pytest test_ntfy.py`."""
+
+import json
+import time
+from typing import Any
+
+from aiohttp import web
+
+from notifier import Device
+from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.wire import Arrival, Reply, WireLog
+from notifier.testing.provider_contract import ProviderContract
+
+
+class NtfySimulator(HttpsSimulator):
+    """A server that answers as ntfy's does."""
+
+    platform = "ntfy"
+
+    def __init__(self, certificates: Any, log: WireLog, token: str) -> None:
+        super().__init__(certificates=certificates, scripts=None, latency_ms=0, port=0, seed=1)
+        self._log, self._token = log, token
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/", self._publish)]
+
+    def expire_tokens(self) -> None:
+        self._token = "another one"
+
+    async def _publish(self, request: web.Request) -> web.StreamResponse:
+        said = json.loads(await self._read(request))
+        at_us = time.time_ns() // 1000
+        known = request.headers.get("Authorization") == f"Bearer {self._token}"
+        reply = (self.scripted(said["topic"]) or Reply()) if known else Reply(401)
+        data = {"id": said["id"]} if "id" in said else {}
+        self._log.record(
+            Arrival(at_us, "ntfy", said["topic"], reply.logged_status, reply.reason, "", data=data, title=said["title"])
+        )
+        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
+            return cut(request)
+        return page(reply) or web.json_response({}, status=reply.status, headers=reply.all_headers())
+
+
+class TestNtfy(ProviderContract):
+    platform = "ntfy"
+    collapses = False
+    expires = False
+    gone = frozenset({410})
+    rejected, dead, busy, fault = Reply(413), Reply(410), Reply(429), Reply(403)
+    environ = {"NTFY_TOKEN": "tk_secret"}
+
+    def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
+        return Device("ntfy", f"topic-of-phone-{number:06d}")
+
+    def simulator(self, certificates: Any, log: WireLog) -> NtfySimulator:
+        return NtfySimulator(certificates, log, "tk_secret")
+
+    def section(self, simulator: Any) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def secrets(self) -> list[str]:
+        return ["tk_secret"]

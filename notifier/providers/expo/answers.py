@@ -1,0 +1,83 @@
+"""What Expo's answers mean: of a whole request, of a ticket in it, and of a receipt. Unknown ones never raise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
+from notifier.providers.contract import Answer, Outcome
+
+OK: Final = 200
+GONE: Final = "DeviceNotRegistered"
+# Our own word: a 200 without a ticket for the message, such as a proxy's page.
+NO_TICKET: Final = "NoTicket"
+CREDENTIALS: Final = (
+    "Expo cannot reach Apple or Google for this app: renew its push credentials in the Expo dashboard,"
+    " under Credentials"
+)
+
+TICKETS: Final[Mapping[str, Outcome]] = {
+    GONE: Outcome.DEAD_TOKEN,
+    "MessageTooBig": Outcome.REJECTED,
+    "MessageRateExceeded": Outcome.BUSY,
+    # The app's credentials for Apple or Google, which Expo keeps: of this app alone, and repaired by a person.
+    "MismatchSenderId": Outcome.REFUSED,
+    "InvalidCredentials": Outcome.REFUSED,
+}
+WAIT_US: Final = {
+    Outcome.RETRY: 10 * SECOND_US,
+    Outcome.REFUSED: MINUTE_US,
+    Outcome.BUSY: MINUTE_US,
+    Outcome.FULL: 2 * SECOND_US,
+    Outcome.FAULT: MINUTE_US,
+    Outcome.UNKNOWN: 10 * SECOND_US,
+}
+TABLE: Final = Table(
+    by_reason={},
+    by_status={
+        200: Outcome.UNKNOWN,
+        400: Outcome.REJECTED,  # one message of the request is malformed, or of another project: see `Batches`
+        408: Outcome.RETRY,
+        413: Outcome.REJECTED,
+        429: Outcome.FULL,  # 600 a second of the project
+    },
+    # 401 and 403: the access token. Any other 4xx comes from a wrong address. A 5xx may have been taken.
+    by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
+    wait_us=WAIT_US,
+    least_us={},
+)
+
+
+def read_request(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """Return what a response without tickets means, for each message of the request."""
+    errors = parse(body).get("errors")
+    first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
+    reason = NO_TICKET if status == OK else word(first.get("code"))
+    return TABLE.read(status, reason, lambda name: headers.get(name, ""))
+
+
+def read_tickets(body: bytes, count: int) -> list[Mapping[str, Any]]:
+    """Return the tickets of a response, in the order of the messages; none where there are not as many."""
+    data = parse(body).get("data")
+    given = [data] if isinstance(data, dict) else data
+    if not isinstance(given, list) or len(given) != count or not all(isinstance(ticket, dict) for ticket in given):
+        return []
+    return given
+
+
+def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
+    """Return what Expo says of one message, and the id of its receipt, or ''."""
+    if ticket.get("status") == "ok":
+        receipt = ticket.get("id")
+        return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) else ""
+    reason = error_of(ticket)
+    outcome = TICKETS.get(reason, Outcome.REJECTED)
+    repair = CREDENTIALS if outcome is Outcome.REFUSED else ""
+    return Answer(outcome, OK, reason, WAIT_US.get(outcome), help=repair), ""
+
+
+def error_of(ticket: Mapping[str, Any]) -> str:
+    """Return Expo's word for what went wrong, out of a ticket or a receipt; '' where nothing did, or it says none."""
+    details = ticket.get("details")
+    return word(details.get("error")) if isinstance(details, dict) else ""

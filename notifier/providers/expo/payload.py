@@ -1,0 +1,60 @@
+"""A notification in Expo's form. Imports no driver: producers check cheaply."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from notifier.errors import InvalidNotificationError
+
+if TYPE_CHECKING:
+    from notifier.notification import Notification
+
+PAYLOAD_BYTES: Final = 4096
+MAX_TTL_S: Final = 2_419_200
+# Expo's own options, and what each holds.
+OPTIONS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("categoryId", "channelId", "icon", "interruptionLevel", "priority", "sound", "subtitle"), str),
+    **dict.fromkeys(("mutableContent", "_contentAvailable"), bool),
+    "richContent": dict,
+}
+PRIORITIES: Final = ("default", "normal", "high")
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def message(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
+    """Return one message of a request. Raises InvalidNotificationError for what Expo does not take."""
+    options = notification.options_for("expo")
+    check_options(options)
+    content: dict[str, Any] = {"to": token}
+    for name in ("title", "body", "sound", "badge"):
+        if (value := getattr(notification, name)) is not None:
+            content[name] = value
+    if notification.data:
+        content["data"] = dict(notification.data)
+    if notification.priority is not None:
+        content["priority"] = notification.priority
+    if ttl_us is not None:
+        content["ttl"] = min(max(math.ceil(ttl_us / 1_000_000), 1), MAX_TTL_S)
+    return _encode(content | dict(options)).encode()
+
+
+def payload_size(notification: Notification) -> int:
+    """Return how many bytes reach Apple or Google, as far as is known: those of the message without its token."""
+    return len(message(notification, ""))
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidNotificationError for an option that Expo does not have, or of another type."""
+    for name, value in options.items():
+        if name not in OPTIONS:
+            why = f"is not an option; known are {', '.join(OPTIONS)}"
+        elif type(value) is not OPTIONS[name]:
+            why = f"must be of the type {OPTIONS[name].__name__}"
+        elif name == "priority" and value not in PRIORITIES:
+            why = f"must be one of {', '.join(PRIORITIES)}"
+        else:
+            continue
+        raise InvalidNotificationError(f"options.expo.{name}", why)

@@ -1,0 +1,51 @@
+"""Expo's push service as a platform: what is asked of it without its driver."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from notifier.notification import Notification
+from notifier.notification.platforms import Platform
+from notifier.providers.build import Build
+from notifier.providers.contract import Provider
+from notifier.providers.expo import payload
+
+TOKEN: Final = re.compile(r"Expo(?:nent)?PushToken\[[A-Za-z0-9_-]{10,200}\]")
+
+
+class Expo(Platform):
+    """Apps that were built with Expo, on Apple's and Google's phones, through Expo's servers."""
+
+    name = "expo"
+
+    def token_problem(self, token: str) -> str:
+        """See `Platform`."""
+        return "" if TOKEN.fullmatch(token) else "is not a well-formed expo token: ExponentPushToken[…]"
+
+    def settings(self) -> type[Any]:
+        """See `Platform`."""
+        from notifier.providers.expo.settings import ExpoSettings  # noqa: PLC0415 - pydantic, where it is used
+
+        return ExpoSettings
+
+    def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
+        """See `Platform`."""
+        from notifier.providers.expo.provider import ExpoProvider  # noqa: PLC0415 - a driver is loaded where it is used
+
+        mine = settings.app(app)
+        return ExpoProvider(
+            access_token=settings.read_access_token(build.environ, app),
+            endpoint=mine.endpoint,
+            ca_file=mine.ca_file,
+            timeout_us=mine.timeout_us,
+            receipts_after_us=settings.receipts_after_us,
+            report=build.for_app(app),
+        )
+
+    def check(self, notification: Notification) -> None:
+        """See `Platform`."""
+        if self.is_addressed(notification):
+            self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
+        else:
+            payload.check_options(notification.options_for(self.name))

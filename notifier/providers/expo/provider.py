@@ -1,0 +1,124 @@
+"""Expo's push service: pooled aiohttp sends, many messages in a request; tickets are the answers, receipts follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Device
+from notifier.providers.answers import parse, unsendable
+from notifier.providers.build import Late, keep_silent
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.expo import answers as expo_answers
+from notifier.providers.expo.batches import MAX_REQUESTS, OK, Batches, Replied, Waiting
+from notifier.providers.expo.payload import PAYLOAD_BYTES, message
+from notifier.providers.expo.receipts import Receipts
+from notifier.providers.transport.backoff import SECOND_US, Turns
+from notifier.providers.transport.http1 import Pool, Response, tls_context
+from notifier.providers.transport.probes import http1_lives
+
+SEND_PATH: Final = "/--/api/v2/push/send"
+RECEIPTS_PATH: Final = "/--/api/v2/push/getReceipts"
+MAX_ANSWER_BYTES: Final = 1_000_000  # a hundred tickets with their messages, or a thousand receipts
+
+
+class ExpoProvider:
+    """Sends to Expo over kept connections; neither sleeps nor retries.
+
+    access_token: of Expo's dashboard; '' where the project takes messages from anybody. endpoint: scheme, host and
+    port. ca_file: trust these authorities and no others. timeout_us: for a connection and for an answer, each.
+    receipts_after_us: how long after a message its receipt is asked for; 0 is never. report: is told of dead tokens
+    that a receipt names. Raises SettingsError where the CA file cannot be used.
+    """
+
+    platform: str = "expo"
+
+    def __init__(
+        self,
+        *,
+        access_token: str = "",
+        endpoint: str = "https://exp.host",
+        ca_file: Path | None = None,
+        timeout_us: int = 5 * SECOND_US,
+        receipts_after_us: int = 0,
+        report: Callable[[Late], None] = keep_silent,
+    ) -> None:
+        self._timeout_s = timeout_us / SECOND_US
+        self._origin = endpoint.rstrip("/")
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if access_token:
+            headers["Authorization"] = f"Bearer {access_token}"
+        self._headers: Callable[[], dict[str, str]] = lambda: headers  # a secret that no print of this object shows
+        self._pool = Pool(
+            "expo",
+            tls=tls_context(ca_file, "providers.expo.ca_file"),
+            timeout_s=self._timeout_s,
+            max_connections=MAX_REQUESTS + 1,  # and one for receipts
+            max_bytes=MAX_ANSWER_BYTES,
+        )
+        self._batches = Batches(self._post)
+        self._receipts = Receipts(self._fetch, receipts_after_us / SECOND_US, report) if receipts_after_us else None
+        self._turns = Turns()
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; see `Provider.send`. One device's sends reach Expo in the order of the calls."""
+        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
+            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
+
+    async def _send(self, dispatch: Dispatch) -> Answer:
+        token = dispatch.device.token
+        try:
+            content = message(dispatch.notification, token, dispatch.ttl_us)
+        except (InvalidNotificationError, ValueError) as error:
+            return unsendable(error)
+        if len(content) - len(token) > PAYLOAD_BYTES:
+            return Answer(Outcome.REJECTED, reason="MessageTooBig")
+        if unsent := self._pool.unsent(self._origin, dispatch.send_by):
+            return unsent
+        answer, ticket = await self._batches.send(content, dispatch.send_by)
+        if ticket and self._receipts is not None:
+            self._receipts.expect(ticket, dispatch.device, dispatch.notification.user, dispatch.job_id)
+        return answer
+
+    def service(self, device: Device) -> str:
+        """Expo's server: the same for all devices."""
+        del device
+        return self._origin
+
+    async def probe(self, device: Device) -> bool:
+        """Whether Expo's server answers at all; see `Provider.probe`."""
+        del device
+        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
+        if self._receipts is not None:
+            self._receipts.close()
+        await self._pool.close()
+
+    async def _post(self, batch: Sequence[Waiting]) -> Sequence[Replied]:
+        body = b"[" + b",".join(waiting.message for waiting in batch) + b"]"
+        send_by = min(waiting.send_by for waiting in batch)
+        response = await self._request(SEND_PATH, body, send_by)
+        if isinstance(response, Answer):
+            return [(response, "")] * len(batch)
+        tickets = expo_answers.read_tickets(response.body, len(batch)) if response.status == OK else []
+        if not tickets:
+            refusal = expo_answers.read_request(response.status, response.headers, response.body)
+            return [(refusal, "")] * len(batch)
+        return [expo_answers.read_ticket(ticket) for ticket in tickets]
+
+    async def _fetch(self, body: bytes) -> Mapping[str, Any] | None:
+        response = await self._request(RECEIPTS_PATH, body, asyncio.get_running_loop().time() + self._timeout_s)
+        if isinstance(response, Answer) or response.status != OK:
+            return None
+        data = parse(response.body).get("data")
+        return data if isinstance(data, dict) else None
+
+    async def _request(self, path: str, body: bytes, send_by: float) -> Response | Answer:
+        return await self._pool.post(
+            f"{self._origin}{path}", body, self._headers(), origin=self._origin, send_by=send_by
+        )

@@ -1,0 +1,1 @@
+"""HMS Push, Huawei's: the provider, and everything that is Huawei's alone."""

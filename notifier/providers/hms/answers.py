@@ -1,0 +1,80 @@
+"""What Huawei's answers mean, as a table: its own code in the body, else the HTTP status. Unknown ones never raise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse
+from notifier.providers.contract import Answer, Outcome
+
+OK: Final = 200
+SUCCESS: Final = "80000000"
+PARTIAL: Final = "80100000"  # some tokens of the request are wrong: where there is one, it is that one
+ALL_TOKENS: Final = "80300007"
+# Said in the text beside these two codes where not the token is at fault, but what the app or the account may do.
+NOT_THE_TOKEN: Final = ("noRight", "noPushTypeRight", "countryNotSupport", "Penalty", "appinfoError")
+NO_CODE: Final = "NoCode"  # our own word: what is not Huawei's, such as a proxy's page
+_CODE: Final = re.compile(r"[0-9]{8}")
+
+CODES: Final[Mapping[str, Outcome]] = {
+    SUCCESS: Outcome.DELIVERED,
+    PARTIAL: Outcome.DEAD_TOKEN,
+    ALL_TOKENS: Outcome.DEAD_TOKEN,
+    # The message: a parameter, its structure, its time to live, an image that nobody has checked, the size, the tokens.
+    **dict.fromkeys(("80100001", "80100003", "80100004", "80100022", "80300008", "80300010"), Outcome.REJECTED),
+    # Our access token: missing or of another app, and expired. It is fetched anew, once for all.
+    **dict.fromkeys(("80200001", "80200003"), Outcome.UNSENT),
+    # The app: Push Kit is not switched on, or the id in the address is another's; a penalty.
+    **dict.fromkeys(("80300002", "80300037"), Outcome.FAULT),
+    "80300029": Outcome.FULL,  # too many test messages
+    "80600003": Outcome.RETRY,  # its own sign-in service did not answer
+    "81000001": Outcome.UNKNOWN,  # an error within
+}
+
+TABLE: Final = Table(
+    by_reason={(200, NO_CODE): Outcome.UNKNOWN, (503, ""): Outcome.FULL},  # Huawei's flow control
+    by_status={
+        200: Outcome.UNKNOWN,  # a code that no list has: it may have been taken
+        400: Outcome.REJECTED,
+        401: Outcome.UNSENT,
+        404: Outcome.FAULT,
+        408: Outcome.RETRY,
+        413: Outcome.REJECTED,
+        429: Outcome.FULL,
+    },
+    by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
+    wait_us={
+        Outcome.RETRY: 10 * SECOND_US,
+        Outcome.FULL: MINUTE_US,
+        Outcome.FAULT: MINUTE_US,
+        Outcome.UNKNOWN: 10 * SECOND_US,
+    },
+    least_us={},
+)
+
+
+def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
+    said = parse(body)
+    code = said.get("code")
+    reason = code if isinstance(code, str) and _CODE.fullmatch(code) else NO_CODE if code or status == OK else ""
+    known = CODES.get(reason)
+    if known is Outcome.DELIVERED:
+        return Answer(Outcome.DELIVERED, status) if status == OK else Answer(Outcome.UNKNOWN, status, reason)
+    if known is Outcome.DEAD_TOKEN and any(word in str(said.get("msg")) for word in NOT_THE_TOKEN):
+        known = Outcome.REJECTED
+    table = TABLE if known is None else _with(reason, status, known)
+    return table.read(status, reason, lambda name: headers.get(name, ""))
+
+
+def _with(reason: str, status: int, outcome: Outcome) -> Table:
+    """The table in which this code means the same whatever HTTP status it comes with."""
+    return Table(
+        by_reason={(status, reason): outcome},
+        by_status={},
+        by_class={},
+        wait_us=TABLE.wait_us,
+        least_us=TABLE.least_us,
+    )

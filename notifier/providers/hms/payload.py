@@ -1,0 +1,111 @@
+"""A notification in Huawei's form, for v1 and v2 of the REST API. Imports no driver: producers check cheaply."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from notifier.errors import InvalidNotificationError
+
+if TYPE_CHECKING:
+    from notifier.notification import Notification
+
+PAYLOAD_BYTES: Final = 4096  # of the body without the token
+MAX_TTL_S: Final = 1_296_000  # 15 days
+MAX_BADGE: Final = 99
+OPEN_THE_APP: Final = {"type": 3}
+
+# Options of the message, `android` in Huawei's reference, and of what is shown, `android.notification`.
+MESSAGE_OPTIONS: Final[Mapping[str, type]] = {
+    "bi_tag": str,
+    "category": str,
+    "collapse_key": int,
+    "fast_app_target": int,
+    "receipt_id": str,
+    "target_user_type": int,
+    "urgency": str,
+}
+SHOWN_OPTIONS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("auto_cancel", "default_sound", "foreground_show", "use_default_light"), bool),
+    "use_default_vibrate": bool,
+    **dict.fromkeys(("auto_clear", "notify_id", "style"), int),
+    **dict.fromkeys(("big_body", "big_title", "body_loc_key", "channel_id", "color", "group", "icon", "image"), str),
+    **dict.fromkeys(("importance", "notify_summary", "profile_id", "sound", "tag", "ticker"), str),
+    **dict.fromkeys(("title_loc_key", "visibility", "when"), str),
+    **dict.fromkeys(("body_loc_args", "buttons", "inbox_content", "title_loc_args", "vibrate_config"), list),
+    **dict.fromkeys(("badge", "click_action", "light_settings", "multi_lang_key"), dict),
+}
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def payload(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
+    """Return the body of a request. Raises InvalidNotificationError for what Huawei does not take."""
+    options = notification.options_for("hms")
+    check_options(options)
+    given = {name: value for name, value in options.items() if name != "notification"}
+    android = _android(notification, ttl_us) | given
+    message: dict[str, Any] = {"android": android, "token": [token]}
+    if shown := _shown(notification, options.get("notification", {})):
+        android["notification"] = shown
+    if notification.data:
+        message["data"] = _encode(dict(notification.data))
+    return _encode({"validate_only": False, "message": message}).encode()
+
+
+def payload_size(notification: Notification) -> int:
+    """Return how many bytes Huawei counts: those of the body without the token."""
+    return len(payload(notification, ""))
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise InvalidNotificationError for an option that Huawei does not have, or of another type."""
+    _check("options.hms", {**MESSAGE_OPTIONS, "notification": dict}, options)
+    _check("options.hms.notification", SHOWN_OPTIONS, options.get("notification", {}))
+    if not -1 <= options.get("collapse_key", 0) <= 100:  # noqa: PLR2004 - Huawei's
+        _refuse("options.hms.collapse_key", "must be -1 to 100")
+    if options.get("urgency", "HIGH") not in {"HIGH", "NORMAL"}:
+        _refuse("options.hms.urgency", "must be HIGH or NORMAL")
+
+
+def _check(path: str, known: Mapping[str, type], options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in known:
+            _refuse(f"{path}.{name}", f"is not an option; known are {', '.join(known)}")
+        if type(value) is not known[name] and not (known[name] is list and isinstance(value, tuple)):
+            _refuse(f"{path}.{name}", f"must be of the type {known[name].__name__}")
+
+
+def _android(notification: Notification, ttl_us: int | None) -> dict[str, Any]:
+    android: dict[str, Any] = {}
+    if notification.priority is not None:
+        android["urgency"] = notification.priority.upper()
+    if ttl_us is not None:
+        android["ttl"] = f"{min(max(math.ceil(ttl_us / 1_000_000), 1), MAX_TTL_S)}s"
+    return android
+
+
+def _shown(notification: Notification, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the phone shows; nothing for a message of data alone."""
+    if not (notification.title or notification.body):
+        if options:
+            _refuse("options.hms.notification", "shows nothing without a title and a body")
+        return {}
+    if not (notification.title and notification.body):
+        _refuse("body" if notification.title else "title", "is missing: Huawei shows nothing without both")
+    shown: dict[str, Any] = {"title": notification.title, "body": notification.body, "click_action": OPEN_THE_APP}
+    if notification.collapse_id is not None:
+        shown["tag"] = notification.collapse_id  # what is shown is replaced by the next one with the same tag
+    if notification.badge is not None:
+        shown["badge"] = {"set_num": min(notification.badge, MAX_BADGE)}
+    if notification.sound == "default":
+        shown["default_sound"] = True
+    elif notification.sound:
+        shown |= {"default_sound": False, "sound": notification.sound}
+    badge = {**shown.get("badge", {}), **options.get("badge", {})}
+    return shown | dict(options) | ({"badge": badge} if badge else {})
+
+
+def _refuse(field: str, why: str) -> NoReturn:
+    raise InvalidNotificationError(field, why)

@@ -1,0 +1,165 @@
+"""Access tokens by OAuth 2.0, fetched over the same pool that the messages are sent over."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from notifier.providers.answers import MINUTE_US, parse, word
+from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.backoff import SECOND_US, Backoff
+from notifier.providers.transport.http1 import Pool, Response
+
+FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+# OAuth's words, and the statuses below 500, that say nothing of the account.
+PASSING_WORDS: Final = frozenset({"internal_failure", "server_error", "temporarily_unavailable"})
+PASSING: Final = frozenset({408, 429})
+OK: Final = range(200, 300)
+SERVER_ERROR: Final = 500
+MAX_TOKEN_CHARACTERS: Final = 8_192
+MAX_LIFETIME_S: Final = 86_400
+TOKEN_LIFETIME_S: Final = 300.0  # assumed where the token endpoint names none
+RENEW_BEFORE_S: Final = 300.0  # renewed that long before its end, or at four fifths of a short life
+SPARE_S: Final = 10.0  # no longer used that long before its end, or at nine tenths of a short life
+
+
+class AccessTokens:
+    """An access token: one fetch at a time, renewed before it ends.
+
+    name: of the platform, for logs. request: makes the body of a fetch, a form. timeout_s: of a fetch as a whole.
+    """
+
+    def __init__(self, name: str, token_uri: str, request: Callable[[], bytes], pool: Pool, timeout_s: float) -> None:
+        self._name = name
+        self._request = request
+        self._uri = token_uri
+        self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(token_uri))
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._token = ""
+        self._usable_until = self._renew_at = -math.inf  # on the loop's clock
+        self._proven = False  # the platform has accepted this very token
+        self._refusal = Answer(Outcome.UNSENT, reason="Closed")  # what sends answer while there is none
+        self._backoff = Backoff()
+        self._fetching: asyncio.Task[None] | None = None
+        self._log = structlog.get_logger(__name__)
+
+    def ready(self) -> str:
+        """Return the token if it is usable and need not be renewed yet; else nothing, and `get` is to be asked."""
+        return self._token if asyncio.get_running_loop().time() < self._renew_at else ""
+
+    async def get(self, until: float) -> str | Answer:
+        """Return a usable token, waiting until that moment of the loop's clock; else what to answer."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now >= self._renew_at and self._fetching is None and not self._backoff.left_us(now):
+            self._fetching = loop.create_task(self._fetch())
+        if now < self._usable_until:
+            return self._token
+        if self._fetching is not None:
+            # Not wait_for: it would cancel the fetch that the others wait for.
+            await asyncio.wait({self._fetching}, timeout=max(until - now, 0))
+        now = loop.time()
+        if now >= until:
+            return Answer(Outcome.UNSENT, reason="TooLate")
+        if now < self._usable_until:
+            return self._token
+        wait_us = self._backoff.left_us(now) or None
+        return Answer(self._refusal.outcome, reason=self._refusal.reason, retry_after_us=wait_us)
+
+    def accepted(self, token: str) -> None:
+        """Note that the platform took a request with this token."""
+        self._proven = self._proven or token == self._token
+
+    def refused(self, token: str, answer: Answer) -> Answer:
+        """Note that the platform refused a token as not valid; return what the send that met it is to answer.
+
+        The next send fetches a new one. One that is refused right after its fetch is a fault of the account:
+        fetching would not mend it, so it waits.
+        """
+        if token != self._token:
+            return answer
+        proven, self._proven, self._token = self._proven, False, ""
+        self._usable_until = self._renew_at = -math.inf
+        if proven:
+            return answer
+        self._fault(f"{self._name}: {answer.reason}")
+        return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US)
+
+    def close(self) -> None:
+        """End a fetch that is under way."""
+        self._refusal = Answer(Outcome.UNSENT, reason="Closed")
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    async def _fetch(self) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._pool.post(
+                    self._uri, self._request(), FORM, origin=self._origin, send_by=began + self._timeout_s
+                )
+        except TimeoutError:
+            self._failed(began, "TokenEndpoint: Timeout")
+        except Exception as error:  # noqa: BLE001 - whatever the signer raises, its text may quote the key
+            self._failed(began, f"TokenEndpoint: {type(error).__name__}")
+        else:
+            if isinstance(response, Answer):
+                self._failed(began, f"TokenEndpoint: {response.reason}")
+            else:
+                self._read(response, began)
+        finally:
+            self._fetching = None
+
+    def _read(self, response: Response, began: float) -> None:
+        content = parse(response.body)
+        error = word(content.get("error"))
+        if response.status in PASSING or response.status >= SERVER_ERROR or error in PASSING_WORDS:
+            self._failed(began, "TokenEndpointUnavailable")
+        elif response.status not in OK:
+            self._fault(f"TokenEndpoint: {error or 'refused'}")
+        elif not isinstance(token := content.get("access_token"), str) or not token:
+            self._failed(began, "TokenEndpoint: NoAccessToken")
+        elif not _is_usable(token):
+            self._fault("TokenEndpoint: UnusableAccessToken")
+        else:
+            self._take(token, _lifetime_s(content.get("expires_in")), began)
+
+    def _take(self, token: str, lifetime_s: float, began: float) -> None:
+        # The life counts from before the request, so that it can only be taken for too short.
+        self._token, self._proven = token, False
+        self._renew_at = began + lifetime_s - min(RENEW_BEFORE_S, lifetime_s / 5)
+        self._usable_until = began + lifetime_s - min(SPARE_S, lifetime_s / 10)
+        if self._backoff.worked(asyncio.get_running_loop().time()):
+            self._log.info(f"{self._name}_token_fetched")
+
+    def _failed(self, began: float, reason: str) -> None:
+        self._refusal = Answer(Outcome.UNSENT, reason=reason)
+        if self._backoff.failed(began, asyncio.get_running_loop().time()):
+            self._log.warning(f"{self._name}_token_not_fetched", reason=reason)
+
+    def _fault(self, reason: str) -> None:
+        if self._refusal.outcome is not Outcome.FAULT or not self._backoff.failing:
+            self._log.error(f"{self._name}_account_refused", reason=reason, help="check its key and its role")
+        self._refusal = Answer(Outcome.FAULT, reason=reason)
+        self._backoff.hold(asyncio.get_running_loop().time() + MINUTE_US / SECOND_US)
+
+
+def _is_usable(token: str) -> bool:
+    """Whether a header can carry it: one with a line break in it would be two headers."""
+    return len(token) <= MAX_TOKEN_CHARACTERS and is_plain(token)
+
+
+def is_plain(text: str) -> bool:
+    """Whether it is printable ASCII without a blank, as a header and an address need it."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _lifetime_s(value: object) -> float:
+    """For how many seconds a token lives, within reason."""
+    return float(min(max(value, 1), MAX_LIFETIME_S)) if type(value) is int else TOKEN_LIFETIME_S

@@ -1,0 +1,221 @@
+"""A server that speaks Expo's push API over HTTPS, as strictly as the real one: tickets, and receipts for them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+
+if TYPE_CHECKING:
+    from notifier.simulators.certificates import Certificates
+
+SEND: Final = "/--/api/v2/push/send"
+RECEIPTS: Final = "/--/api/v2/push/getReceipts"
+MAX_MESSAGES: Final = 100
+MAX_RECEIPTS: Final = 1000
+MAX_BYTES: Final = 4096
+PROJECT: Final = "@simulated/app"
+TOKEN: Final = re.compile(r"Expo(?:nent)?PushToken\[[A-Za-z0-9_-]{10,200}\]")
+FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    **dict.fromkeys(("to", "title", "body", "subtitle", "sound", "channelId", "categoryId"), str),
+    **dict.fromkeys(("icon", "interruptionLevel"), str),
+    **dict.fromkeys(("data", "richContent"), dict),
+    **dict.fromkeys(("ttl", "expiration", "badge"), int),
+    **dict.fromkeys(("mutableContent", "_contentAvailable"), bool),
+    "priority": str,
+}
+# What stands in the ticket of one message; everything else refuses the whole request.
+OF_A_TICKET: Final = frozenset(
+    {"DeviceNotRegistered", "MessageTooBig", "MessageRateExceeded", "MismatchSenderId", "InvalidCredentials"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """One message of a request. content: as received. reply: what its form, or a script, earns it."""
+
+    content: Mapping[str, Any]
+    token: str
+    reply: Reply
+
+
+class ExpoSimulator(HttpsSimulator):
+    """Expo's push API on a free port of 127.0.0.1.
+
+    access_token: without it nothing is taken; '' takes messages from anybody. projects: of the tokens that belong to
+    another project than the rest: a request with tokens of two is refused. rate_limit: so many messages in a second are
+    taken, as 600 of a project are by Expo; 0 is any number; may be changed.
+    receipts: by device token, what its receipt will say in place of ok; may be changed.
+    """
+
+    platform = "expo"
+    settings = (*HttpsSimulator.settings, "rate_limit")
+
+    def __init__(
+        self,
+        *,
+        certificates: Certificates,
+        log: WireLog,
+        access_token: str = "",
+        projects: Mapping[str, str] | None = None,
+        rate_limit: int = 600,
+        scripts: Scripts | None = None,
+        latency_ms: float = 0,
+        port: int = 0,
+        seed: int = 1,
+    ) -> None:
+        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
+        self.rate_limit: float = rate_limit
+        self.receipts: dict[str, str] = {}
+        self.requests = 0
+        self._log = log
+        self._access_token = access_token
+        self._projects = projects or {}
+        self._taken: deque[float] = deque()  # when, on the monotonic clock
+        self._tickets: dict[str, str] = {}  # receipt id -> device token
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+        return [web.post(SEND, self._serve_send), web.post(RECEIPTS, self._serve_receipts)]
+
+    def expire_tokens(self) -> None:
+        """From now on refuse the access token that was accepted."""
+        self._access_token = secrets.token_urlsafe(16)
+
+    async def _serve_send(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read(request)
+        self.requests += 1
+        at_us = time.time_ns() // 1000
+        messages, refusal = self._judge(request, body)
+        whole = refusal or _of_request(messages)
+        tickets = []
+        for message in messages:
+            reply = whole or message.reply
+            ticket = secrets.token_hex(16)
+            if reply.logged_status == HTTPStatus.OK:
+                self._tickets[ticket] = message.token
+            self._log.record(_arrival(at_us, message, reply, ticket))
+            tickets.append(_ticket(reply, ticket))
+        delay_ms = max((message.reply.delay_ms for message in messages), default=0)
+        if not await self._may_answer(request, whole or Reply(), self.serve(delay_ms)):
+            return cut(request)
+        if whole is not None and whole.status != HTTPStatus.OK:
+            return page(whole) or _errors(whole)
+        return web.json_response({"data": tickets})
+
+    async def _serve_receipts(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read(request)
+        if refusal := self._refusal(request):
+            return _errors(refusal)
+        ids = _parsed(request, body)
+        ids = ids.get("ids") if isinstance(ids, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+            return _errors(Reply(400, "VALIDATION_ERROR"))
+        if len(ids) > MAX_RECEIPTS:
+            return _errors(Reply(400, "PUSH_TOO_MANY_RECEIPTS"))
+        known = {each: self.receipts.get(self._tickets[each], "") for each in ids if each in self._tickets}
+        return web.json_response(
+            {"data": {each: _ticket(Reply(400 if e else 200, e), "") for each, e in known.items()}}
+        )
+
+    def _refusal(self, request: web.Request) -> Reply | None:
+        if self._access_token and request.headers.get("Authorization") != f"Bearer {self._access_token}":
+            return Reply(401, "UNAUTHORIZED")
+        return None
+
+    def _judge(self, request: web.Request, body: bytes) -> tuple[Sequence[_Message], Reply | None]:
+        """Read the messages as far as there are any, and what refuses all of them."""
+        if refusal := self._refusal(request):
+            return self._messages(_parsed(request, body)), refusal
+        asked = _parsed(request, body)
+        given = asked if isinstance(asked, list) else [asked]
+        if request.content_type != "application/json" or not all(map(_is_valid, given)) or not given:
+            return self._messages(asked), Reply(400, "VALIDATION_ERROR")
+        if len(given) > MAX_MESSAGES:
+            return self._messages(given), Reply(400, "PUSH_TOO_MANY_NOTIFICATIONS")
+        if len({self._projects.get(content["to"], PROJECT) for content in given}) > 1:
+            return self._messages(given), Reply(400, "PUSH_TOO_MANY_EXPERIENCE_IDS")
+        if not self._admits(len(given)):
+            return self._messages(given), Reply(429, "TOO_MANY_REQUESTS")
+        return [self._message(content) for content in given], None
+
+    def _messages(self, asked: object) -> list[_Message]:
+        given = asked if isinstance(asked, list) else [asked]
+        return [_Message(each, str(each.get("to", "")), Reply(400)) for each in given if isinstance(each, dict)]
+
+    def _message(self, content: Mapping[str, Any]) -> _Message:
+        token = content["to"]
+        size = len(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()) - len(token)
+        reply = Reply(400, "MessageTooBig") if size > MAX_BYTES else self.scripted(token) or Reply()
+        return _Message(content, token, reply)
+
+    def _admits(self, count: int) -> bool:
+        now = time.monotonic()
+        while self._taken and self._taken[0] <= now - 1:
+            self._taken.popleft()
+        if 0 < self.rate_limit < len(self._taken) + count:
+            return False
+        self._taken.extend([now] * count)
+        return True
+
+
+def _parsed(request: web.Request, body: bytes) -> Any:
+    try:
+        return json.loads(gzip.decompress(body) if request.headers.get("Content-Encoding") == "gzip" else body)
+    except (ValueError, OSError, EOFError):
+        return None
+
+
+def _is_valid(content: object) -> bool:
+    if not isinstance(content, dict) or not TOKEN.fullmatch(str(content.get("to"))):
+        return False
+    typed = all(name in FIELDS and type(value) is FIELDS[name] for name, value in content.items())
+    return typed and content.get("priority", "default") in {"default", "normal", "high"}
+
+
+def _of_request(messages: Sequence[_Message]) -> Reply | None:
+    """The first reply that is no ticket's: it is that of the whole request."""
+    for message in messages:
+        reply = message.reply
+        if reply.drop or reply.silent or (reply.status != HTTPStatus.OK and reply.reason not in OF_A_TICKET):
+            return reply
+    return None
+
+
+def _ticket(reply: Reply, ticket_id: str) -> dict[str, Any]:
+    if reply.status == HTTPStatus.OK:
+        return {"status": "ok", **({"id": ticket_id} if ticket_id else {})}
+    return {"status": "error", "message": "see the details", "details": {"error": reply.reason}}
+
+
+def _errors(reply: Reply) -> web.Response:
+    error = {"code": reply.reason or "API_ERROR", "message": "see the code"}
+    return web.json_response({"errors": [error]}, status=reply.status, headers=reply.all_headers())
+
+
+def _arrival(at_us: int, message: _Message, reply: Reply, ticket: str) -> Arrival:
+    ttl = part(message.content, "ttl", kind=int)
+    return Arrival(
+        at_us=at_us,
+        platform="expo",
+        token=message.token,
+        status=reply.logged_status,
+        reason=reply.reason,
+        message_id=ticket if reply.logged_status == HTTPStatus.OK else "",
+        data=part(message.content, "data", kind=dict) or {},
+        title=part(message.content, "title", kind=str),
+        ttl_us=None if ttl is None else ttl * 1_000_000,
+        app=PROJECT,
+    )

@@ -1,0 +1,202 @@
+"""A server that speaks Huawei's push API, v1 and v2, and its token endpoint over HTTPS, as strictly as they do."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
+from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+
+if TYPE_CHECKING:
+    from notifier.simulators.certificates import Certificates
+
+SUCCESS: Final = "80000000"
+BODY_BYTES: Final = 4096  # without the tokens
+MAX_TOKENS: Final = 1000
+MAX_TTL_S: Final = 1_296_000
+TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,4096}")
+TTL: Final = re.compile(r"([0-9]{1,9})s")
+MESSAGE: Final = frozenset({"android", "apns", "condition", "data", "notification", "token", "topic", "webpush"})
+ANDROID: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("bi_tag", "category", "data", "receipt_id", "ttl", "urgency"), str),
+    **dict.fromkeys(("collapse_key", "fast_app_target", "target_user_type"), int),
+    "notification": dict,
+}
+NEEDED: Final = ("title", "body", "click_action")
+
+
+class HmsSimulator(HttpsSimulator):
+    """Huawei's push API and its token endpoint on one free port of 127.0.0.1.
+
+    apps: the secret of each app, by its id. projects: the ids by which v2 is asked, with the app of each.
+    scripts: by device token; those under ``/oauth2/v3/token`` are for the token endpoint.
+    token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
+    """
+
+    platform = "hms"
+    settings = (*HttpsSimulator.settings, "token_lifetime_s")
+
+    def __init__(
+        self,
+        *,
+        certificates: Certificates,
+        log: WireLog,
+        apps: Mapping[str, str],
+        projects: Mapping[str, str] | None = None,
+        scripts: Scripts | None = None,
+        latency_ms: float = 0,
+        port: int = 0,
+        seed: int = 1,
+        token_lifetime_s: int = 3600,
+    ) -> None:
+        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
+        self.token_lifetime_s = token_lifetime_s
+        self.token_fetches = 0
+        self._log = log
+        self._secrets = apps
+        self._owners = {("v1", app): app for app in apps} | {("v2", p): app for p, app in (projects or {}).items()}
+        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, its app
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+        return [
+            web.post(HMS_TOKEN_ENDPOINT, self._serve_token),
+            web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_send),
+        ]
+
+    def expire_tokens(self) -> None:
+        """End every access token handed out so far."""
+        self._access.clear()
+
+    async def _serve_token(self, request: web.Request) -> web.StreamResponse:
+        await self._silence_if_dead(request)
+        form = await request.post()
+        self.token_fetches += 1
+        reply = self.playback.next(HMS_TOKEN_ENDPOINT) or Reply()
+        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
+            return cut(request)
+        app = str(form.get("client_id", ""))
+        known = app in self._secrets and form.get("client_secret") == self._secrets[app]
+        if reply.status != HTTPStatus.OK or reply.reason:
+            return page(reply) or _oauth_error(reply.status, reply.reason, reply.all_headers())
+        if form.get("grant_type") != "client_credentials" or not known:
+            return _oauth_error(400, "invalid client", {})
+        token = "CgB6" + secrets.token_urlsafe(48)
+        self._access[token] = time.monotonic() + self.token_lifetime_s, app
+        return web.json_response({"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"})
+
+    async def _serve_send(self, request: web.Request) -> web.StreamResponse:
+        body = await self._read(request)
+        at_us = time.time_ns() // 1000
+        message, reply = self._judge(request, body)
+        tokens = message.get("token")
+        token = tokens[0] if isinstance(tokens, list) and tokens and isinstance(tokens[0], str) else ""
+        if reply.status == HTTPStatus.OK and (scripted := self.scripted(token)):
+            reply = scripted
+        whose = request.match_info["whose"]
+        request_id = f"{at_us}{secrets.randbelow(10**6):06d}"
+        self._log.record(_arrival(at_us, message, token, reply, whose, request_id))
+        may_answer = await self._may_answer(request, reply, self.serve(reply.delay_ms))
+        return _response(reply, request_id) if may_answer else cut(request)
+
+    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
+        """Read the message as far as there is one, and what its form earns."""
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        until, app = self._access.get(bearer, (0.0, ""))
+        owner = self._owners.get((request.match_info["version"], request.match_info["whose"]))
+        if scheme != "Bearer" or not app:
+            return {}, Reply(401, "80200001")
+        if until <= time.monotonic():
+            return {}, Reply(401, "80200003")
+        if owner != app:
+            return {}, Reply(400, "80300002")
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            return {}, Reply(400, "80100003")
+        message = (
+            asked.get("message") if isinstance(asked, dict) and asked.keys() <= {"message", "validate_only"} else None
+        )
+        if request.content_type != "application/json" or not isinstance(message, dict):
+            return {}, Reply(400, "80100003")
+        code = _why_not(message, body)
+        return message, Reply(400, code) if code else Reply(200)
+
+
+def _why_not(message: dict[str, Any], body: bytes) -> str:
+    """Huawei's code for what is wrong with a message; '' where nothing is."""
+    tokens, android, data = message.get("token"), message.get("android", {}), message.get("data", "")
+    if not isinstance(tokens, list) or not 1 <= len(tokens) <= MAX_TOKENS:
+        return "80300010"
+    if not all(isinstance(token, str) and TOKEN.fullmatch(token) for token in tokens):
+        return "80300007"
+    if not message.keys() <= MESSAGE or not isinstance(data, str) or not isinstance(android, dict):
+        return "80100003"
+    if len(body) - sum(map(len, tokens)) > BODY_BYTES:
+        return "80300008"
+    return _why_not_android(android, has_data=bool(data))
+
+
+def _why_not_android(android: dict[str, Any], *, has_data: bool) -> str:
+    if any(name not in ANDROID or type(value) is not ANDROID[name] for name, value in android.items()):
+        return "80100003"
+    ttl = TTL.fullmatch(android.get("ttl", "86400s"))
+    if ttl is None or not 1 <= int(ttl[1]) <= MAX_TTL_S:
+        return "80100004"
+    if android.get("urgency", "HIGH") not in {"HIGH", "NORMAL"} or not -1 <= android.get("collapse_key", -1) <= 100:  # noqa: PLR2004
+        return "80100001"
+    shown = android.get("notification")
+    if shown is None:
+        return "" if has_data else "80100003"
+    whole = all(shown.get(name) for name in NEEDED) and isinstance(part(shown, "click_action", "type", kind=int), int)
+    return "" if whole else "80100003"
+
+
+def _arrival(  # noqa: PLR0917 - all of one message
+    at_us: int, message: dict[str, Any], token: str, reply: Reply, whose: str, request_id: str
+) -> Arrival:
+    ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
+    data = part(message, "data", kind=str)
+    return Arrival(
+        at_us=at_us,
+        platform="hms",
+        token=token,
+        status=reply.logged_status,
+        reason=reply.reason,
+        message_id=request_id if reply.logged_status == HTTPStatus.OK else "",
+        collapse_id=part(message, "android", "notification", "tag", kind=str),
+        data=_object(data),
+        title=part(message, "android", "notification", "title", kind=str),
+        ttl_us=None if ttl is None else int(ttl[1]) * 1_000_000,
+        app=whose,
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _response(reply: Reply, request_id: str) -> web.Response:
+    if html := page(reply):
+        return html
+    code = SUCCESS if reply.status == HTTPStatus.OK and not reply.reason else reply.reason
+    said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
+    return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())
+
+
+def _oauth_error(status: int, says: str, headers: Mapping[str, str]) -> web.Response:
+    error = {"error": 1101, "sub_error": 20001, "error_description": says or "invalid client"}
+    return web.json_response(error, status=status, headers=headers)

@@ -14,7 +14,7 @@ from notifier.producer.notifier import Notifier
 
 def cancel(
     context: typer.Context,
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="the ids that send printed")] = None,
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="the ids that send printed")] = None,
     *,
     user: Annotated[str | None, typer.Option(help="in place of ids: all that waits for this user …")] = None,
     category: Annotated[str | None, typer.Option(help="… and is of this category …")] = None,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from notifier.dispatch.history import Record
     from notifier.errors import (
         InvalidNotificationError,
+        InvalidPreferenceError,
         LimiterUnreachableError,
         NotifierError,
         NotReplicatedError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from notifier.producer.notifier import Notifier
     from notifier.rules.policies import Policies, Rules
     from notifier.rules.policy import Burst, Category, Policy, Window
+    from notifier.rules.preferences import Mute, Preferences
     from notifier.rules.quiet_hours import CalendarWindow, QuietHours
     from notifier.settings import Settings, load_settings
 
@@ -43,8 +45,10 @@ __all__ = [
     "Held",
     "Hold",
     "InvalidNotificationError",
+    "InvalidPreferenceError",
     "Limiter",
     "LimiterUnreachableError",
+    "Mute",
     "NotReplicatedError",
     "Notification",
     "Notifier",
@@ -53,6 +57,7 @@ __all__ = [
     "Permit",
     "Policies",
     "Policy",
+    "Preferences",
     "QuietHours",
     "Record",
     "RedisLimiter",
@@ -73,7 +78,7 @@ __getattr__, __dir__ = lazily(
         "notifier.dispatch.circuits": "Held",
         "notifier.dispatch.history": "Record",
         "notifier.errors": (
-            "InvalidNotificationError LimiterUnreachableError NotifierError NotReplicatedError "
+            "InvalidNotificationError InvalidPreferenceError LimiterUnreachableError NotifierError NotReplicatedError "
             "OverloadedError RedisUnusableError SettingsError ShardsUnusableError"
         ),
         "notifier.limiter": "Hold Limiter Permit RedisLimiter",
@@ -87,6 +92,7 @@ __getattr__, __dir__ = lazily(
         "notifier.producer.notifier": "Notifier",
         "notifier.rules.policies": "Policies Rules",
         "notifier.rules.policy": "Burst Category Policy Window",
+        "notifier.rules.preferences": "Mute Preferences",
         "notifier.rules.quiet_hours": "CalendarWindow QuietHours",
         "notifier.settings": "Settings load_settings",
     },

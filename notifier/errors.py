@@ -26,6 +26,10 @@ class InvalidNotificationError(NotifierError):
         self.why = why
 
 
+class InvalidPreferenceError(InvalidNotificationError):
+    """What a user chose was refused before anything was written: `field` names it, such as ``windows``."""
+
+
 class SettingsError(NotifierError):
     """The configuration cannot be used; the text names the file, the line, the key and what would be right."""
 

@@ -23,9 +23,9 @@ from notifier.dispatch.calls import Leased, Named, Plain, Settlement
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
-from notifier.scripts.keys import job_key, redis_key
+from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async
-from notifier.scripts.rule_table import RuleTable
+from notifier.scripts.rule_table import People, RuleTable
 from notifier.units import readable
 from workers.capacity import Capacity
 from workers.circuits import Circuits
@@ -94,6 +94,7 @@ class Engine:
         self._flights = Flights(
             redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=idle.wake
         )
+        self._people = People()
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
         self._stopping = False
@@ -127,7 +128,8 @@ class Engine:
 
     def use(self, policies: Policies, version: str = "") -> None:
         """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
-        self._rules = RuleTable(policies, self._lanes, lead_us=self._tuning.lease_us, version=version)
+        lead_us = self._tuning.lease_us
+        self._rules = RuleTable(policies, self._lanes, lead_us=lead_us, version=version, people=self._people)
         self._zone = policies.zone
         self._knows = policies.knows
         self._flights.use(policies, self._rules)
@@ -283,7 +285,9 @@ class Engine:
             )
         for _, zone, job_id in admitted.zones:
             await self._tell_zone(zone, job_id, admitted.now_us)
-        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones}
+        for user, text in admitted.chosen:
+            self._people.note(user, text)
+        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
@@ -300,7 +304,7 @@ class Engine:
             self._log.warning("unknown_zone", reason=readable(str(error)), followed=self._zone)
             await self._redis.hdel(job_key(job_id), "push_zone")
         else:
-            await self._redis.hset(redis_key("zones"), name, zone_or(name, self._zone, now_us).encode())
+            await self._redis.hset(self._rules.zones, name, zone_or(name, self._zone, now_us).encode())
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""

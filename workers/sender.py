@@ -125,7 +125,7 @@ class Sender:
         by = self._routes_of(notification, app)
         if leased.dropped:
             log().info("dropped")
-            return _settled(leased, "dropped", "dropped", "when_blocked", reached=False)._replace(route=by)
+            return _settled(leased, "dropped", "dropped", leased.dropped, reached=False)._replace(route=by)
         answered = _read_answers(leased.answered)
         if leased.left_us is not None and leased.left_us <= 0:
             if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left

@@ -22,6 +22,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
 
 CANCELLED_AT_ONCE: Final = 250  # looked at in one call
+DROPPED: Final = ("", "when_blocked", "muted")  # as *admit* numbers them
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
 EXPIRED: Final = "expired before its user's limits admitted it"
 
@@ -165,7 +166,8 @@ class Leased(NamedTuple):
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
     shut: the routes that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those
-    that it superseded. dropped: the rules hold it back, and its category lets nothing wait. refusals: how
+    that it superseded. dropped: why it is not to be sent, where its category lets nothing wait that the rules hold back
+    ('when_blocked'), or its user muted it ('muted'). refusals: how
     often it was refused so far without an attempt being spent.
     """
 
@@ -180,7 +182,7 @@ class Leased(NamedTuple):
     answered: bytes | None
     shut: frozenset[str] = frozenset()
     stands_for: int = 1
-    dropped: bool = False
+    dropped: str = ""
     refusals: int = 0
 
 
@@ -209,7 +211,8 @@ class Admitted:
 
     unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
     `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
-    users after the zone was written, or taken out of the job.
+    users after the zone was written, or taken out of the job. chosen: (user, preferences as they stand in Redis) that
+    were not known: *admit* is to be called again for these users once `RuleTable.people` knows them.
     """
 
     now_us: int
@@ -218,6 +221,7 @@ class Admitted:
     leased: list[Leased]
     unread: list[Unread]
     zones: list[tuple[str, str, str]] = field(default_factory=list)
+    chosen: list[tuple[str, str]] = field(default_factory=list)
 
 
 def admit(
@@ -237,12 +241,12 @@ def admit(
 
     targets: of jobs that came without, by job id. rooms, until_us: as in `pull`.
     """
-    table, indexes = rules.encode(user for user, _, _ in users)
+    table, indexes, chosen = rules.encode([user for user, _, _ in users])
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
-    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us)
+    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, chosen)
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread, leased = reply
@@ -251,9 +255,10 @@ def admit(
             for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
         ]
         asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
-        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
+        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if job and not zone]
+        chosen = [(from_bytes(user), from_bytes(text)) for job, user, text, _ in asked if not job]
         zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
-        return Admitted(now, looks, waiting, [*map(_leased, leased)], read, zones)
+        return Admitted(now, looks, waiting, [*map(_leased, leased)], read, zones, chosen)
 
     return Call(script("admit"), [], args, decode)
 
@@ -308,7 +313,7 @@ def settle(
     labels, numbers: under which each is counted in this minute, and what to add to its numbers; see `minute.lua`.
     now_s: by the clock of `Settlement.handed`.
     """
-    table, indexes = rules.encode(s.user for s in settlements)
+    table, indexes, chosen = rules.encode([s.user for s in settlements])
     jobs = [
         (
             *(s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered),
@@ -325,6 +330,7 @@ def settle(
         to_bytes(json.dumps(jobs, ensure_ascii=False)),
         -(-keep_feedback_us // 1000),
         json.dumps({"labels": list(labels), "add": dict(numbers or {})}) if labels or numbers else "",
+        chosen,
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
@@ -435,7 +441,7 @@ def _leased(entry: list[Any]) -> Leased:
         answered,
         frozenset(from_bytes(shut).split()) if shut else frozenset(),
         stands_for=more[0] if more else 1,
-        dropped=bool(more[1:2] and more[1]),
+        dropped=DROPPED[(more[1] if len(more) > 1 else 0) or 0],
         refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
     )
 

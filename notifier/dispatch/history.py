@@ -22,11 +22,23 @@ _APART: Final = re.compile(r"[\s,;]+")
 _RULE: Final = re.compile(r"([uc])(?:g(\d+)|(t?)(\d+)/(\w+))")
 
 Why = Literal[
-    "queue", "backlog", "rule", "quiet_hours", "device", "route", "digest", "send_at", "retry", "sending", "unknown"
+    "queue",
+    "backlog",
+    "rule",
+    "quiet_hours",
+    "muted",
+    "device",
+    "route",
+    "digest",
+    "send_at",
+    "retry",
+    "sending",
+    "unknown",
 ]
 _WHYS: Final[dict[str, Why]] = {
     "b": "backlog",
     "q": "quiet_hours",
+    "m": "muted",
     "d": "device",
     "g": "digest",
     "t": "send_at",
@@ -37,6 +49,7 @@ WORDS: Final[dict[Why, str]] = {
     "queue": "the queue",
     "backlog": "the backlog before it",
     "quiet_hours": "quiet hours",
+    "muted": "a mute",
     "device": "a limit of its device",
     "digest": "the digest that gathers",
     "send_at": "its own time, send_at",

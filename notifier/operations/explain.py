@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -18,14 +18,18 @@ from notifier.operations.forecast import Expected, Forecast, find_forecast
 from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
+from notifier.rules.preferences import Preferences
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.scripts.rule_table import decoded
 from notifier.settings.provenance import Places
 from notifier.store.connection import unusable
 from notifier.store.exchange import exchange
+from notifier.units import from_bytes, to_bytes
 
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
+PREFERENCES: Final = "the user's preferences, and what they leave of the file's rules"
 Scope = Literal["user", "category"]
 
 
@@ -74,6 +78,7 @@ class Explanation:
 
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
+    preferences: what the user chose, see `Preferences.as_dict`.
     newcomer_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
     routes: of the category's app, those whose circuit is open or whose project is full: what goes by them waits.
     """
@@ -90,6 +95,7 @@ class Explanation:
     newcomer_at: datetime | None = None
     not_before: str = ""
     routes: tuple[Held, ...] = ()
+    preferences: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Inspection:
@@ -114,12 +120,14 @@ class Inspection:
         zone: whose clock decides; None is that of the first that waits, or the configured one.
         newcomer: whether to reckon when one that is accepted now should go.
         """
-        rules = self._policies.rules(user, category)
         try:
+            preferences = self._preferences(user)
+            policies = self._policies.under({user: preferences})
+            rules = policies.rules(user, category)
             now_us = self._now_us()
             held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
-            clock = self._clock(user, rules, zone, now_us)
-            quiet = None if rules.category.ignores_quiet else rules.user.quiet
+            clock = self._clock(user, policies, rules, zone, now_us)
+            quiet = () if rules.category.ignores_quiet else rules.user.quiet
             uses = self._uses(user, None, rules.user, now_us)
             uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
             uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
@@ -130,6 +138,8 @@ class Inspection:
         except RedisError as error:
             raise unusable(error) from error
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
+        if mute := policies.muted(user, category, now_us):
+            at_us, decided_by = (mute.until_us, "the user muted it") if mute.until_us > at_us else (at_us, decided_by)
         if not rules.category.bypass:
             at_us, by = clock.first_open(at_us)
             decided_by = decided_by if by is None else said(by, category, at_us, clock.zone)
@@ -145,8 +155,13 @@ class Inspection:
             waiting=waiting,
             newcomer_at=expected.at,
             not_before=expected.not_before,
+            preferences=preferences.as_dict(),
             routes=routes,
         )
+
+    def _preferences(self, user: str) -> Preferences:
+        text = self._redis.hget(redis_key("preferences"), to_bytes(user))
+        return Preferences() if text is None else decoded(from_bytes(text))
 
     def _closed_routes(self, app: str | None) -> tuple[Held, ...]:
         """Those by which nothing goes now: a notification that names no app goes by those of its category's."""
@@ -160,11 +175,11 @@ class Inspection:
     def _newcomer(self, user: str, category: str) -> Expected:
         return exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
 
-    def _clock(self, user: str, rules: Rules, zone: str | None, now_us: int) -> ByClock:
+    def _clock(self, user: str, policies: Policies, rules: Rules, zone: str | None, now_us: int) -> ByClock:
         """The rules that go by the clock, for the first that waits, or for one that came now."""
         head = self._redis.zrange(_line_key(user, rules.category.name), 0, 0)
         named, since = self._redis.hmget(job_key(head[0]), "push_zone", "push_since") if head else (None, now_us)
-        zone = zone or (named.decode() if named else None)
+        zone = zone or (named.decode() if named else None) or policies.zone_of(user)
         return ByClock(
             rules,
             zone_or(zone, self._policies.zone, now_us),
@@ -188,9 +203,9 @@ class Inspection:
             free_us = starts[-1] if len(starts) == window.limit else 0
             used = sum(start > now_us for start in starts)
             yield Use(scope, str(window), used, window.limit, _moment(free_us) if free_us > now_us else None)
-        if policy.quiet is not None:
-            ends = zone.first_outside(policy.quiet.from_us, policy.quiet.to_us, now_us)
-            yield Use(scope, f"quiet {policy.quiet}", None, None, _moment(ends) if ends > now_us else None)
+        for hours in policy.quiet:
+            ends = zone.first_outside(hours.from_us, hours.to_us, now_us)
+            yield Use(scope, f"quiet {hours}", None, None, _moment(ends) if ends > now_us else None)
 
     def _now_us(self) -> int:
         seconds, us = self._redis.time()
@@ -267,6 +282,8 @@ def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     of_scope = [use for use in found.uses if use.scope == scope]
     windows = iter(places.windows)
     others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
+    if scope == "user" and found.preferences.keys() & {"tier", "windows", "gap", "quiet_hours"}:
+        return [PREFERENCES] * len(of_scope)
     return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
 
 

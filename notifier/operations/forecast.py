@@ -20,10 +20,13 @@ from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
+from notifier.units import from_bytes, to_bytes
 
 MOST: Final = 1_000  # of each line: what stands behind them has no expected time
 NEVER_US: Final = 2**62
+MUTED: Final = "the user muted it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
 DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
 FIELDS: Final = ("push_deadline", "push_since", "push_zone", "push_targets", "push_gather", "push_collapse")
@@ -70,7 +73,15 @@ def find_forecast(
     policies: Policies, user: str, *, newcomer: str | None = None, latency_us: int = 0, clock: str = ""
 ) -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    (seconds, us), lines = yield Commands(lambda pipe: (pipe.time(), pipe.hgetall(user_key("lines", user))))
+    (seconds, us), lines, text = yield Commands(
+        lambda pipe: (
+            pipe.time(),
+            pipe.hgetall(user_key("lines", user)),
+            pipe.hget(redis_key("preferences"), to_bytes(user)),
+        )
+    )
+    if text is not None:
+        policies = policies.under({user: decoded(from_bytes(text))})
     now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
     routes = yield from find_routes()
     fields = {name.decode(): value for name, value in lines.items()}
@@ -148,7 +159,10 @@ class Forecast:
             self.by_job[job.id] = self._expected(at, job.otherwise, by)
         if newcomer is not None:
             behind = next((job.otherwise for job in jobs if job.category == newcomer and newcomer in apart), "")
-            self.newcomer = self._expected(found[-1][0], behind, found[-1][1])
+            at, by = found[-1]
+            if mute := self._policies.muted(self._user, newcomer, self._now_us):
+                at, behind = max(at, mute.until_us), MUTED
+            self.newcomer = self._expected(at, behind, by)
         for category in apart:
             line = [job for job in jobs if job.category == category]
             opens = max(job.else_us for job in line)
@@ -201,6 +215,8 @@ class Forecast:
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when it waits for something that is no rule of the user's, and for what."""
+        if mute := self._policies.muted(self._user, category, self._now_us):
+            return mute.until_us, MUTED
         own, _, rest = targets.partition("|")[0].partition(" ")
         app = own if own not in {"", "-"} else self._policies.category(category).app
         found = (0, "")

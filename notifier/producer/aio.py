@@ -21,14 +21,17 @@ from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
 from notifier.producer.admission import all_accepted
+from notifier.producer.aio_users import AsyncUsers
 from notifier.producer.backend import CHUNK
 from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.producer.users import Edit, Edits
 from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.preferences import Preferences
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
 
@@ -66,6 +69,7 @@ class AsyncNotifier:
         self._follows = False
         self._calls = Calls(MAX_CALLS)
         self.limiter = AsyncUserLimiter(client, timeout=self._timeout, calls=self._calls)
+        self.users = AsyncUsers(self._prefer, self._preferences, Edits(lambda: self.policies))
 
     @classmethod
     def from_config(
@@ -208,6 +212,12 @@ class AsyncNotifier:
         """See `Notifier.cancel_many`."""
         ids = list(dict.fromkeys(job_ids))
         return Cancellation.of(ids, await self._run(self._exchanges.cancel(ids), timeout))
+
+    async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout) -> Preferences:
+        return await self._run(self._exchanges.prefer(user, edit, who), timeout)
+
+    def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
+        return search_async(self._redis, self._exchanges.preferences())
 
     def feedback(
         self,

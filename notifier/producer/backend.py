@@ -19,6 +19,8 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
 from notifier.producer.feedback import Gone
+from notifier.producer.users import Edit
+from notifier.rules.preferences import Preferences
 from notifier.store.connection import unusable
 from notifier.store.exchange import exchange, search
 
@@ -48,6 +50,14 @@ class Backend(Protocol):
 
     def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
         """Cancel what waits for a user and is of this kind; see `Notifier.cancel`."""
+        ...
+
+    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        """Change what a user chose; see `Users`."""
+        ...
+
+    def preferences(self) -> Iterator[tuple[str, Preferences]]:
+        """What all users chose; see `Users.export`."""
         ...
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
@@ -103,6 +113,14 @@ class SingleRedis:
     def cancel_of(self, user: str, kind: calls.Kind, fence: Mapping[str, bool] | None = None) -> Cancellation:
         """See `Backend.cancel_of`. fence: as of `enqueue`."""
         return exchange(self._redis, self._exchanges.cancel_of(user, kind, fence))
+
+    def prefer(self, user: str, edit: Edit, who: str, fence: Mapping[str, bool] | None = None) -> Preferences:
+        """See `Backend.prefer`. fence: as of `enqueue`."""
+        return exchange(self._redis, self._exchanges.prefer(user, edit, who, fence))
+
+    def preferences(self) -> Iterator[tuple[str, Preferences]]:
+        """See `Backend.preferences`."""
+        return search(self._redis, self._exchanges.preferences())
 
     def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Gone]:
         """See `Backend.feedback`."""

@@ -15,6 +15,7 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.dispatch.ends import Ends
 from notifier.dispatch.history import Record, decode_records, history_keys, so_far
+from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MOST, Expected, find_forecast
@@ -23,9 +24,13 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import MemoryLimit
+from notifier.producer.users import Edit
+from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
-from notifier.store.exchange import Commands, Exchange, Search
+from notifier.scripts.rule_table import decoded
+from notifier.store.exchange import Commands, Exchange, Item, Search
+from notifier.units import from_bytes
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180
 CANCELLED_AT_ONCE: Final = 100  # in one call
+LOOK: Final = 500  # users in one step
 
 State = Literal[
     "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
@@ -120,6 +126,29 @@ class Exchanges:
             "keep_delivered_us": kept.keep_delivered_us,
             "ends": Ends.of(kept),
         }
+
+    def prefer(
+        self, user: str, edit: Edit, who: str = "", fence: Mapping[str, bool] | None = None
+    ) -> Exchange[Preferences]:
+        """Change what a user chose, whoever else does so meanwhile; what stands there then. Raises MovedError."""
+        before: str | None = ""
+        while before is not None:
+            made = edit(decoded(before))
+            call = prefer(user, before, made.encode(), who=who)
+            before = yield call if fence is None else fenced(call, fence)
+        return made
+
+    def preferences(self) -> Search[tuple[str, Preferences]]:
+        """What all users chose, some hundreds at a step."""
+        cursor = -1
+        while cursor:
+
+            def ask(pipe: Any, at: int = max(cursor, 0)) -> None:
+                pipe.hscan(redis_key("preferences"), at, count=LOOK)
+
+            ((cursor, page),) = yield Commands(ask)
+            for user, text in page.items():
+                yield Item((from_bytes(user), decoded(from_bytes(text))))
 
     def routes(self) -> Exchange[list[Held]]:
         """See `Notifier.routes`."""

@@ -23,6 +23,7 @@ from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, JobBuilder
+from notifier.producer.users import Edits, Users
 from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.shards.backend import Shards
@@ -49,6 +50,7 @@ class Notifier:
         self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
         self._builder = JobBuilder(settings)
         self.limiter = self._backend.limiter
+        self.users = Users(self._backend, Edits(lambda: self.policies))
 
     @classmethod
     def from_config(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from notifier.rules.quiet_hours import CalendarWindow, QuietHours, _reading
 from notifier.rules.zones import Zone
@@ -13,8 +13,6 @@ from notifier.units import UNITS
 if TYPE_CHECKING:
     from notifier.rules.policies import Rules
     from notifier.rules.policy import Policy
-
-ROUNDS: Final = 4  # from one quiet hours' end into others': for two days, then it is looked at again
 
 
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
@@ -53,7 +51,7 @@ class ByClock:
         """The first µs from `at_us` on at which it may go, and the last rule that moved it; None where none did."""
         at_us, by = self._by_calendar(at_us)
         quiet = list(self._quiet())
-        for _ in range(ROUNDS if quiet else 0):
+        for _ in range(2 + 2 * len(quiet) if quiet else 0):  # one may begin where another ends
             opens, moved = self._after_quiet(quiet, at_us)
             if opens == at_us:
                 break
@@ -89,10 +87,9 @@ class ByClock:
         return ("user", self.rules.user, self.of_user), ("category", category, self.of_category)
 
     def _quiet(self) -> Iterator[tuple[Scope, QuietHours]]:
-        if self.rules.user.quiet is not None and not self.rules.category.ignores_quiet:
-            yield "user", self.rules.user.quiet
-        if self.rules.category.policy.quiet is not None:
-            yield "category", self.rules.category.policy.quiet
+        if not self.rules.category.ignores_quiet:
+            yield from (("user", hours) for hours in self.rules.user.quiet)
+        yield from (("category", hours) for hours in self.rules.category.policy.quiet)
 
     def _begins(self, hours: QuietHours, at_us: int) -> int:
         return self.zone.first_outside(hours.to_us, hours.from_us, at_us)

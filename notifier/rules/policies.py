@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits, Policy
+from notifier.rules.preferences import Chosen, Combining, Mute, Preferences, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NO_RULES: Final = Policy()
+USERS_MAY: Final = UsersMay()
+MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Policies:
     1. the user's own entry in `users`: rules, or the name of a tier, which stands for the tier's rules;
     2. else the policy of everyone, `user`.
 
+    What a user chose, which stands in Redis, goes before both as far as users may choose: `chosen`.
+
     What an entry or a tier does not give (windows or gap) is taken from `user` (`Policy.replaced`, done by
     the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
     the other. A category that is not, or no longer, configured is the category `default`; `default` exists
@@ -55,9 +62,12 @@ class Policies:
 
     __slots__ = (
         "_categories",
+        "_chosen",
         "_default",
         "_everyone",
+        "_under",
         "_users",
+        "combining",
         "lead_us",
         "limits",
         "tiers",
@@ -75,18 +85,21 @@ class Policies:
         *,
         zone: str = DEFAULT_ZONE,
         lead_us: int = 0,
+        users_may: UsersMay = USERS_MAY,
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
 
         limits: of the platforms that have any. zone: of who names none. lead_us: how long before quiet hours nothing is
-        let go any more: a worker's lease, by whose end it has been received.
+        let go any more: a worker's lease, by whose end it has been received. users_may: what
+        users may change by their preferences.
         """
         self.limits = dict(limits or {})
         self.zone = zone
         self.lead_us = lead_us
         self.tiers: dict[str, Policy] = dict(tiers or {})
         self._everyone = user
-        self._users = {
+        self._under: Mapping[str, Chosen] = {}
+        self._users: MutableMapping[str, Policy] = {
             name: self.tiers[rules] if isinstance(rules, str) else rules for name, rules in (users or {}).items()
         }
         self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
@@ -94,6 +107,9 @@ class Policies:
         policies = chain(
             (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
         )
+        quiet = {category.policy.quiet for category in self._categories.values() if not category.ignores_quiet}
+        self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
+        self.combining = Combining(users_may, self.tiers, tuple(quiet), lead_us)
         self.uses_local_time = any(policy.calendar or policy.quiet for policy in policies)
 
     @property
@@ -122,6 +138,39 @@ class Policies:
     def for_user(self, user: str) -> Policy:
         """Return the policy in force for a user."""
         return self._users.get(user, self._everyone)
+
+    def chosen(self, user: str, preferences: Preferences) -> Chosen:
+        """What holds for a user who has these preferences, in the place of `for_user`."""
+        both = self.for_user(user), preferences
+        if (found := self._chosen.get(both)) is None:
+            if len(self._chosen) >= MAX_CHOSEN:
+                self._chosen.clear()
+            found = self._chosen[both] = self.combining.chosen(*both)
+        return found
+
+    def under(self, preferences: Mapping[str, Preferences]) -> Policies:
+        """These rules, with what some users chose in force for them."""
+        made = copy(self)
+        made._put_under({user: self.chosen(user, each) for user, each in preferences.items()})  # noqa: SLF001 - its own kind
+        return made
+
+    def _put_under(self, chosen: Mapping[str, Chosen]) -> None:
+        self._under = chosen
+        self._users = ChainMap({user: each.policy for user, each in chosen.items()}, self._users)
+        self.uses_local_time |= any(each.policy.uses_local_time for each in chosen.values())
+
+    def zone_of(self, user: str) -> str:
+        """Whose clock decides for a user whose notification names no zone; see `under`."""
+        chosen = self._under.get(user)
+        return chosen.zone if chosen and chosen.zone else self.zone
+
+    def muted(self, user: str, category: str, now_us: int) -> Mute | None:
+        """The mute that holds back a category of a user the longest, one that drops before all; see `under`."""
+        chosen = self._under.get(user)
+        if chosen is None or self.category(category).bypass:
+            return None
+        mutes = [mute for mute in chosen.mutes if mute.holds(category, now_us)]
+        return max(mutes, key=lambda mute: (mute.what == "drop", mute.until_us), default=None)
 
     def category(self, name: str) -> Category:
         """Return the category of that name; one that is not known is `default`."""

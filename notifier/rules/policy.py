@@ -65,7 +65,7 @@ class Policy:
     gap_us: int = 0
     burst: Burst | None = None
     calendar: tuple[CalendarWindow, ...] = ()
-    quiet: QuietHours | None = None
+    quiet: tuple[QuietHours, ...] = ()
     kept_us: int = 0
 
     def __post_init__(self) -> None:
@@ -94,12 +94,12 @@ class Policy:
     @property
     def uses_local_time(self) -> bool:
         """Whether a rule asks for the user's zone."""
-        return bool(self.calendar) or self.quiet is not None
+        return bool(self.calendar or self.quiet)
 
     @property
     def without_local_time(self) -> Policy:
         """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
-        return replace(self, calendar=(), quiet=None, kept_us=self._calendar_us) if self.uses_local_time else self
+        return replace(self, calendar=(), quiet=(), kept_us=self._calendar_us) if self.uses_local_time else self
 
     @property
     def is_plain(self) -> bool:
@@ -161,7 +161,7 @@ class Policy:
             self.gap_us if gap_us is None else gap_us,
             self.burst if burst is None else None if burst == "none" else burst,
             calendar,
-            self.quiet if quiet is None else None if quiet == "none" else quiet,
+            self.quiet if quiet is None else () if quiet == "none" else (quiet,),
         )
 
     def __str__(self) -> str:
@@ -170,8 +170,7 @@ class Policy:
             parts.append(f"gap {format_duration(self.gap_us)}")
         if self.burst is not None:
             parts.append(str(self.burst))
-        if self.quiet is not None:
-            parts.append(f"quiet {self.quiet}")
+        parts += [f"quiet {hours}" for hours in self.quiet]
         return ", ".join(parts) or "no rules"
 
 

@@ -34,6 +34,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
     "history": ":{user}:0, …:1 lists of records of what has ended; see history.lua",
     "usage": ":{user} hash; totals by outcome, first and last time seen",
+    "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "away": ":{user} hash category -> job id, while the user moves to another shard; see fence.lua",
     # When to look at whom.
     "gates": ":<lane> zset user -> µs of the next look at the user's backlogs",
@@ -44,7 +45,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "delivered": " zset job id -> µs; records of what was delivered, kept for keep_delivered",
     "dedupe": ":<dedupe key> string job id",
     "seq": " counter of arrivals and permits",
-    "zones": " hash zone -> JSON; what clocks read there, see zones.lua",
+    "zones": " hash zone -> JSON; what clocks read there, see zones.lua; :users the same, where only users use it",
     "lanes": " hash category -> lane in which the last of it was accepted; see behind.lua",
     "behind": " hash of the categories whose lane has changed, and :<category> list of job ids; see behind.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
@@ -68,7 +69,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "feedback": " stream of dead tokens, kept for keep_feedback",
     "events": " stream of how notifications ended, kept for events.keep; see end.lua",
     "trace": " stream of what is accepted, while somebody records it",
-    "actions": " stream of what operators did",
+    "actions": " stream of what operators did, and :users of what users chose",
     "stats": " hash of totals",
     "minute": ":<minute> hash; the numbers of a minute, kept for 3 days; see minute.lua",
     # Configuration and workers.

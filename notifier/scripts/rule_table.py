@@ -10,8 +10,11 @@ from typing import Any, Final
 
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.preferences import Chosen, Preferences
 from notifier.rules.zones import VERSION
+from notifier.scripts.keys import redis_key
 
+MOST_PEOPLE: Final = 10_000  # whose choices a worker keeps in memory
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
 
@@ -23,13 +26,20 @@ class RuleTable:
     """
 
     def __init__(
-        self, policies: Policies, lanes: Sequence[str] = LANES, *, lead_us: int | None = None, version: str = ""
+        self,
+        policies: Policies,
+        lanes: Sequence[str] = LANES,
+        *,
+        lead_us: int | None = None,
+        version: str = "",
+        people: People | None = None,
     ) -> None:
         """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
 
-        version: of the rules, where others may be taken up after them; see `leaders.follow`.
+        version: of the rules, where others may be taken up after them; see `leaders.follow`. people: what users chose.
         """
         self._policies = policies
+        self.people = People() if people is None else people
         categories = policies.categories.values()
         arrays = {c.name: policy_array(c.policy) for c in categories}
         of_category = ",".join(f"{json.dumps(name)}:{array}" for name, array in arrays.items())
@@ -46,9 +56,12 @@ class RuleTable:
             rest["apps"] = apps
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
             rest["ignores_quiet"] = ignoring
+        lead = policies.lead_us if lead_us is None else lead_us
+        clock = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
+        self.zones = redis_key("zones") if policies.uses_local_time else redis_key("zones", "users")
         if policies.uses_local_time:
-            lead = policies.lead_us if lead_us is None else lead_us
-            rest["clock"] = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
+            rest["clock"] = clock
+        self._clock_of_users = "" if "clock" in rest else f'"clock":{json.dumps({**clock, "of_users": True})},'
         if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
             rest["digests"] = digests
         if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
@@ -86,9 +99,20 @@ class RuleTable:
                 rest.setdefault("projects", {})[name] = limit
         return json.dumps(rest, separators=(",", ":"))[1:-1]
 
-    def encode(self, users: Iterable[str]) -> tuple[str, list[int]]:
-        """The table for these users, and for each the index of its policy."""
-        return self._encode(map(self._policies.for_user, users))
+    def encode(self, users: Iterable[str]) -> tuple[str, list[int], str]:
+        """The table for these users, for each the index of its policy, and what they chose as far as it is known."""
+        if not self.people:
+            return *self._encode(map(self._policies.for_user, users)), ""
+        policies, known = [], {}
+        for user in users:
+            text = self.people.get(user)
+            if text is None:
+                policies.append(self._policies.for_user(user))
+                continue
+            chosen = self._policies.chosen(user, decoded(text))
+            policies.append(chosen.policy)
+            known[user] = as_known(text, chosen)
+        return *self._encode(policies), json.dumps(known, ensure_ascii=False) if known else ""
 
     def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
         known: dict[Policy, int] = {}
@@ -99,7 +123,8 @@ class RuleTable:
             f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
         )
         devices = f'"devices":{{{of_devices}}},' if of_devices else ""
-        return f'{{"users":[{",".join(arrays)}],{more}{devices}{self._rest}}}', indexes
+        clock = self._clock_of_users if any(policy.uses_local_time for policy in known) else ""
+        return f'{{"users":[{",".join(arrays)}],{more}{devices}{clock}{self._rest}}}', indexes
 
     def _devices(self, platform: str, user: Policy) -> str:
         text = self._of_device.get((platform, user))
@@ -111,6 +136,51 @@ class RuleTable:
                 text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
             self._of_device[platform, user] = text
         return text
+
+
+class People:
+    """What users chose, of those that were met last: texts as they stand in Redis, by user."""
+
+    def __init__(self, most: int = MOST_PEOPLE) -> None:
+        self._texts: dict[str, str] = {}
+        self._most = most
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def get(self, user: str) -> str | None:
+        """What stood there when it was noted last; None where nothing did."""
+        return self._texts.get(user)
+
+    def note(self, user: str, text: str) -> None:
+        """Keep what stands there now; '' is nothing."""
+        self._texts.pop(user, None)
+        if text:
+            if len(self._texts) >= self._most:
+                del self._texts[next(iter(self._texts))]
+            self._texts[user] = text
+
+
+@lru_cache(maxsize=MOST_PEOPLE)
+def decoded(text: str) -> Preferences:
+    """What a text in Redis says; what cannot be read says nothing, and an audit finds it."""
+    try:
+        return Preferences.decode(text)
+    except (ValueError, TypeError):
+        return Preferences()
+
+
+def as_known(text: str, chosen: Chosen) -> dict[str, Any]:
+    """What comes of a text, as `preferences.lua` takes it."""
+    known: dict[str, Any] = {"t": text}
+    if chosen.zone is not None:
+        known["z"] = chosen.zone
+    if chosen.mutes:
+        known["m"] = [
+            [mute.until_us, mute.what == "drop", *([] if mute.categories is None else [mute.categories])]
+            for mute in chosen.mutes
+        ]
+    return known
 
 
 def _on_join(category: Category) -> str | int | bool:
@@ -141,8 +211,8 @@ def policy_array(policy: Policy) -> str:
         more["burst"] = [policy.burst.limit, policy.burst.every_us]
     if policy.calendar:
         more["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
-    if policy.quiet is not None:
-        more["quiet"] = [policy.quiet.from_us, policy.quiet.to_us]
+    if policy.quiet:
+        more["quiet"] = [[hours.from_us, hours.to_us] for hours in policy.quiet]
     if more:
         array.append(more)
     return json.dumps(array, separators=(",", ":"))

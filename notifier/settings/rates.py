@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-SECTIONS: Final = ("zone", "user", "tiers", "users", "categories", "limits")
+SECTIONS: Final = ("zone", "user", "tiers", "users", "users_may", "categories", "limits")
 
 
 def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, mo
 from notifier.errors import SettingsError
 from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
+from notifier.rules.preferences import How, UsersMay
 from notifier.rules.quiet_hours import QuietHours, free_us
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
@@ -95,6 +96,21 @@ class OverrideSettings(Section):
     def hours(self) -> QuietHours | None:
         """The quiet hours given here."""
         return None if self.quiet == "none" else self.quiet
+
+
+class UsersMaySettings(Section):
+    """What users may change of their own rules, by `Notifier.users`; they can always be given less."""
+
+    tier: list[Annotated[str, checks.TIER]] = Field(default_factory=list, description="Which tiers they may choose.")
+    windows: How = "stricter"
+    gap: How = "stricter"
+    quiet_hours: How = "stricter"
+    zone: bool = True
+    mute: bool = True
+
+    def value(self) -> UsersMay:
+        """Return what the rules need."""
+        return UsersMay(frozenset(self.tier), self.windows, self.gap, self.quiet_hours, self.zone, self.mute)
 
 
 class DigestSettings(Section):
@@ -244,6 +260,7 @@ class Settings(Section):
     tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
     users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
     users_from: File | None = None
+    users_may: UsersMaySettings = UsersMaySettings()
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)
     limits: dict[LimitName, Limit] = Field(default_factory=dict)
     providers: Providers = ProvidersSettings()
@@ -375,4 +392,5 @@ class Settings(Section):
             self.providers.limits(),
             zone=self.zone,
             lead_us=self.worker.lease_us,
+            users_may=self.users_may.value(),
         )

@@ -21,8 +21,10 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
+from notifier.producer.users import Edit
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Policy
+from notifier.rules.preferences import Preferences
 from notifier.scripts.ownership import MovedError
 from notifier.shards.bulk_send import BulkSend, Patience, unusable_shards
 from notifier.shards.map import Map, Route, connect_all, connect_home, on_shard
@@ -79,6 +81,16 @@ class Shards:
     def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
         """See `Backend.cancel_of`."""
         return at_home(self._map, user, lambda name, fence: self._at[name].cancel_of(user, kind, fence))
+
+    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        """See `Backend.prefer`."""
+        return at_home(self._map, user, lambda name, fence: self._at[name].prefer(user, edit, who, fence))
+
+    def preferences(self) -> Iterator[tuple[str, Preferences]]:
+        """See `Backend.preferences`. All shards must answer."""
+        for name, shard in self._at.items():
+            with on_shard(name):
+                yield from shard.preferences()
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
         """See `Backend.status`, and `cancel`."""

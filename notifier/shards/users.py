@@ -34,7 +34,11 @@ def list_users(redis: Redis) -> Iterator[set[str]]:
 
 def users_in(redis: Any, keys: list[bytes]) -> set[str]:
     """The users of whom one of these keys tells something that has not ended."""
-    return {user for key in keys if (user := _user_in(key))} | _of_jobs(redis, keys)
+    named = {user for key in keys if (user := _user_in(key))} | _of_jobs(redis, keys)
+    preferences = redis_key("preferences")
+    if preferences.encode() in keys:
+        named |= {user.decode() for user, _ in redis.hscan_iter(preferences, count=LOOK)}
+    return named
 
 
 def user_of(meta: bytes | None) -> str | None:

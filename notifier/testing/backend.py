@@ -24,6 +24,8 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
+from notifier.producer.users import Edit
+from notifier.rules.preferences import Mute, Preferences
 from notifier.settings import Settings
 
 Failure = Literal["rejected", "failed"]
@@ -34,6 +36,7 @@ class Accepted:
     """One notification that was accepted, and what became of it so far.
 
     arrives_us: when it enters its line, µs since the beginning. failure: what its provider is to answer.
+    fixed: it had ended when its user chose other rules.
     sent: when it goes, in µs, or what the replay says in place of a time.
     """
 
@@ -45,6 +48,7 @@ class Accepted:
     failure: Failure | None = None
     reason: str = ""
     cancelled: bool = False
+    fixed: bool = False
     sent: int = 0
     ends_us: int = 0
 
@@ -57,6 +61,7 @@ class MemoryBackend:
         self._begins = begins
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
+        self._chosen: dict[str, Preferences] = {}
         self._gone_read: dict[str, int] = {}
         self._ended_read: dict[str, int] = {}
         self.failures: list[tuple[Failure, str] | Exception] = []
@@ -129,10 +134,20 @@ class MemoryBackend:
                     each.sent, each.ends_us = sent, ends_us
 
     def _reckon(self, user: str, entries: list[Accepted]) -> None:
-        events = [_event(entry) for entry in entries]
-        replay = Replay(self._policies, user, events, begins_us=self._begins_us)
+        policies = self._policies.under({user: self._chosen.get(user, Preferences())})
+        going = []
+        for entry in entries:
+            mute = policies.muted(user, entry.notification.category, self._begins_us + entry.arrives_us)
+            if mute and mute.what == "drop" and not entry.fixed:
+                entry.sent, entry.ends_us = DROPPED, entry.arrives_us
+            elif not entry.fixed or entry.sent >= 0:
+                going.append((self._comes_us(entry, mute), entry))
+        going.sort(key=lambda each: each[0])
+        replay = Replay(policies, user, [_event(entry, at) for at, entry in going], begins_us=self._begins_us)
         replay.run()
-        for n, (entry, sent) in enumerate(zip(entries, replay.sent, strict=True)):
+        for n, ((_, entry), sent) in enumerate(zip(going, replay.sent, strict=True)):
+            if entry.fixed:
+                continue
             expires_in_us = entry.expires_in_us or 0
             entry.sent = sent
             entry.ends_us = {
@@ -140,6 +155,12 @@ class MemoryBackend:
                 SUPERSEDED: replay.superseded_us.get(n, 0),
                 DROPPED: entry.arrives_us,
             }.get(sent, sent)
+
+    def _comes_us(self, entry: Accepted, mute: Mute | None) -> int:
+        """When it comes to its line, for the replay: what has ended at its end, what is muted when that is over."""
+        if entry.fixed:
+            return entry.ends_us
+        return entry.arrives_us if mute is None else max(entry.arrives_us, mute.until_us - self._begins_us)
 
     def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
         """See `Backend.cancel`."""
@@ -160,6 +181,18 @@ class MemoryBackend:
             entry.cancelled = True
             self._replay(entry.notification.user)
         return "cancelled"
+
+    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
+        """See `Backend.prefer`. What has ended stays as it is; all else is reckoned as if it had always been chosen."""
+        self._chosen[user] = edit(self._chosen.get(user, Preferences()))
+        for entry in self._of(user):
+            entry.fixed = entry.fixed or entry.ends_us <= self.now_us
+        self._replay(user)
+        return self._chosen[user]
+
+    def preferences(self) -> Iterator[tuple[str, Preferences]]:
+        """See `Backend.preferences`."""
+        yield from ((user, chosen) for user, chosen in self._chosen.items() if not chosen.is_empty)
 
     def state(self, entry: Accepted) -> State:
         """What has become of one by now."""
@@ -257,7 +290,8 @@ def _is_of(notification: Notification, kind: calls.Kind) -> bool:
     )
 
 
-def _event(entry: Accepted) -> Event:
+def _event(entry: Accepted, at_us: int) -> Event:
     sent = entry.notification
     high = sent.priority == "high"
-    return Event(entry.arrives_us, sent.category, high, entry.expires_in_us, sent.collapse_id, sent.zone)
+    expires = None if entry.expires_in_us is None else max(0, entry.expires_in_us - max(0, at_us - entry.arrives_us))
+    return Event(at_us, sent.category, high, expires, sent.collapse_id, sent.zone)

@@ -254,7 +254,7 @@ def test_what_drops_is_left_to_admit(worker: Worker) -> None:
     pulled = worker.pull()
     assert [each.job_id for each in pulled.leased] == ["one"]
     (dropped,) = worker.admit(pulled)
-    assert (dropped.job_id, dropped.dropped) == ("two", True)
+    assert (dropped.job_id, dropped.dropped) == ("two", "when_blocked")
 
 
 @pytest.mark.parametrize(("due", "goes"), [(0, 50), (5, 45), (12, 38), (13, 0)])

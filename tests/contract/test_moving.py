@@ -18,6 +18,7 @@ from notifier import Hold, Notification, Permit, Policy, Window
 from notifier.dispatch import calls
 from notifier.producer.notifier import Notifier
 from notifier.rules.policy import LANES
+from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, run
 from notifier.scripts.ownership import HERE
@@ -32,6 +33,7 @@ from notifier.testing.embedded import EmbeddedRedis
 
 T = TypeVar("T")
 HOUR_US = 3_600_000_000
+ONLY_CHOSE = "of whom nothing else is known"
 HELD = Policy(windows=(Window(1, interval_us=HOUR_US),))
 
 
@@ -129,6 +131,8 @@ def fill(pair: Pair) -> dict[str, list[str]]:
     assert len(leased) == len(pair.users)
     for job in leased:
         settle(pair.old, pair.settings, job)
+    for user in (pair.users[0], ONLY_CHOSE):
+        pair.producer.users.set(user, gap="2h")
     return {user: pair.waiting(pair.old, user) for user in pair.users}
 
 
@@ -136,6 +140,8 @@ def check(pair: Pair, before: dict[str, list[str]], sent_us: dict[str, float]) -
     """All of it is on the new shard, once and in order; nothing and nobody is on the old one."""
     assert not any(list_users(pair.old))
     assert not pair.old.zcard("notifier:later")
+    assert {user.decode() for user in pair.new.hkeys("notifier:preferences")} == {pair.users[0], ONLY_CHOSE}
+    assert pair.producer.users.get(ONLY_CHOSE) == Preferences(gap_us=2 * HOUR_US)
     fresh = Notification(user=pair.users[0], devices=note(pair.users[0]).devices, title="newest")
     pair.producer.send(fresh)
     pull(pair.new)

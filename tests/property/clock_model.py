@@ -98,9 +98,9 @@ class ClockModel:
         return all(t - send.at_us >= pace_us(sends.policy) for sends in self.scopes for send in sends.all)
 
 
-def unquiet(name: str, hours: QuietHours | None, times: Iterable[int]) -> list[int]:
+def unquiet(name: str, quiet: Iterable[QuietHours], times: Iterable[int]) -> list[int]:
     """The receipts within the quiet hours; the law says that there is none."""
-    return [at for at in times if hours is not None and is_quiet(name, hours, at)]
+    return [at for hours in quiet for at in times if is_quiet(name, hours, at)]
 
 
 def over_calendar(name: str, windows: Iterable[CalendarWindow], times: Iterable[int]) -> list[str]:

@@ -460,11 +460,23 @@ class World:
             self.check_wait(held)
         self.seen["looks"] += admitted.looks
         taken = len(admitted.leased)
+        if admitted.chosen:
+            for user, text in admitted.chosen:
+                self.rules.people.note(user, text)
+            unknown = {user for user, _ in admitted.chosen}
+            assert not unknown & {leased.user for leased in admitted.leased}
+            taken += self.admit([named for named in users if named[0] in unknown], room - taken, read)
         if admitted.unread:
             read = {unread.job_id: self.targets[unread.job_id] for unread in admitted.unread}
             asked = {unread.user for unread in admitted.unread}
             taken += self.admit([named for named in users if named[0] in asked], room - taken, read)
         return taken
+
+    def check_dropped(self, leased: Leased) -> None:
+        """Only where its category lets nothing wait, and what no worker has had."""
+        told = self.told[leased.job_id]
+        assert (leased.dropped, self._category(leased.category).when_blocked) == ("when_blocked", "drop")
+        assert told.attempts == told.crashes == 0
 
     def step_aside(self, job_id: str) -> None:
         """The rest of what other routes took leaves its line; without routes there is none."""
@@ -519,8 +531,7 @@ class World:
         if leased.left_us is not None and leased.left_us <= 0:
             return
         if leased.dropped:
-            assert self._category(leased.category).when_blocked == "drop"
-            assert told.attempts == told.crashes == 0
+            self.check_dropped(leased)
             assert self.earliest(leased.user, leased.category, leased.job_id) > self.now
             return
         assert gathered <= self.now
@@ -644,7 +655,7 @@ class World:
         if not any(sends.policy.uses_local_time for sends in scopes):
             return at
         told, ignores = self.told[job_id], self._category(category).ignores_quiet
-        quiet = [hours for hours in (sends.policy.quiet for sends in scopes[ignores:]) if hours is not None]
+        quiet = [hours for sends in scopes[ignores:] for hours in sends.policy.quiet]
         model = ClockModel(told.zone, told.since_us, quiet, scopes, self.policies.lead_us)
         return model.earliest(max(at, self.now))
 

@@ -89,6 +89,27 @@ def test_each_end_is_told() -> None:
     assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
 
 
+def test_users_choose_for_themselves() -> None:
+    """What has gone stays; what waits follows the new choice; what is muted waits for its end, or is dropped."""
+    made = fake("user: {}")
+    made.send(note("anna"))
+    made.users.set("anna", gap="1h")
+    made.send(note("anna"))
+    assert [len(made.delivered("anna")), len(made.waiting("anna"))] == [1, 1]
+    made.users.clear("anna")
+    assert len(made.delivered("anna")) == 2
+    made.users.mute("anna", until=made.now + timedelta(hours=1))
+    held, short = made.send(note("anna")), made.send(note("anna", expires_in=60))
+    made.users.mute("bert", what="drop")
+    dropped = made.send(note("bert"))
+    made.advance("2m")
+    states = [status.state for job_id in (held, short, dropped) if (status := made.status(job_id))]
+    assert states == ["waiting", "expired", "dropped"]
+    made.advance("58m")
+    assert len(made.delivered("anna")) == 3
+    assert [entry["user"] for entry in made.users.export()] == ["anna", "bert"]
+
+
 def test_what_fails_is_told_and_takes_no_place() -> None:
     """An exception is raised once; what is rejected comes back as feedback, and spends nothing of the rules."""
     made = fake("user: {gap: 10s}")

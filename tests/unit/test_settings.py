@@ -141,9 +141,9 @@ def test_quiet_hours_and_calendar_windows_are_resolved_like_other_rules() -> Non
     day, night = CalendarWindow(3, "day"), QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
     rolling = (Window(10, interval_us=MINUTE),)
     assert (policies.zone, policies.lead_us) == ("Asia/Tokyo", 20 * SECOND)
-    assert policies.for_user("anyone") == Policy(rolling, calendar=(day,), quiet=night)
+    assert policies.for_user("anyone") == Policy(rolling, calendar=(day,), quiet=(night,))
     assert policies.for_user("a") == Policy(rolling, calendar=(day,))
-    assert policies.for_user("b") == Policy(calendar=(CalendarWindow(1, "week"),), quiet=night)
+    assert policies.for_user("b") == Policy(calendar=(CalendarWindow(1, "week"),), quiet=(night,))
     assert str(policies.for_user("c")) == "10/1m, 3/calendar-day, quiet 22:30-06:15"
     assert policies.category("alarm").ignores_quiet
     assert policies.category("alarm").policy.is_empty

@@ -63,9 +63,9 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     policies = found.policies()
     night = QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
     assert policies.for_user("a") == Policy(
-        (Window(10, interval_us=MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=night
+        (Window(10, interval_us=MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=(night,)
     )
-    assert policies.for_user("b") == Policy(gap_us=S, quiet=QuietHours(1350 * MINUTE, 360 * MINUTE))
+    assert policies.for_user("b") == Policy(gap_us=S, quiet=(QuietHours(1350 * MINUTE, 360 * MINUTE),))
     assert policies.for_user("c") == Policy(gap_us=S)
     written = as_written(found.users_in_files)
     assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]

@@ -168,6 +168,7 @@ class Replay:
         self.decided = [""] * len(events)
         self._explained = explained
         self._policies = policies
+        self._zone = policies.zone_of(user)
         self._events = events
         self._latency_us = latency_us
         self._begins_us = begins_us
@@ -260,7 +261,7 @@ class Replay:
 
         by_clock = ByClock(
             rules,
-            zone_or(event.zone, self._policies.zone, begins + at),
+            zone_or(event.zone, self._zone, begins + at),
             begins + event.at_us,
             self._policies.lead_us,
             partial(absolute, self._rules.latest),

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from notifier.dispatch.history import history_keys
 from notifier.scripts.keys import is_key, redis_key
 from notifier.shards.migration.steps import Moving
+from notifier.units import to_bytes
 
 T = TypeVar("T")
 WRITTEN_AT_ONCE: Final = 500
@@ -74,6 +75,10 @@ class State:
                             pipe.set(redis_key("counting"), "1", px=2 * lasts_ms)
             self._copy_history(pipe)
             pipe.execute()
+        preferences, user = redis_key("preferences"), to_bytes(self._user[1:-1])
+        if (text := self._old.hget(preferences, user)) is not None:
+            self._new.hset(preferences, user, text)
+            self._old.hdel(preferences, user)
         claims = (redis_key("claim", scope) for scope in scopes)  # of workers that died: nothing flies any more
         self._old.delete(*(key for key, _ in keys), *claims, *history_keys(self._name))
 

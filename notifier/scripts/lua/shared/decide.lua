@@ -45,7 +45,7 @@ end
 local function is_due(look, user, line)
   set_at(look, user, line)
   if line.rank == MAX_RANK or line.elsewhere or line.unread or line.parked then return false end
-  return line.at <= look.now or has_expired(line, look.now) or line.drops and is_untried(line.head)
+  return line.at <= look.now or has_expired(line, look.now) or is_dropped(line)
 end
 
 -- is_shut: whether this may not go by this route now: its circuit is open, or an older rest of its line waits for it.

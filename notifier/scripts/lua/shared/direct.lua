@@ -37,6 +37,7 @@ function direct.nothing_waits(user)
   if waits == nil then
     waits = redis.call('EXISTS', lines_key(user)) == 1
       or direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
+      or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1
     direct.waits[user] = waits
   end
   return not waits

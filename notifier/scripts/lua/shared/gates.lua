@@ -1,5 +1,5 @@
 --! exports read_rules cost_of policy_of bypasses bypasses_any drops
---! exports is_untried digest_at next_of sign_of wake_for_gates set_gates gates_due
+--! exports is_dropped digest_at next_of sign_of wake_for_gates set_gates gates_due
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
 --   users          array of policies, of the users whom the call is about
@@ -10,12 +10,15 @@
 --   costs          {category: as how many sends one counts}
 --   digests        {category: µs in which a digest gathers}
 --   drops          {category: true}: what the rules hold back is dropped
+--   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
 --   version        where the caller follows rules that may change
 --   clock, ignores_quiet                             see zones.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_version
 local function read_rules(json)
-  local rules, counting = cjson.decode(json), is_counting()
+  local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences') > 0
+  local counting = rare and is_counting()
+  rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
   rules_version = rules.version
   if rules.has_more or counting then
     for _, policy in ipairs(rules.users) do unfold(policy, counting) end
@@ -47,6 +50,12 @@ end
 local function is_untried(id)
   local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered')
   return not (job[1] or job[2] or job[3])
+end
+
+-- is_dropped: whether the head of a line is dropped while it may not go. line: as of *opens_at*, with drops.
+local function is_dropped(line)
+  if line.mutes then return not redis.call('HGET', job_key(line.head), 'push_answered') end
+  return line.drops and is_untried(line.head)
 end
 
 -- digest_at: when the head of a line may go that the rules admit at `at`: in a category with a digest one that was held

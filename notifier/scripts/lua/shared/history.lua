@@ -4,7 +4,8 @@
 --   push_accepted  in a job's hash: µs at which it was accepted; only where a history is kept
 --   push_held      in a job's hash: '<µs since it was accepted> <why> …', each until the next:
 --     b the backlog before it   u<rule>, c<rule> a rule of the user, of the category   d a limit of a device
---     p<name> a route, see routes.lua   q quiet hours   g a digest gathers   r a retry   t its own time, send_at
+--     p<name> a route, see routes.lua   q quiet hours   m a mute   g a digest gathers   r a retry
+--     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
 --     A rule is '<limit>/<µs>', '<limit>/<unit>' of the calendar, 'g<µs>' for a gap, 't<limit>/<µs>' for a burst.
 --   @history:{user}:0, …:1  lists of records, the newest last, in turns: each holds what ended in every second

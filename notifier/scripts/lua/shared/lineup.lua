@@ -33,6 +33,13 @@ local function uses_local_time()
   return clocked
 end
 
+local clocks_of_users -- as above: whether any user chose such a rule
+local function goes_by_clock(user)
+  if uses_local_time() then return true end
+  if clocks_of_users == nil then clocks_of_users = redis.call('EXISTS', '@zones:users') == 1 end
+  return clocks_of_users and redis.call('HEXISTS', '@preferences', user) == 1
+end
+
 local UTF8 = {'[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
   '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
   '\244[\128-\143][\128-\191][\128-\191]'}
@@ -109,7 +116,7 @@ local function first_time(now, key, meta, deadline, accepted)
     redis.call('HSET', key, 'push_deadline', text(deadline))
   end
   if type(meta.zone) == 'string' and meta.zone ~= '' then redis.call('HSET', key, 'push_zone', meta.zone) end
-  if uses_local_time() then redis.call('HSET', key, 'push_since', text(now)) end
+  if goes_by_clock(meta.user) then redis.call('HSET', key, 'push_since', text(now)) end
   return meta.priority == 'high' and order - HIGH or order, deadline
 end
 
@@ -217,7 +224,7 @@ local function line_up(now, id, join, known, from)
   local line = line_key(user, category)
   redis.call('ZADD', line, order, id)
   -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
-  needs_recheck = not fresh and (needs_recheck or routes_are_held() or uses_local_time())
+  needs_recheck = not fresh and (needs_recheck or routes_are_held() or goes_by_clock(user))
   if not was_empty and (needs_recheck or deadline) then
     local is_head = redis.call('ZRANK', line, id) == 0
     -- The gates look after heads alone: *sweep* is told of what stands behind one, or has come to stand there.

@@ -3,7 +3,7 @@
 -- of a zone of which @zones does not tell yet. line: {category, head, policy, bypass, cost} and, where it has met a
 -- limit of its device, least: not before that µs. What the category's rules say stands in line.own from then on, and
 -- what the user's say in user_next, {cost: {µs, rule}}, as long as nothing of theirs goes. line.by becomes what
--- decides, see *set_gates*.
+-- decides, see *set_gates*; line.mutes whether its user has it dropped, line.zone the one that the user chose.
 local function opens_at(rules, user, policy, line, user_next, now)
   local cost, at, rule = line.cost, 0, nil
   if not line.bypass then
@@ -15,6 +15,13 @@ local function opens_at(rules, user, policy, line, user_next, now)
   at = math.max(at, line.own, least)
   if at > now then
     line.by = at == least and 'd' or of_user and {'u', policy, rule} or {'c', line.policy, line.rule}
+  end
+  local chosen = not line.bypass and preferences.known[user]
+  if chosen then
+    local till
+    till, line.mutes = muted_until(chosen, line.category, now)
+    if till and till > at then at, line.by = till, 'm' end
+    line.zone = chosen.z
   end
   if rules.clock and not line.bypass then
     local unknown

@@ -93,7 +93,7 @@ local function tell_waiting(look, user)
     if line.unread then line.at = nil end
     set_at(look, user, line)
     if line.at > look.now and not line.elsewhere and not line.unread and not line.parked then
-      if line.drops and is_untried(line.head) then -- there was no room for it: it is due still
+      if is_dropped(line) then -- there was no room for it: it is due still
         line.at = look.now
       else
         for _, value in ipairs({line.head, user.name, line.category, line.at - look.now}) do

@@ -27,7 +27,7 @@ local function tell(look, user, line, job, permit, names, dropped)
   local more = dropped or job.refusals
   look.leased[#look.leased + 1] = {job.id, permit, user.name, line.category, job.data,
     job.deadline and job.deadline - look.now or false, job.attempts, job.crashes, job.answered or false, names,
-    job.count or more and 1 or nil, more and (dropped and 1 or 0) or nil, job.refusals}
+    job.count or more and 1 or nil, more and (dropped or 0) or nil, job.refusals}
 end
 
 -- fly: counts it in the claim on its line; what is shut to it stays shut to those behind it.
@@ -40,9 +40,9 @@ local function fly(user, line, shut)
   user.flying[line.category] = {n = of.n + 1, left = line.left}
 end
 
--- send_head: takes the head of line i. needs, open, shut: of *decide*; nil for what has expired. dropped: the rules
--- hold it back, and its category lets nothing wait. A permit that ends in 'd' was counted with devices, one in 'n'
--- nowhere; one with x and a number counts as so many sends.
+-- send_head: takes the head of line i. needs, open, shut: of *decide*; nil for what has expired. dropped: 1 where the
+-- rules hold it back and its category lets nothing wait, 2 where its user muted it. A permit that ends in 'd' was
+-- counted with devices, one in 'n' nowhere; one with x and a number counts as so many sends.
 local function send_head(look, user, i, job, needs, open, shut, dropped)
   local line, permit = user.lines[i], text(look.seq + 1)
   if line.cost > 1 then permit = permit .. 'x' .. line.cost end

@@ -1,9 +1,10 @@
 --! exports by_the_clock first_outside next_start
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
--- A policy may have quiet {from, to}: quiet hours, µs since midnight; calendar {{limit, unit}, …}: calendar windows,
--- unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the zones' data, zone: of
--- who names none, lead_us: µs that must be left until quiet hours begin}, and ignores_quiet {category: true}: the
--- user's quiet hours do not hold it.
+-- A policy may have quiet {{from, to}, …}: quiet hours, µs since midnight; calendar {{limit, unit}, …}: calendar
+-- windows, unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the zones' data,
+-- zone: of who names none, lead_us: µs that must be left until quiet hours begin, of_users: true if only users chose
+-- such rules, whose zones are in @zones:users then}, and ignores_quiet {category: true}: the user's quiet hours do not
+-- hold it.
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
 --   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
@@ -54,7 +55,7 @@ local zones = {}
 local function zone_of(rules, name, now)
   local zone = zones[name]
   if zone == nil then
-    local said = redis.call('HGET', '@zones', name)
+    local said = redis.call('HGET', rules.clock.of_users and '@zones:users' or '@zones', name)
     zone = said and cjson.decode(said)
     local is_exact = zone and now >= zone.s[1] + MARGIN and now < zone.u - MARGIN
     if zone and (zone.v < rules.clock.version or not is_exact) then zone = false end
@@ -84,15 +85,17 @@ end
 -- it, see *set_gates*.
 local function by_the_clock(rules, user, user_policy, line, at, now)
   local quiet, calendar = {}, user_policy.calendar or line.policy.calendar
-  if user_policy.quiet and not ignores_quiet(rules, line.category) then quiet[1] = user_policy.quiet end
-  if line.policy.quiet then quiet[#quiet + 1] = line.policy.quiet end
+  for _, hours in ipairs(not ignores_quiet(rules, line.category) and user_policy.quiet or {}) do
+    quiet[#quiet + 1] = hours
+  end
+  for _, hours in ipairs(line.policy.quiet or {}) do quiet[#quiet + 1] = hours end
   if not (calendar or quiet[1]) then return at end
   local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
-  local name = head[1] and head[1] ~= '' and head[1] or rules.clock.zone
+  local name = head[1] and head[1] ~= '' and head[1] or line.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
   local scopes = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}
-  local since = number(head[2]) or 0
+  local since = number(head[2]) or rules.clock.of_users and now or 0
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].calendar or {}) do
@@ -102,7 +105,7 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
       if opens > at then at, line.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
     end
   end
-  for _ = 1, quiet[1] and 4 or 0 do
+  for _ = 1, quiet[1] and 2 + 2 * #quiet or 0 do -- one may begin where another ends
     local opens, waited = at, false
     for _, hours in ipairs(quiet) do
       local begins = first_outside(zone, hours[2], hours[1], opens)

@@ -6,18 +6,20 @@
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
+--      11 what the users have chosen, as far as the caller knows, see preferences.lua; or ''
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {{job id, permit, user,
 --          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil,
---          how many it stands for if several, 1 if it is to be dropped, how often it was refused without an attempt
---          if ever}, …}}
+--          how many it stands for if several, 1 if it is to be dropped (2: its user muted it), how often it was refused
+--          without an attempt if ever}, …}}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into
---   @zones, or where there is no such zone has taken push_zone out of the job.
+--   @zones, or where there is no such zone has taken push_zone out of the job; and with an empty job id a user who was
+--   not looked at, as the caller does not know what the user chose: it stands in the place of the data.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include clock keys history counts burst rules due gates many claims gather
---! include newcomer routes targets limits zones opens orphans select decide lease send_head reschedule full
+--! include newcomer routes targets limits zones preferences opens orphans select decide lease send_head reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
 -- What this call knows, and what it has done so far. All that is included takes it as `look`.
@@ -49,7 +51,7 @@ local function end_or_drop(user, i, job, origin)
     if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, line.head) end
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job)
-  elseif line.at > look.now then send_head(look, user, i, job, nil, nil, nil, true)
+  elseif line.at > look.now then send_head(look, user, i, job, nil, nil, nil, line.mutes and 2 or 1)
   else return false end
   return true
 end
@@ -115,8 +117,14 @@ end
 local users, first_lapses = cjson.decode(ARGV[7]), tonumber(ARGV[10])
 if first_lapses >= 0 and look.now >= first_lapses then look.room = 0 end
 look.seq = #users > 0 and redis.call('INCRBY', '@seq', text(look.room)) - look.room or 0
+local names = {}
+for i = 1, #users, 4 do names[#names + 1] = users[i] end
+preferences.read(look.rules, names, ARGV[11])
 for i = 1, #users, 4 do
-  if look.room > 0 then
+  local chosen = preferences.stale[users[i]]
+  if look.room > 0 and chosen then
+    for _, value in ipairs({'', users[i], chosen, ''}) do look.asked[#look.asked + 1] = value end
+  elseif look.room > 0 then
     visit(users[i], users[i + 1], users[i + 2], users[i + 3])
   else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
     gather('ZADD', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])

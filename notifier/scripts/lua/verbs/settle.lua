@@ -7,6 +7,7 @@
 --     7 keep_feedback ms
 --     8 numbers, JSON {labels: for each job '<category>|<route>' to count it under, add: to those of the minute,
 --     {field: how many}} (see minute.lua); or ''
+--     9 what the users have chosen, as far as the caller knows, see preferences.lua; or ''
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later'
 --   (detail: µs to wait; an attempt
@@ -20,7 +21,7 @@
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys history counts burst rules due newcomer end cancel leaving
---! include lineup gates many claims gather targets limits zones opens orphans minute tagged full
+--! include lineup gates many claims gather targets limits zones preferences opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -240,10 +241,10 @@ local function set_user_gates(user, fields)
     if head then
       local category, bypass = fields[i], bypasses(rules, fields[i])
       local line = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
-        bypass = bypass, cost = cost_of(rules, category)}
+        bypass = bypass, drops = drops(rules, category), cost = cost_of(rules, category)}
       -- Where a zone is missing *admit* says so.
       line.at = opens_at(rules, user, touched[user], line, user_next, now) or now
-      if line.at > now and drops(rules, line.category) and is_untried(head) then line.at = now end
+      if line.at > now and is_dropped(line) then line.at = now end
       line.elsewhere = is_closed(closed, line.category, bypass)
       if line.elsewhere then line.at = now + CLOSED end
       lines[#lines + 1] = line
@@ -252,9 +253,19 @@ local function set_user_gates(user, fields)
   set_gates(user, lines, now, turn)
 end
 
+local waiting, fields_of = {}, {}
 for _, user in ipairs(order) do
-  local fields = redis.call('HGETALL', lines_key(user))
-  if #fields > 0 then set_user_gates(user, fields) end
+  fields_of[user] = redis.call('HGETALL', lines_key(user))
+  if #fields_of[user] > 0 then waiting[#waiting + 1] = user end
+end
+preferences.read(rules, waiting, ARGV[9])
+for _, user in ipairs(waiting) do
+  if preferences.stale[user] then -- *admit* is to say so
+    local _, lanes = lines_in(fields_of[user])
+    set_part_gates(user, lanes, now)
+  else
+    set_user_gates(user, fields_of[user])
+  end
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers.add)

@@ -1,0 +1,193 @@
+"""What users choose for themselves: `notifier.users`, on which an app builds its screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from notifier.errors import InvalidNotificationError, InvalidPreferenceError
+from notifier.notification.notification import check_user
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Window
+from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+
+Edit = Callable[[Preferences], Preferences]
+Windows = Iterable[str | Window | CalendarWindow]
+KEEP: Final[Any] = object()  # what is not given stays as it is
+
+
+class Edits:
+    """How preferences change, checked by the rules in force. policies: these."""
+
+    def __init__(self, policies: Callable[[], Policies]) -> None:
+        self._policies = policies
+
+    def set(self, user: str, given: Mapping[str, Any]) -> Edit:
+        """Put what is given in the place of what stands there; None takes it away. Raises InvalidPreferenceError."""
+        given = {name: value for name, value in given.items() if value is not KEEP}
+        wanted = self._checked(user, given)
+        parts = {"gap_us" if name == "gap" else name for name in given}
+        return lambda old: replace(old, **{name: getattr(wanted, name) for name in parts})
+
+    def apply(self, user: str, given: Mapping[str, Any]) -> Edit:
+        """Put these in the place of all that stands there. Raises InvalidPreferenceError."""
+        wanted = self._checked(user, given)
+        return lambda _: wanted
+
+    def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
+        """Add a mute. Raises InvalidPreferenceError."""
+        try:
+            mute = mute_of(until, categories, what)
+        except (ValueError, TypeError) as error:
+            raise _invalid(str(error)) from None
+        self._checked(user, {"mutes": [mute]})
+        for name in mute.categories or ():
+            if not self._policies().knows(name):
+                known = ", ".join(sorted(self._policies().categories))
+                raise InvalidPreferenceError("categories", f"{name!r} is unknown; known are {known}")
+            if self._policies().category(name).bypass:
+                raise InvalidPreferenceError("categories", f"{name!r} has bypass, so nobody can mute it")
+        return lambda old: _few(old.muted(mute))
+
+    def unmute(self, user: str, categories: Iterable[str] | None) -> Edit:
+        """Take mutes away."""
+        check_user(user)
+        gone = None if categories is None else list(categories)
+        return lambda old: old.unmuted(gone)
+
+    def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
+        check_user(user)
+        try:
+            wanted = Preferences.of(given)
+        except (ValueError, TypeError) as error:
+            raise _invalid(str(error)) from None
+        policies = self._policies()
+        if why := policies.combining.why_not(policies.for_user(user), wanted):
+            raise _invalid(why)
+        return wanted
+
+
+def unchanged(old: Preferences) -> Preferences:
+    """An edit that changes nothing."""
+    return old
+
+
+def nothing(_: Preferences) -> Preferences:
+    """An edit that clears all."""
+    return Preferences()
+
+
+class Keeper(Protocol):
+    """Where preferences are kept."""
+
+    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        """Change what a user chose; returns what stands there now."""
+        ...
+
+    def preferences(self) -> Iterator[tuple[str, Preferences]]:
+        """What all users chose."""
+        ...
+
+
+class Users:
+    """What users choose for themselves; it holds from the next notification on, also for what waits already.
+
+    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or what
+    `users_may` of the configuration does not let users change; and RedisUnusableError. who: who changes it, for the log
+    of changes, where that is not the user.
+    """
+
+    def __init__(self, keeper: Keeper, edits: Edits) -> None:
+        self._keeper = keeper
+        self._edits = edits
+
+    def set(
+        self,
+        user: str,
+        *,
+        tier: str | None = KEEP,
+        windows: Windows | None = KEEP,
+        gap: str | timedelta | None = KEEP,
+        quiet_hours: str | QuietHours | None = KEEP,
+        zone: str | None = KEEP,
+        who: str = "",
+    ) -> Preferences:
+        """Choose rules: those that are given change, None takes one away. Returns all that the user has chosen.
+
+        tier: one of the configuration's. windows: such as ``["5/hour", "20/calendar-day"]``. gap: such as ``"10m"``.
+        quiet_hours: such as ``"22:00-08:00"``. zone: whose clock decides where a notification names none.
+        """
+        given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
+        return self._keeper.prefer(user, self._edits.set(user, given), who)
+
+    def mute(
+        self,
+        user: str,
+        *,
+        until: datetime | None = None,
+        categories: Iterable[str] | None = None,
+        what: What = "hold",
+        who: str = "",
+    ) -> Preferences:
+        """Send nothing of these categories until a moment; None is of all, and without end.
+
+        what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
+        """
+        return self._keeper.prefer(user, self._edits.mute(user, until, categories, what), who)
+
+    def unmute(self, user: str, *, categories: Iterable[str] | None = None, who: str = "") -> Preferences:
+        """Take mutes of these categories back; None is all."""
+        return self._keeper.prefer(user, self._edits.unmute(user, categories), who)
+
+    def get(self, user: str) -> Preferences:
+        """What a user chose."""
+        check_user(user)
+        return self._keeper.prefer(user, unchanged, "")
+
+    def clear(self, user: str, *, who: str = "") -> None:
+        """Forget what a user chose: the configuration alone holds."""
+        check_user(user)
+        self._keeper.prefer(user, nothing, who)
+
+    def export(self) -> Iterator[dict[str, Any]]:
+        """What all users chose, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
+
+        In no order; one who changes meanwhile may come twice.
+        """
+        for user, preferences in self._keeper.preferences():
+            yield {"user": user, **preferences.as_dict()}
+
+    def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "") -> int:
+        """Let each of these users have exactly what its entry says; returns how many. Others stay as they are.
+
+        Raises InvalidPreferenceError with its place, as in ``entries[17].gap``: all before that one were applied.
+        """
+        count = 0
+        for count, entry in enumerate(entries, 1):
+            user, edit = entry_of(self._edits, entry, count - 1)
+            self._keeper.prefer(user, edit, who)
+        return count
+
+
+def entry_of(edits: Edits, entry: Mapping[str, Any], place: int) -> tuple[str, Edit]:
+    """The user and the edit of an entry of `apply`. Raises InvalidPreferenceError with its place."""
+    given = dict(entry)
+    user = given.pop("user", None)
+    try:
+        return user, edits.apply(user, given)
+    except InvalidNotificationError as error:
+        raise InvalidPreferenceError(f"entries[{place}].{error.field}", error.why) from None
+
+
+def _invalid(said: str) -> InvalidPreferenceError:
+    field, _, why = said.partition(": ")
+    return InvalidPreferenceError(field, why)
+
+
+def _few(preferences: Preferences) -> Preferences:
+    if len(preferences.mutes) > MAX_MUTES:
+        raise InvalidPreferenceError("mutes", f"are more than {MAX_MUTES}; unmute some first")
+    return preferences

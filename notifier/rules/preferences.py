@@ -1,0 +1,255 @@
+"""What people choose for themselves, in the app that they use: plain values, and what comes of them under the rules.
+
+A choice can only take away what the configuration lets users take (`UsersMay`), and what is not allowed, or no longer,
+counts as not chosen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from notifier.rules.policy import Policy
+from notifier.rules.quiet_hours import CalendarWindow, QuietHours, free_us, parse_calendar_window, parse_quiet_hours
+from notifier.rules.zones import check_zone
+from notifier.units import Window, duration_us, format_duration, parse_window
+
+How = Literal["stricter", "any", "none"]
+What = Literal["hold", "drop"]
+
+FOREVER: Final = datetime(2199, 1, 1, tzinfo=UTC)  # until when one is muted who is muted without end
+MAX_WINDOWS: Final = 5
+MAX_MUTES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UsersMay:
+    """What users may change of their rules.
+
+    tiers: which they may choose. windows, gap, quiet_hours: `stricter` holds theirs beside the configured ones, `any`
+    puts theirs in their place. zone, mute: whether they may.
+    """
+
+    tiers: frozenset[str] = frozenset()
+    windows: How = "stricter"
+    gap: How = "stricter"
+    quiet_hours: How = "stricter"
+    zone: bool = True
+    mute: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Nothing of these categories is sent until a moment; None for the categories is all.
+
+    what: `hold` lets it wait until then, `drop` ends it at once.
+    """
+
+    until: datetime = FOREVER
+    categories: tuple[str, ...] | None = None
+    what: What = "hold"
+
+    def holds(self, category: str, now_us: int) -> bool:
+        """Whether a notification of this category waits for it, or is dropped by it."""
+        return self.until_us > now_us and (self.categories is None or category in self.categories)
+
+    @property
+    def until_us(self) -> int:
+        """Until when, in µs since the epoch."""
+        return round(self.until.timestamp() * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """What one person chose; None, or (), is what was not chosen."""
+
+    tier: str | None = None
+    windows: tuple[Window | CalendarWindow, ...] | None = None
+    gap_us: int | None = None
+    quiet_hours: QuietHours | None = None
+    zone: str | None = None
+    mutes: tuple[Mute, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is chosen."""
+        return self == Preferences()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is chosen, as plain data in the words of `Notifier.users.set`; `mutes` beside it."""
+        given: dict[str, Any] = {"tier": self.tier, "zone": self.zone}
+        given["windows"] = None if self.windows is None else [str(window) for window in self.windows]
+        given["gap"] = None if self.gap_us is None else format_duration(self.gap_us)
+        given["quiet_hours"] = None if self.quiet_hours is None else str(self.quiet_hours)
+        given["mutes"] = [_mute_as_dict(mute) for mute in self.mutes] or None
+        return {name: value for name, value in given.items() if value is not None}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Preferences:
+        """From `as_dict`, or what a caller gives. Raises ValueError as '<field>: <why>'."""
+        if unknown := given.keys() - FIELDS:
+            raise ValueError(f"{min(map(str, unknown))}: is not a preference; known are {', '.join(sorted(FIELDS))}")
+        made: dict[str, Any] = {}
+        for name, value in given.items():
+            if value is None:
+                continue
+            try:
+                made["gap_us" if name == "gap" else name] = FIELDS[name](value)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name}: {error}") from None
+        return cls(**made)
+
+    def encode(self) -> str:
+        """As it stands in Redis; '' where nothing is chosen."""
+        return "" if self.is_empty else json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Preferences:
+        """From what stands in Redis. Raises ValueError where that was not written by `encode`."""
+        given = json.loads(text) if text else {}
+        if not isinstance(given, dict):
+            raise ValueError("preferences: are no object")  # noqa: TRY004 - as for all else that stands there
+        return cls.of(given)
+
+    def muted(self, mute: Mute) -> Preferences:
+        """With one mute more. What was said before of the same categories, and what is over, goes."""
+        now = datetime.now(UTC)
+        kept = [old for old in self.mutes if old.categories != mute.categories and old.until > now]
+        return replace(self, mutes=(*kept, mute))
+
+    def unmuted(self, categories: Iterable[str] | None) -> Preferences:
+        """Without mutes of these categories; None is without any."""
+        if categories is None:
+            return replace(self, mutes=())
+        gone, kept = set(categories), []
+        for mute in self.mutes:
+            left = None if mute.categories is None else tuple(c for c in mute.categories if c not in gone)
+            kept += [] if left == () else [replace(mute, categories=left)]
+        return replace(self, mutes=tuple(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What comes of preferences under the rules. policy: in the place of the user's."""
+
+    policy: Policy
+    zone: str | None = None
+    mutes: tuple[Mute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How preferences combine with the rules. also_quiet: the quiet hours of each category.
+
+    lead_us: how long a send takes; less time than that must not be left of a day.
+    """
+
+    may: UsersMay = field(default_factory=UsersMay)
+    tiers: Mapping[str, Policy] = field(default_factory=dict)
+    also_quiet: tuple[tuple[QuietHours, ...], ...] = ((),)
+    lead_us: int = 0
+
+    def chosen(self, of_user: Policy, preferences: Preferences) -> Chosen:
+        """What comes of these preferences for a user of this policy."""
+        may, policy = self.may, of_user
+        if preferences.tier in may.tiers and preferences.tier in self.tiers:
+            policy = self.tiers[preferences.tier]
+        if preferences.windows is not None and may.windows != "none":
+            before: tuple[Window | CalendarWindow, ...] = (*policy.windows, *policy.calendar)
+            policy = policy.replaced((*(before if may.windows == "stricter" else ()), *preferences.windows))
+        if preferences.gap_us is not None and may.gap != "none":
+            gap_us = max(policy.gap_us, preferences.gap_us) if may.gap == "stricter" else preferences.gap_us
+            policy = policy.replaced(gap_us=gap_us)
+        if preferences.quiet_hours is not None and may.quiet_hours != "none":
+            own = (*(policy.quiet if may.quiet_hours == "stricter" else ()), preferences.quiet_hours)
+            if self.leaves_time(own):
+                policy = replace(policy, quiet=own)
+        zone = preferences.zone if may.zone else None
+        return Chosen(policy, zone, preferences.mutes if may.mute else ())
+
+    def leaves_time(self, quiet: tuple[QuietHours, ...]) -> bool:
+        """Whether quiet hours leave time to send in each category."""
+        return all(free_us(*quiet, *also) > self.lead_us for also in self.also_quiet)
+
+    def why_not(self, of_user: Policy, wanted: Preferences) -> str:
+        """Which preference users may not have, as '<field>: <why>'; '' where they may have all."""
+        may = self.may
+        if wanted.tier is not None and wanted.tier not in may.tiers & self.tiers.keys():
+            known = ", ".join(sorted(may.tiers & self.tiers.keys())) or "none"
+            return f"tier: users may not choose {wanted.tier!r}; users_may.tier allows {known}"
+        for name in ("windows", "gap", "quiet_hours"):
+            value = wanted.gap_us if name == "gap" else getattr(wanted, name)
+            if value is not None and getattr(may, name) == "none":
+                return f"{name}: users may not change it, see users_may.{name}"
+        if wanted.zone is not None and not may.zone:
+            return "zone: users may not change it, see users_may.zone"
+        if wanted.mutes and not may.mute:
+            return "mutes: users may not mute, see users_may.mute"
+        if wanted.quiet_hours is not None and wanted.quiet_hours not in self.chosen(of_user, wanted).policy.quiet:
+            return f"quiet_hours: {wanted.quiet_hours}, beside the configured ones, leave no time to send"
+        return ""
+
+
+def _windows(value: Any) -> tuple[Window | CalendarWindow, ...]:
+    if isinstance(value, str) or len(value) > MAX_WINDOWS:
+        raise ValueError(f"give a list of at most {MAX_WINDOWS} rates, such as ['10/minute']")
+    return tuple(each if isinstance(each, Window | CalendarWindow) else _window(each) for each in value)
+
+
+def _window(text: Any) -> Window | CalendarWindow:
+    return parse_calendar_window(_text(text)) or parse_window(text)
+
+
+def _gap(value: Any) -> int:
+    return duration_us(value)
+
+
+def _quiet_hours(value: Any) -> QuietHours:
+    return value if isinstance(value, QuietHours) else parse_quiet_hours(_text(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, is {type(value).__name__}")  # noqa: TRY004 - as for all that cannot be read
+    return value
+
+
+def _mutes(value: Any) -> tuple[Mute, ...]:
+    if len(value) > MAX_MUTES:
+        raise ValueError(f"are {len(value)}; at most {MAX_MUTES} are allowed")
+    return tuple(each if isinstance(each, Mute) else mute_of(**each) for each in value)
+
+
+def mute_of(until: Any = None, categories: Iterable[str] | None = None, what: Any = "hold") -> Mute:
+    """A mute, checked. until: a datetime with a zone, or its ISO text; None is without end. Raises ValueError."""
+    moment = datetime.fromisoformat(until) if isinstance(until, str) else FOREVER if until is None else until
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError("until: must be a datetime with a time zone")
+    if what not in {"hold", "drop"}:
+        raise ValueError(f"what: {what!r} is neither 'hold' nor 'drop'")
+    if isinstance(categories, str):
+        raise ValueError("categories: give a list of names")  # noqa: TRY004 - as above
+    names = None if categories is None else tuple(sorted({_text(name) for name in categories}))
+    if names == ():
+        raise ValueError("categories: give at least one, or leave it out for all")
+    return Mute(min(moment.astimezone(UTC), FOREVER), names, what)
+
+
+def _mute_as_dict(mute: Mute) -> dict[str, Any]:
+    told: dict[str, Any] = {"until": mute.until.isoformat()}
+    if mute.categories is not None:
+        told["categories"] = list(mute.categories)
+    return told | {"what": mute.what}
+
+
+FIELDS: Final[Mapping[str, Any]] = {
+    "tier": _text,
+    "windows": _windows,
+    "gap": _gap,
+    "quiet_hours": _quiet_hours,
+    "zone": check_zone,
+    "mutes": _mutes,
+}

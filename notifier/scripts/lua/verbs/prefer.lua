@@ -1,0 +1,16 @@
+-- prefer: puts what a user chose in the place of what stands there, where that is what the caller has read. What waits
+-- for the user is looked at again at once.
+-- ARGV 1 clock  2 user  3 what the caller has read, or ''  4 what is to stand there, or '' for nothing
+--      5 who changes it, for the log; or ''
+-- returns {1}, or {0, what stands there}: then nothing was done. Doing it twice changes nothing.
+--! include clock keys due look_again
+local KEPT = 10000
+local now, user, before, after, who = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local stands = redis.call('HGET', '@preferences', user) or ''
+if stands == after then return {1} end
+if stands ~= before then return {0, stands} end
+if after == '' then redis.call('HDEL', '@preferences', user) else redis.call('HSET', '@preferences', user, after) end
+redis.call('XADD', '@actions:users', 'MAXLEN', '~', KEPT, '*', 'who', who, 'action', 'preferences', 'of', user,
+  'answer', after)
+look_again(now, user)
+return {1}

@@ -97,6 +97,9 @@ def _arrival(  # noqa: PLR0917 - all of one message
     at_us: int, name: str, sender: str, reply: Reply, verdict: Verdict, headers: Mapping[str, str], message_id: str
 ) -> Arrival:
     ttl = headers.get("TTL", "")
+    message = verdict.message
+    shown = message.get("notification") if "web_push" in message else message  # what the browser, or the page, shows
+    tag = part(shown, "tag", kind=str) or part(message, "options", "tag", kind=str)
     return Arrival(
         at_us=at_us,
         platform="webpush",
@@ -104,9 +107,9 @@ def _arrival(  # noqa: PLR0917 - all of one message
         status=reply.logged_status,
         reason=reply.reason,
         message_id=message_id if reply.logged_status == HTTPStatus.OK else "",
-        collapse_id=part(verdict.message, "options", "tag", kind=str),
-        data=part(verdict.message, "data", kind=dict) or {},
-        title=part(verdict.message, "title", kind=str),
+        collapse_id=tag,
+        data=part(shown, "data", kind=dict) or {},
+        title=part(shown, "title", kind=str),
         ttl_us=int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
         app=sender if verdict.status == HTTPStatus.OK else None,
     )

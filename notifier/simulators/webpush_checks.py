@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 BODY_BYTES: Final = 4096
+DECLARATIVE: Final = 8030
 LONGEST_LIFE_S: Final = 24 * 3600
 CACHED_TOKENS: Final = 1000
 MAX_TTL_S: Final = 2_592_000  # thirty days: more is an error to Apple and Mozilla
@@ -114,7 +115,20 @@ def _read(to: Browser, body: bytes) -> Mapping[str, Any]:
         message = json.loads(to.decrypt(body))
     except (ValueError, RecursionError):
         raise Refusal(400, "BadEncryption") from None
-    return message if isinstance(message, dict) else {}
+    if not isinstance(message, dict):
+        return {}
+    # A browser drops a declarative message that is not whole, where nobody sees it.
+    shown = message.get("notification")
+    if message.get("web_push") == DECLARATIVE and not _is_whole(shown):
+        raise Refusal(400, "BadDeclarativeMessage")
+    return message
+
+
+def _is_whole(shown: object) -> bool:
+    if not isinstance(shown, dict) or not isinstance(shown.get("title"), str) or not shown["title"]:
+        return False
+    links = [shown.get("navigate"), *(action.get("navigate") for action in shown.get("actions", ()))]
+    return all(isinstance(link, str) and link.startswith("https://") for link in links)
 
 
 def is_key(text: str) -> bool:

@@ -8,7 +8,7 @@ import json
 import time
 from base64 import urlsafe_b64decode
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +210,21 @@ def test_an_unusable_key_is_told_without_it(text: str, tmp_path: Path, capsys: p
 
 
 # What arrives.
+
+
+def test_a_declarative_message_is_read_by_the_browser(rig: Callable[..., Any]) -> None:
+    """The browser finds title, tag and data where the Push API says, and takes nothing that is not whole."""
+
+    async def run() -> None:
+        async with rig() as r:
+            options = {"declarative": True, "url": "https://example.com/7"}
+            sent = note(devices=[r.device()], data={"id": "7"}, collapse_id="c", webpush=options)
+            answer = await r.provider.send(replace(dispatch(r.device()), notification=sent))
+            assert answer.outcome is Outcome.DELIVERED
+            (arrival,) = r.log.arrivals
+            assert (arrival.title, arrival.collapse_id, arrival.data) == (sent.title, "c", {"id": "7"})
+
+    asyncio.run(run())
 
 
 def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:

@@ -189,7 +189,7 @@ EVERY: dict[str, Any] = {
 
 def test_every_option_is_known() -> None:
     """All options that can be given are taken together, and handed to the page as they are, the url by itself."""
-    assert EVERY.keys() == OPTIONS.keys()
+    assert EVERY.keys() | {"declarative", "mutable"} == OPTIONS.keys()
     check_payload(note(webpush=EVERY))
     message = json.loads(payload(note(webpush=EVERY)))
     url = EVERY["url"]
@@ -200,6 +200,50 @@ def test_a_collapse_id_is_the_tag_unless_one_is_given() -> None:
     """What replaces a message at the push service replaces it on the screen too."""
     assert json.loads(payload(note(collapse_id="a")))["options"] == {"tag": "a"}
     assert json.loads(payload(note(collapse_id="a", webpush={"tag": "b", "renotify": True})))["options"]["tag"] == "b"
+
+
+def test_a_declarative_message_is_whole() -> None:
+    """What a browser shows by itself: the number it knows it by, a title and an address; the rest as it names it."""
+    actions = [{"action": "yes", "title": "Yes", "navigate": "https://example.com/yes"}]
+    options = {"declarative": True, "mutable": True, "url": "https://example.com/7", "lang": "ar", "actions": actions}
+    given = note(body="…", data={"id": "7"}, badge=3, collapse_id="chat-7", webpush=options)
+    check_payload(given)
+    assert json.loads(payload(given)) == {
+        "web_push": 8030,
+        "notification": {
+            "title": "Hello",
+            "navigate": "https://example.com/7",
+            "body": "…",
+            "data": {"id": "7"},
+            "tag": "chat-7",
+            "lang": "ar",
+            "actions": actions,
+        },
+        "app_badge": 3,
+        "mutable": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"webpush": {"declarative": True}}, "webpush.url"),
+        ({"webpush": {"declarative": True, "url": "/7"}}, "webpush.url"),
+        ({"title": None, "body": "b", "webpush": {"declarative": True, "url": "https://example.com"}}, "title"),
+        ({"webpush": {"mutable": True}}, "webpush.mutable"),
+        ({"webpush": {"declarative": "yes"}}, "webpush.declarative"),
+        ({"webpush": {"actions": [{"action": "a", "title": "A", "navigate": "https://a"}]}}, "webpush.actions"),
+        (
+            {"webpush": {"declarative": True, "url": "https://a", "actions": [{"action": "a", "title": "A"}]}},
+            "webpush.actions",
+        ),
+    ],
+)
+def test_a_declarative_message_that_is_not_whole_is_refused(fields: dict[str, Any], field: str) -> None:
+    """The browser would drop it, where nobody sees it."""
+    with pytest.raises(InvalidNotificationError) as caught:
+        check_payload(note(**fields))
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ MAX_TTL_S: Final = 2_419_200  # four weeks: what the strictest of the push servi
 TOPIC_CHARACTERS: Final = 32
 SECOND_US: Final = 1_000_000
 MAX_ACTIONS: Final = 10
+ACTION: Final = frozenset({"action", "title", "icon", "navigate"})
 LONGEST_TEXT: Final = 2048
 MAX_VIBRATIONS: Final = 100
+DECLARATIVE: Final = 8030  # by this number, an RFC's, a browser knows that it is to show the message itself
 
 # A page of another scheme cannot be opened, and `javascript:` must not be.
 _URL: Final = re.compile(r"(?:https://|/)[^\s\x00-\x1f\\]*")
@@ -32,11 +34,15 @@ def payload(notification: Notification) -> bytes:
     """Return the JSON that is encrypted for the service worker, of any size: `PAYLOAD_BYTES` is what can be sent.
 
     An object of title, body, data, badge (a number), sound, url and options, each only if there is something in it.
-    options: the second argument of the page's ``showNotification``, with the collapse id as its tag.
+    options: the second argument of the page's ``showNotification``, with the collapse id as its tag. With the option
+    declarative the form that a browser shows by itself, see `_declarative`.
     Raises InvalidNotificationError, naming the field, for options that a browser would not take.
     """
     options = dict(notification.webpush)
     _check_options(options, tagged=notification.collapse_id is not None)
+    if options.pop("declarative", False):
+        return _encode(_declarative(notification, options)).encode()
+    options.pop("mutable", None)
     message: dict[str, Any] = {}
     for name in ("title", "body", "data", "sound"):
         if value := getattr(notification, name):
@@ -50,6 +56,28 @@ def payload(notification: Notification) -> bytes:
     if options:
         message["options"] = options
     return _encode(message).encode()
+
+
+def _declarative(notification: Notification, options: dict[str, Any]) -> dict[str, Any]:
+    """A message of Declarative Web Push: the W3C's Push API, "declarative push message"."""
+    url, mutable = options.pop("url", ""), options.pop("mutable", False)
+    if not notification.title:
+        raise InvalidNotificationError("title", "is missing: a declarative web push must have one")
+    if not url.startswith("https://"):
+        raise InvalidNotificationError("webpush.url", "is missing: a declarative web push opens one, https://…")
+    shown: dict[str, Any] = {"title": notification.title, "navigate": url}
+    if notification.body:
+        shown["body"] = notification.body
+    if notification.data:
+        shown["data"] = notification.data
+    if notification.collapse_id is not None:
+        shown["tag"] = notification.collapse_id
+    message: dict[str, Any] = {"web_push": DECLARATIVE, "notification": shown | options}
+    if notification.badge is not None:
+        message["app_badge"] = notification.badge
+    if mutable:
+        message["mutable"] = True
+    return message
 
 
 def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
@@ -78,6 +106,12 @@ def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
         raise InvalidNotificationError("webpush.renotify", "needs a tag or a collapse_id, which says what it replaces")
     if options.get("silent") and "vibrate" in options:
         raise InvalidNotificationError("webpush.silent", "does not go with vibrate")
+    declarative = options.get("declarative", False)
+    if options.get("mutable") and not declarative:
+        raise InvalidNotificationError("webpush.mutable", "means nothing without declarative")
+    if any(("navigate" in action) != declarative for action in options.get("actions", ())):
+        why = "each need the address to open as navigate" if declarative else "have navigate only with declarative"
+        raise InvalidNotificationError("webpush.actions", why)
 
 
 def _text(value: object) -> str:
@@ -113,9 +147,10 @@ def _actions(value: object) -> str:
     if not isinstance(value, list | tuple) or len(value) > MAX_ACTIONS:
         return f"must be a list of at most {MAX_ACTIONS} actions"
     for action in value:
-        if not isinstance(action, Mapping) or not {"action", "title"} <= action.keys() <= {"action", "title", "icon"}:
+        if not isinstance(action, Mapping) or not {"action", "title"} <= action.keys() <= ACTION:
             return "must be a list of objects with action and title, perhaps an icon, and nothing else"
-        if _text(action["action"]) or _text(action["title"]) or ("icon" in action and _url(action["icon"])):
+        addresses = [action[name] for name in ("icon", "navigate") if name in action]
+        if _text(action["action"]) or _text(action["title"]) or any(map(_url, addresses)):
             return "has an action whose action or title is not text, or whose icon is no address"
     return ""
 
@@ -125,10 +160,12 @@ def _actions(value: object) -> str:
 OPTIONS: Final[Mapping[str, Callable[[object], str]]] = {
     "actions": _actions,
     "badge": _url,
+    "declarative": _flag,
     "dir": _direction,
     "icon": _url,
     "image": _url,
     "lang": _text,
+    "mutable": _flag,
     "renotify": _flag,
     "requireInteraction": _flag,
     "silent": _flag,

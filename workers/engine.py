@@ -32,6 +32,7 @@ from workers.circuits import Circuits
 from workers.idle import IdleWorker
 from workers.in_flight import Flights, RqJob, Tuning
 from workers.sender import SUSPECT, Sender, returned
+from workers.tracing import Tracing
 
 MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
 Targets = Mapping[str, str] | None
@@ -80,6 +81,7 @@ class Engine:
         rq_jobs: RqJobs,
         tuning: Tuning,
         version: str = "",
+        tracing: Tracing | None = None,
     ) -> None:
         """version: of the policies; see `use`."""
         self._redis = redis
@@ -92,7 +94,7 @@ class Engine:
         self._circuits = circuits
         self._capacity = capacity
         self._flights = Flights(
-            redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=idle.wake
+            redis=redis, worker=worker, sender=sender, circuits=circuits, tuning=tuning, wake=idle.wake, tracing=tracing
         )
         self._people = People()
         self.use(policies, version)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -21,6 +22,7 @@ from notifier.scripts.rule_table import RuleTable
 from workers.circuits import Circuits
 from workers.proofs import Proofs, Unproven
 from workers.sender import NotOursError, Sender, broken_off, failed
+from workers.tracing import Tracing
 
 RENEWALS: Final = 3  # in the time of a lease
 AGAIN_S: Final = 0.2  # after a renewal that Redis did not take
@@ -70,9 +72,18 @@ class Flights:
     """
 
     def __init__(
-        self, *, redis: Any, worker: str, sender: Sender, circuits: Circuits, tuning: Tuning, wake: asyncio.Event
+        self,
+        *,
+        redis: Any,
+        worker: str,
+        sender: Sender,
+        circuits: Circuits,
+        tuning: Tuning,
+        wake: asyncio.Event,
+        tracing: Tracing | None = None,
     ) -> None:
         self._redis = redis
+        self._tracing = tracing
         self._worker = worker
         self._sender = sender
         self._circuits = circuits
@@ -120,7 +131,8 @@ class Flights:
         loop = asyncio.get_running_loop()
         if due_at is not None and not leased.dropped and (leased.left_us is None or leased.left_us > 0):
             self._sender.numbers.late(category.name, loop.time() - due_at)
-        task = loop.create_task(self._sender.send(leased, category, send_by))
+        send = partial(self._sender.send, leased, category, send_by)
+        task = loop.create_task(send() if self._tracing is None else self._tracing.around(leased, send))
         self._sending[task] = leased, send_by
         task.add_done_callback(self._ended)
         if not self._sweeping:

@@ -24,6 +24,7 @@ from rq.worker_registration import clean_worker_registry
 from notifier.dispatch.calls import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.circuits import LIMITS
 from notifier.dispatch.health import LOOKED
+from notifier.dispatch.spans import Spans
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
@@ -41,6 +42,7 @@ from workers.in_flight import Tuning
 from workers.reload import Reload
 from workers.rq_jobs import ForkedRqJobs
 from workers.start import load_at_start
+from workers.tracing import Tracing
 from workers.wiring import (
     asyncio_client,
     build_capacity,
@@ -136,6 +138,7 @@ class PushWorker(Worker):
             built = self._providers
             if built is None:
                 built = build_providers(settings, tokens=tokens, report=late.report)
+            self._tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(1) from None
@@ -192,6 +195,7 @@ class PushWorker(Worker):
             rq_jobs=rq_jobs,
             tuning=build_tuning(settings),
             version=reload.version if reload is not None else "",
+            tracing=self._tracing,
         )
         if self._stop_requested:
             self._engine.stop()

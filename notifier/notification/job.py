@@ -52,11 +52,16 @@ def encode_data(notification: Notification) -> bytes:
     return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
 
 
-def encode_meta(notification: Notification, expires_in_us: int | None = None, ref: str | None = None) -> bytes:
+def encode_meta(
+    notification: Notification,
+    expires_in_us: int | None = None,
+    ref: str | None = None,
+    trace: Mapping[str, str] | None = None,
+) -> bytes:
     """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
 
     expires_in_us: when it expires, in µs; once it has failed and is requeued, the time begins anew.
-    ref: the caller's own, which its event tells.
+    ref: the caller's own, which its event tells. trace: in which it is enqueued, see `Spans`.
     """
     meta: dict[str, Any] = {"user": notification.user, "category": notification.category}
     if expires_in_us is not None:
@@ -71,6 +76,8 @@ def encode_meta(notification: Notification, expires_in_us: int | None = None, re
         meta["tags"] = list(notification.tags)
     if ref is not None:
         meta["ref"] = ref
+    if trace:
+        meta |= trace
     return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
 
 

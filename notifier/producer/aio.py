@@ -136,7 +136,8 @@ class AsyncNotifier:
     async def send(self, notification: Notification, *, job_id: str | None = None, timeout: Timeout = None) -> str:
         """See `Notifier.send`."""
         spent = await self._follow(timeout)
-        return (await self._enqueue([self._builder.build(notification, job_id)], timeout, spent))[0]
+        with self._builder.span("send", notification) as trace:
+            return (await self._enqueue([self._builder.build(notification, job_id, trace)], timeout, spent))[0]
 
     async def send_many(
         self,

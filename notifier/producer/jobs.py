@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from notifier.dispatch import calls
+from notifier.dispatch.spans import NO_SPAN, Operation, Spans
 from notifier.errors import InvalidNotificationError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
@@ -36,15 +38,27 @@ class JobBuilder:
         self._most = settings.waiting_limits()
         self._platforms = settings.providers.platforms()
         self._has_events = settings.events.keep_us > 0
+        self._spans = Spans() if settings.tracing == "opentelemetry" else None
 
     def check_events(self) -> None:
         """Raise SettingsError where the configuration keeps no events."""
         if not self._has_events:
             raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
 
-    def build(self, notification: Notification, job_id: str | None = None) -> calls.Job:
-        """The job of a notification. Raises InvalidNotificationError. job_id: None is a random one."""
-        return self._job(notification, _checked(job_id))
+    def span(self, operation: Operation, notification: Notification) -> AbstractContextManager[Mapping[str, str]]:
+        """In which a notification is built; it yields the `trace` that `build` takes."""
+        if self._spans is None or not isinstance(notification, Notification):
+            return NO_SPAN
+        return self._spans.produce(operation, notification.category)
+
+    def build(
+        self, notification: Notification, job_id: str | None = None, trace: Mapping[str, str] | None = None
+    ) -> calls.Job:
+        """The job of a notification. Raises InvalidNotificationError.
+
+        job_id: None is a random one. trace: of `span`.
+        """
+        return self._job(notification, _checked(job_id), trace)
 
     def category(self, name: str) -> Category:
         """The configured category of that name. Raises InvalidNotificationError where there is none."""
@@ -57,7 +71,7 @@ class JobBuilder:
         """What the limiter itself can ask of a user: all rules but those that go by the user's zone."""
         return Rules(self.policies.for_user(user), self.category(category)).without_local_time
 
-    def _job(self, notification: Notification, job_id: str) -> calls.Job:
+    def _job(self, notification: Notification, job_id: str, trace: Mapping[str, str] | None) -> calls.Job:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
@@ -74,7 +88,7 @@ class JobBuilder:
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
-            meta=encode_meta(notification, expires_in_us, self._ref(notification)),
+            meta=encode_meta(notification, expires_in_us, self._ref(notification), trace),
             expires_in_us=expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),
@@ -134,7 +148,8 @@ class Bulk:
         index = self._seen
         self._seen += 1
         try:
-            self._chunk.append(self._builder.build(notification, job_id))
+            with self._builder.span("create", notification) as trace:
+                self._chunk.append(self._builder.build(notification, job_id, trace))
         except InvalidNotificationError as error:
             raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
         return len(self._chunk) == self._size

@@ -124,7 +124,8 @@ class Notifier:
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
         self._follow()
-        return self._backend.enqueue([self._builder.build(notification, job_id)])[0]
+        with self._builder.span("send", notification) as trace:
+            return self._backend.enqueue([self._builder.build(notification, job_id, trace)])[0]
 
     def send_many(
         self,

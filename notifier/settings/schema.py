@@ -273,6 +273,7 @@ class Settings(Section):
     history: History = HistorySettings()
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
+    tracing: Literal["none", "opentelemetry"] = "none"
     _rates_version: str = PrivateAttr("")
     _users_in_files: dict[str, Entry] = PrivateAttr(default_factory=dict)
 

@@ -210,7 +210,7 @@ def test_the_rule_is_named_that_decides(hand: Hand) -> None:
 
 def test_quiet_hours(redis: Redis) -> None:
     """What waits for the end of quiet hours says so."""
-    hand = Hand(redis, user=Policy(quiet=QuietHours(11 * HOUR, 13 * HOUR)))
+    hand = Hand(redis, user=Policy(quiet=(QuietHours(11 * HOUR, 13 * HOUR),)))
     hand.accept()
     assert hand.take() == []
     (leased,) = hand.take(HOUR)

@@ -20,6 +20,7 @@ from notifier.errors import OverloadedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
+from notifier.notification.notification import check_user
 from notifier.producer.admission import all_accepted
 from notifier.producer.aio_users import AsyncUsers
 from notifier.producer.backend import CHUNK
@@ -208,6 +209,11 @@ class AsyncNotifier:
             raise TypeError(NEITHER)
         kind = kind_of(user, category, collapse_id, tag)
         return await self._run(self._exchanges.cancel_of(user, kind), timeout)
+
+    async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
+        """See `Notifier.forget`."""
+        check_user(user)
+        return await self._run(self._exchanges.forget(user, hard=hard), timeout)
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""

@@ -60,6 +60,10 @@ class Backend(Protocol):
         """What all users chose; see `Users.export`."""
         ...
 
+    def forget(self, user: str, *, hard: bool) -> Cancellation:
+        """See `Notifier.forget`."""
+        ...
+
     def status(self, job_id: str, user: str | None = None) -> Status | None:
         """See `Notifier.status`."""
         ...
@@ -117,6 +121,10 @@ class SingleRedis:
     def prefer(self, user: str, edit: Edit, who: str, fence: Mapping[str, bool] | None = None) -> Preferences:
         """See `Backend.prefer`. fence: as of `enqueue`."""
         return exchange(self._redis, self._exchanges.prefer(user, edit, who, fence))
+
+    def forget(self, user: str, *, hard: bool, fence: Mapping[str, bool] | None = None) -> Cancellation:
+        """See `Backend.forget`. fence: as of `enqueue`."""
+        return exchange(self._redis, self._exchanges.forget(user, hard=hard, fence=fence))
 
     def preferences(self) -> Iterator[tuple[str, Preferences]]:
         """See `Backend.preferences`."""

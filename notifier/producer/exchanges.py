@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.dispatch.ends import Ends
+from notifier.dispatch.forget import ForgottenPage, forget, keys_of
 from notifier.dispatch.history import Record, decode_records, history_keys, so_far
 from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
@@ -24,7 +25,7 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import MemoryLimit
-from notifier.producer.users import Edit
+from notifier.producer.users import Edit, nothing
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
@@ -137,6 +138,21 @@ class Exchanges:
             call = prefer(user, before, made.encode(), who=who)
             before = yield call if fence is None else fenced(call, fence)
         return made
+
+    def forget(self, user: str, *, hard: bool, fence: Mapping[str, bool] | None = None) -> Exchange[Cancellation]:
+        """See `Notifier.forget`. Raises MovedError by the fence."""
+        cancelled = yield from self.cancel_of(user, calls.Kind(), fence)
+        yield from self.prefer(user, nothing, fence=fence)
+        keys = keys_of(user, self._policies.categories, with_sends=hard)
+        places = deque([""])
+        while places:
+            place, cursor, done = places.popleft(), "0", False
+            while not done:
+                call = forget(user, keys, place, cursor)
+                page: ForgottenPage = yield call if fence is None else fenced(call, fence)
+                cursor, done = page.cursor, page.cursor == "0"
+            places.extend(page.places)
+        return cancelled
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
         """What all users chose, some hundreds at a step."""

@@ -17,6 +17,7 @@ from notifier.dispatch.history import Record
 from notifier.errors import OverloadedError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
+from notifier.notification.notification import check_user
 from notifier.producer.backend import Backend, SingleRedis
 from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.events import Ended
@@ -203,6 +204,18 @@ class Notifier:
         if job_id is not None or user is None:
             raise TypeError(NEITHER)
         return self._backend.cancel_of(user, kind_of(user, category, collapse_id, tag))
+
+    def forget(self, user: str, *, hard: bool = False) -> Cancellation:
+        """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
+
+        That is: preferences, history, totals, ended notifications with their text and tokens, and what names the user
+        in the feeds of dead tokens and events. When something was sent is kept until the limits do not need it any
+        more; hard: that goes too, so that the limits begin anew. What a worker sends at that moment is too late, and
+        leaves traces: they go with another call.
+        """
+        self._follow()
+        check_user(user)
+        return self._backend.forget(user, hard=hard)
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""

@@ -90,6 +90,11 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "namespaces": " zset namespace -> µs of a use",
 }
 
+# What is kept of a user beside what waits and what is being sent: a key of each, and of the second also one for each
+# category. It moves with its user to another shard, and goes where the user is forgotten; so does @history.
+OF_USER: Final = ("usage", "arriving", "tagged")
+OF_SCOPE: Final = ("sent", "counts", "burst", "collapse")
+
 _prefix = PREFIX
 _asked_for = False
 

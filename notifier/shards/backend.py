@@ -86,6 +86,10 @@ class Shards:
         """See `Backend.prefer`."""
         return at_home(self._map, user, lambda name, fence: self._at[name].prefer(user, edit, who, fence))
 
+    def forget(self, user: str, *, hard: bool) -> Cancellation:
+        """See `Backend.forget`."""
+        return at_home(self._map, user, lambda name, fence: self._at[name].forget(user, hard=hard, fence=fence))
+
     def preferences(self) -> Iterator[tuple[str, Preferences]]:
         """See `Backend.preferences`. All shards must answer."""
         for name, shard in self._at.items():

@@ -190,6 +190,11 @@ class MemoryBackend:
         self._replay(user)
         return self._chosen[user]
 
+    def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
+        """See `Backend.forget`. What ended stays, for the test to look at."""
+        self._chosen.pop(user, None)
+        return self.cancel_of(user, calls.Kind())
+
     def preferences(self) -> Iterator[tuple[str, Preferences]]:
         """See `Backend.preferences`."""
         yield from ((user, chosen) for user, chosen in self._chosen.items() if not chosen.is_empty)

@@ -19,6 +19,7 @@ from notifier.dispatch import calls
 from notifier.producer.notifier import Notifier
 from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
+from notifier.scripts import keys
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, run
 from notifier.scripts.ownership import HERE
@@ -26,7 +27,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.shards.backend import Shards
 from notifier.shards.map import home
-from notifier.shards.migration import migrate, steps
+from notifier.shards.migration import migrate, steps, user_state
 from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, MoveError, Mover
 from notifier.shards.users import list_users
 from notifier.testing.embedded import EmbeddedRedis
@@ -134,6 +135,11 @@ def fill(pair: Pair) -> dict[str, list[str]]:
     for user in (pair.users[0], ONLY_CHOSE):
         pair.producer.users.set(user, gap="2h")
     return {user: pair.waiting(pair.old, user) for user in pair.users}
+
+
+def test_what_moves_is_what_is_forgotten() -> None:
+    """One list of a user's keys: what a shard hands over is what `forget` deletes."""
+    assert (set(user_state.OF_USER), set(user_state.OF_SCOPE)) == (set(keys.OF_USER), set(keys.OF_SCOPE))
 
 
 def check(pair: Pair, before: dict[str, list[str]], sent_us: dict[str, float]) -> None:

@@ -11,7 +11,15 @@ import pytest
 from redis import Redis
 from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
-from notifier import AsyncNotifier, InvalidNotificationError, InvalidPreferenceError, Mute, Notifier, Preferences
+from notifier import (
+    AsyncNotifier,
+    Cancellation,
+    InvalidNotificationError,
+    InvalidPreferenceError,
+    Mute,
+    Notifier,
+    Preferences,
+)
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
@@ -194,3 +202,39 @@ def test_the_same_for_asyncio(config: Path) -> None:
     assert asyncio.run(session()) == (Preferences(gap_us=60_000_000), [{"user": "42", "gap": "1m"}])
     with notifier(config) as plain:
         assert plain.users.get("42") == Preferences(gap_us=60_000_000)
+
+
+def keys_with(redis: Any, word: str) -> set[str]:
+    """The keys of Redis that tell of somebody, by their name or in what they hold."""
+    found = set()
+    for key in redis.scan_iter():
+        kind = redis.type(key)
+        reads = {b"hash": redis.hgetall, b"string": redis.get, b"list": lambda k: redis.lrange(k, 0, -1)}
+        reads |= {b"zset": lambda k: redis.zrange(k, 0, -1), b"stream": redis.xrange, b"set": redis.smembers}
+        if word in f"{key} {reads[kind](key)}":
+            found.add(key.decode())
+    return found
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
+    redis: Redis, config: Path, producer: Notifier, hard: bool
+) -> None:
+    """What waits is cancelled, what ended goes with its text, the feeds and logs too; the limits hold, unless hard."""
+    who = "forget-me"
+    producer.users.set(who, gap="1s")
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note(who, tags=["t"])), "delivered")
+        producer.users.mute(who)
+        waits = producer.send(note(who, tags=["t"]))
+        ends(producer, waits, "waiting")
+        kept = producer.send(note("other"))
+        ends(producer, kept, "delivered")
+        assert producer.forget(who, hard=hard) == Cancellation(1)
+        assert producer.status(waits) is None
+        assert producer.users.get(who) == Preferences()
+    sends = {f"notifier:sent:{{{who}}}"}
+    assert keys_with(redis, who) - {f"notifier:lines:{{{who}}}"} <= (set() if hard else sends)
+    assert redis.exists(*sends) != hard
+    assert redis.exists("notifier:usage:{other}")

@@ -75,7 +75,7 @@ class State:
                             pipe.set(redis_key("counting"), "1", px=2 * lasts_ms)
             self._copy_history(pipe)
             pipe.execute()
-        preferences, user = redis_key("preferences"), to_bytes(self._user[1:-1])
+        preferences, user = redis_key("preferences"), to_bytes(self._name)
         if (text := self._old.hget(preferences, user)) is not None:
             self._new.hset(preferences, user, text)
             self._old.hdel(preferences, user)

@@ -10,7 +10,7 @@
 --! include clock keys history due newcomer end cancel tagged
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
-local LANES = {'urgent', 'default', 'bulk'}
+local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
 local cancelled, too_late = 0, {}
 
 -- places_after: where to go on once this place is done.
@@ -34,13 +34,13 @@ local function places_after()
 end
 
 -- page: the ids at the cursor, and the next cursor. Of a list by how many stand behind it: what comes, and what is
--- taken, moves no place that was not looked at.
+-- taken, moves no place that was not looked at. What RQ takes out of the middle does, so pages overlap.
 local function page()
   if not place:find(':', 1, true) then return {}, '0' end
   if place:find('@rq:queue:', 1, true) == 1 or place:find('@behind:', 1, true) == 1 then
     local behind = tonumber(cursor)
     local ids = redis.call('LRANGE', place, -behind - most, -behind - 1)
-    return ids, #ids == most and text(behind + most) or '0'
+    return ids, #ids == most and text(behind + most - math.min(OVERLAP, math.floor(most / 2))) or '0'
   end
   local found, ids = redis.call('ZSCAN', place, cursor, 'COUNT', most), {}
   for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end

@@ -1,0 +1,40 @@
+"""The call by which all that is kept of a person goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from notifier.dispatch.history import history_keys
+from notifier.scripts.keys import OF_SCOPE, OF_USER, user_key
+from notifier.scripts.loader import Call, script
+from notifier.units import from_bytes, to_bytes
+
+AT_ONCE: Final = 250  # looked at in one call
+SENDS: Final = frozenset({"sent", "counts", "burst"})  # when something was sent, and no more
+
+
+class ForgottenPage(NamedTuple):
+    """What one page did. cursor: to go on from; '0' at the end. places: to look through after it. gone: how many."""
+
+    cursor: str
+    places: list[str]
+    gone: int
+
+
+def keys_of(user: str, categories: Iterable[str], *, with_sends: bool) -> list[str]:
+    """The keys of a user beside what waits. with_sends: also those by which the limits go on to hold."""
+    scoped = [name for name in OF_SCOPE if with_sends or name not in SENDS]
+    of_user = [user_key(name, user) for name in (*OF_USER, *scoped)]
+    of_categories = [user_key(name, user, category) for name in scoped for category in categories]
+    return [*of_user, *of_categories, *history_keys(user)]
+
+
+def forget(user: str, keys: Iterable[str], place: str = "", cursor: str = "0") -> Call[ForgottenPage]:
+    """Take a page of what is kept of a user away. place: '' to begin, where the keys are deleted."""
+    args: list[str | bytes | int] = [to_bytes(user), to_bytes(place), cursor, AT_ONCE, *map(to_bytes, keys)]
+
+    def decode(reply: list[Any]) -> ForgottenPage:
+        return ForgottenPage(from_bytes(reply[0]), [*map(from_bytes, reply[1])], reply[2])
+
+    return Call(script("forget"), [], args, decode)

@@ -1,0 +1,61 @@
+-- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
+-- ARGV 1 user  2 the place to look through, of an earlier reply; '' to begin  3 cursor in it, '0' to begin
+--      4 about how many to look at  5.. keys of the user; to begin, they are deleted
+-- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
+--          jobs and entries were taken away}
+--! include clock keys
+local user, place, cursor, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local STREAMS = {'@feedback', '@events', '@trace', '@actions:users'}
+
+local function of_user(text_of_meta)
+  local ok, meta = pcall(cjson.decode, text_of_meta or '')
+  return ok and type(meta) == 'table' and meta.user == user
+end
+
+local function begin()
+  local places, gone = {}, redis.call('DEL', unpack(ARGV, 5))
+  for _, lane in ipairs({'urgent', 'default', 'bulk'}) do
+    places[#places + 1] = '@rq:failed:' .. lane
+    places[#places + 1] = '@rq:canceled:' .. lane
+  end
+  for _, stream in ipairs(STREAMS) do places[#places + 1] = stream end
+  return {'0', places, gone}
+end
+
+-- forget_ended: jobs of the user's that have ended, in a registry of RQ's.
+local function forget_ended()
+  local found, gone = redis.call('ZSCAN', place, cursor, 'COUNT', most), 0
+  for i = 1, #found[2], 2 do
+    local id = found[2][i]
+    local job = redis.pcall('HMGET', job_key(id), 'meta', 'push_permit', 'push_outcome')
+    if not job.err and job[3] and not job[2] and of_user(job[1]) then
+      redis.call('ZREM', place, id)
+      redis.call('DEL', job_key(id), '@rq:results:' .. id)
+      gone = gone + 1
+    end
+  end
+  return {found[1], {}, gone}
+end
+
+-- names_user: whether an entry is of the user: by a field that says so, or by the meta of a job.
+local function names_user(fields)
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if (name == 'user' or name == 'of') and value == user or name == 'meta' and of_user(value) then return true end
+  end
+  return false
+end
+
+local function forget_entries()
+  local entries, gone = redis.call('XRANGE', place, cursor == '0' and '-' or '(' .. cursor, '+', 'COUNT', most), 0
+  for _, entry in ipairs(entries) do
+    if names_user(entry[2]) then gone = gone + redis.call('XDEL', place, entry[1]) end
+  end
+  return {#entries == most and entries[#entries][1] or '0', {}, gone}
+end
+
+if place == '' then return begin() end
+for _, stream in ipairs(STREAMS) do
+  if place == stream then return forget_entries() end
+end
+return forget_ended()

@@ -7,6 +7,7 @@ PEERS := tests/independent/.peers
 APNS2 := .venv-apns2
 RQ2 := .venv-rq2
 DOCS := .venv-docs
+OTHER = .venv-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 RELEASE := .venv-release
 WHEEL := .venv-wheel
 # What the tests of the wheel leave out reads the sources.
@@ -25,7 +26,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows lint format schema lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python $(INSTALL) -r requirements.lock
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# As .venv, of the Python that PYTHON names: .venv-py3.13, say.
+.venv-py%/.installed-by-make: requirements.lock pyproject.toml
+	@echo "Installing into $(@D) …" >&2
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) -r requirements.lock
+	@$(@D)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Environments of their own: .venv-apns2 from requirements-apns2.lock, and so on.
@@ -72,6 +81,11 @@ test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with a
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
 	  tests/integration/test_rq_citizen.py tests/integration/test_prefixes.py tests/laws/test_rq_by_hand.py
+
+test-python: $(OTHER)/.installed-by-make  ## the fast part of the suite on another Python: make test-python PYTHON=python3.13
+	@$(OTHER)/bin/python -V
+	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
+	  tests/unit tests/contract tests/property
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
@@ -197,4 +211,4 @@ lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 
 clean:  ## remove what make built
-	rm -rf build .venv $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf build .venv .venv-py* $(APNS2) $(RQ2) $(DOCS) $(RELEASE) $(WHEEL) $(PEERS) benchmarks/.peers benchmarks/providers/.peers .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

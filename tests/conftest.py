@@ -45,6 +45,8 @@ settings.register_profile(
 )
 # For tests/mutants.py: that a test fails is enough, by which example does not matter.
 settings.register_profile("mutants", settings.get_profile("ci"))
+# For other Pythons, `make test-python`: a tenth of the examples shows what a Python does otherwise.
+settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("ci"), phases=list(Phase))
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -156,6 +156,40 @@ def test_django_checks_the_configuration(shop: Project, tmp_path: Path) -> None:
     assert "categories.chat.lane" in done.stderr
 
 
+def sent_once(redis: Redis, of: Project, program: str, worker: list[str]) -> None:
+    """What the tasks a, a once more, and b send is accepted and delivered once each; they run one after the other."""
+    asked = of.run("-c", program)
+    assert asked.returncode == 0, asked.stderr
+    with subprocess.Popen([sys.executable, "-m", *worker], cwd=of.folder, env=of.environ) as process:
+        try:
+            eventually(lambda: redis.hget("notifier:stats", "accepted") == b"2", "both greetings", within_s=60)
+        finally:
+            process.terminate()
+    done = of.run("-m", "workers", "--config", "notifier.yaml", "--burst")
+    assert done.returncode == 0, done.stderr
+    assert redis.hget("notifier:stats", "delivered") == b"2"
+
+
+def test_celery(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """A task of Celery's own worker, in a forked process."""
+    of = project("celery_app", redis_server, BROKER_URL=redis_server.url)
+    program = (
+        "from tasks import greet; [greet.apply_async((u, 'a-registration-0001'), task_id=u) for u in ('a', 'a', 'b')]"
+    )
+    sent_once(redis, of, program, ["celery", "--app", "tasks", "worker", "--concurrency", "1", "--loglevel", "ERROR"])
+
+
+def test_dramatiq(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """An actor in Dramatiq's own worker."""
+    of = project("dramatiq_app", redis_server, BROKER_URL=redis_server.url)
+    program = (
+        "from tasks import broker, greet\n"
+        "for user in ('a', 'a', 'b'):\n"
+        "    broker.enqueue(greet.message(user, 'a-registration-0001').copy(message_id=user))"
+    )
+    sent_once(redis, of, program, ["dramatiq", "tasks", "--processes", "1", "--threads", "1"])
+
+
 FORKS = """
 import os, sys
 from notifier import Device, Notification, Notifier

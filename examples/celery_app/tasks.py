@@ -1,0 +1,22 @@
+"""Celery: a task that sends. It may run twice, the notification is accepted once."""
+
+import os
+from pathlib import Path
+
+from celery import Celery, Task
+
+from notifier import Device, Notification, Notifier, OverloadedError, RedisUnusableError
+
+HERE = Path(__file__).parent
+BROKER = os.environ.get("BROKER_URL", "redis://localhost:6379/1")
+
+app = Celery("shop", broker=BROKER, backend=BROKER)
+# Made before Celery forks its processes: each of them opens connections of its own.
+notifier = Notifier.from_config(HERE / "notifier.yaml")
+
+
+@app.task(bind=True, autoretry_for=(RedisUnusableError, OverloadedError), retry_backoff=True)
+def greet(self: Task, user: str, token: str) -> str:
+    """Send a greeting; returns the notification's job id."""
+    notification = Notification(user=user, devices=[Device("fcm", token)], title="Hello")
+    return notifier.send(notification, job_id=f"greet-{self.request.id}")

@@ -22,6 +22,7 @@ from notifier.cli import (
     serve,
     shards,
     stats,
+    users,
     worker,
 )
 from notifier.cli.output import EXIT_STATUSES, say
@@ -77,3 +78,4 @@ app.command()(load.load)
 app.add_typer(record.trace, name="trace")
 app.add_typer(config.commands, name="config")
 app.add_typer(shards.commands, name="shards")
+app.add_typer(users.commands, name="users")

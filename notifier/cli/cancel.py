@@ -28,14 +28,15 @@ def cancel(
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
     with Notifier.from_config(context.obj, follow=False) as notifier:
         if user is not None:
-            _tell(notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag), json=json)
+            tell(notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag), json=json)
         elif len(ids) > 1:
-            _tell(notifier.cancel_many(ids), json=json)
+            tell(notifier.cancel_many(ids), json=json)
         else:
             _tell_of_one(ids[0], notifier.cancel(ids[0]), json=json)
 
 
-def _tell(done: Cancellation, *, json: bool) -> None:
+def tell(done: Cancellation, *, json: bool) -> None:
+    """Print what was cancelled. Exit status 1 if it is too late for one, or one is unknown."""
     if json:
         print_json(asdict(done))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as codec
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
@@ -12,7 +13,7 @@ import typer
 
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.dispatch.circuits import Held
-from notifier.operations.explain import Inspection, Use, places_of
+from notifier.operations.explain import Explanation, Inspection, Use, places_of
 from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.rules.zones import check_zone
@@ -130,6 +131,7 @@ def explain(
         known = ", ".join(settings.categories) or "there are none"
         complain(f"{category!r} is not among the categories ({known}); this applies instead:")
     say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
+    _say_chosen(found)
     owner = {"user": "the user", "category": category}
     rows = [
         (owner[use.scope], use.rule, _used(use), use.free_at or "now", at)
@@ -155,6 +157,11 @@ def _say_closed(found: Iterable[Held]) -> None:
     for held in found:
         what = "its project is full; there is room" if held.state == "full" else "its circuit is open; the next try is"
         say(f"what goes by {held.route} waits: {what} at {moment(held.next_at)}")
+
+
+def _say_chosen(found: Explanation) -> None:
+    if found.preferences:
+        say(f"the user chose {codec.dumps(found.preferences, ensure_ascii=False)}")
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:

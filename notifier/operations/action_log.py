@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,6 +12,7 @@ from notifier.store.connection import ask
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # characters of a field
+OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,10 @@ def record_action(  # noqa: PLR0917 - one entry
     ask(lambda: redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
 
 
-def read_actions(redis: Any, most: int) -> list[Action]:
-    """The newest, the last first. Raises RedisUnusableError."""
+def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:
+    """The newest, the last first. of: OF_USERS for what users chose. Raises RedisUnusableError."""
     found = []
-    for entry_id, fields in ask(lambda: redis.xrevrange(redis_key("actions"), count=most)):
+    for entry_id, fields in ask(lambda: redis.xrevrange(redis_key("actions", *of), count=most)):
         text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         at = datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC)
         found.append(Action(at, *(text.get(name, "") for name in ("who", "address", "action", "of", "answer"))))

@@ -118,6 +118,28 @@ def test_cancel_by_what_they_have_in_common(run: Run) -> None:
     assert "at most 64 are allowed" in run("cancel", "--user", "42", "--tag", "x" * 65).err
 
 
+def test_what_users_chose(run: Run, tmp_path: Path) -> None:
+    """Muted, shown, exported, applied, logged, forgotten; a wrong line is named by its number."""
+    assert run("users", "get", "42") == Ran(0, "nothing is chosen\n", "")
+    muted = run("users", "mute", "42", "--category", "default", "--what", "drop")
+    assert muted == Ran(0, "muted until 2199-01-01 00:00 UTC: default (drop)\n", "")
+    assert "the user chose" in run("explain", "--user", "42").out
+    file = tmp_path / "chosen.jsonl"
+    file.write_text(run("users", "export").out + '{"user": "43", "gap": "10m"}\n[]\n', encoding="utf-8")
+    assert run("users", "unmute", "42", "--json").out == "{}\n"
+    assert run("users", "apply", str(file)) == Ran(1, "", f"{file}:3: is not a JSON object\n")
+    assert run("users", "get", "43").out == "gap: 10m\n"
+    assert run("users", "clear", "43") == Ran(0, "cleared\n", "")
+    file.write_text('{"user": "43", "tier": "nope"}\n', encoding="utf-8")
+    assert "chosen.jsonl:1: tier: users may not choose 'nope'" in run("users", "apply", str(file)).err
+    assert run("users", "forget", "42") == Ran(0, "0 cancelled\n", "")
+    logged = json.loads(run("users", "log", "--json").out)
+    assert [(each["who"], each["user"]) for each in logged] == [("notifier users", "43")] * 2
+    assert "cleared" in run("users", "log").out
+    wrong = run("users", "mute", "42", "--category", "nope")
+    assert (wrong.status, "categories: 'nope' is unknown" in wrong.err) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

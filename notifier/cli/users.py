@@ -1,0 +1,156 @@
+"""Commands for what users chose: users get, mute, unmute, clear, export, apply, log, forget."""
+
+from __future__ import annotations
+
+import json as codec
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import typer
+
+from notifier.cli.cancel import tell
+from notifier.cli.output import JsonOption, Status, complain, duration_us, print_json, print_rows, say
+from notifier.errors import InvalidPreferenceError
+from notifier.operations.action_log import OF_USERS, read_actions
+from notifier.producer.notifier import Notifier
+from notifier.rules.preferences import Preferences, What
+from notifier.settings import load_settings
+from notifier.shards.map import connect_all, on_shard
+
+WHO: Final = "notifier users"  # for the log of changes
+User = Annotated[str, typer.Argument(help="the user", show_default=False)]
+Categories = Annotated[list[str] | None, typer.Option("--category", help="only of this category; may be repeated")]
+
+commands = typer.Typer(help="What users chose for themselves.", no_args_is_help=True)
+
+
+@commands.command()
+def get(context: typer.Context, user: User, *, json: JsonOption = False) -> None:
+    """Show what a user chose."""
+    with _notifier(context) as notifier:
+        _show(notifier.users.get(user), json=json)
+
+
+@commands.command()
+def mute(
+    context: typer.Context,
+    user: User,
+    *,
+    lasting: Annotated[str | None, typer.Option("--for", help="how long, such as 1h  [default: without end]")] = None,
+    category: Categories = None,
+    what: Annotated[str, typer.Option(help="hold or drop")] = "hold",
+    json: JsonOption = False,
+) -> None:
+    """Send nothing to a user for a time."""
+    ends = None if lasting is None else datetime.now(UTC) + timedelta(microseconds=duration_us(lasting, "--for"))
+    how: What = what  # type: ignore[assignment]  # checked by Users.mute, with the field's name
+    with _notifier(context) as notifier:
+        _show(notifier.users.mute(user, until=ends, categories=category or None, what=how, who=WHO), json=json)
+
+
+@commands.command()
+def unmute(context: typer.Context, user: User, *, category: Categories = None, json: JsonOption = False) -> None:
+    """Take mutes of a user back."""
+    with _notifier(context) as notifier:
+        _show(notifier.users.unmute(user, categories=category or None, who=WHO), json=json)
+
+
+@commands.command()
+def clear(context: typer.Context, user: User) -> None:
+    """Forget what a user chose: the configuration alone holds."""
+    with _notifier(context) as notifier:
+        notifier.users.clear(user, who=WHO)
+    say("cleared")
+
+
+@commands.command()
+def export(context: typer.Context) -> None:
+    """Print what all users chose, a JSON object a line, as `apply` reads it."""
+    with _notifier(context) as notifier:
+        for entry in notifier.users.export():
+            say(codec.dumps(entry, ensure_ascii=False))
+
+
+@commands.command()
+def apply(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="a JSON object a line, as `export` prints them")],
+) -> None:
+    """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; it ends there."""
+    if not file.is_file():
+        raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
+    with _notifier(context) as notifier, file.open(encoding="utf-8") as lines:
+        applied = 0
+        try:
+            for number, entry in _entries(lines):
+                notifier.users.apply([entry], who=WHO)
+                applied = number
+        except (InvalidPreferenceError, ValueError) as error:
+            complain(f"{file}:{applied + 1}: {str(error).removeprefix('entries[0].')}")
+            raise typer.Exit(Status.NOT_RIGHT) from None
+    say(f"{applied} applied")
+
+
+@commands.command()
+def log(
+    context: typer.Context,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many of each shard")] = 50,
+    json: JsonOption = False,
+) -> None:
+    """Show who changed what users chose, the last first."""
+    found = []
+    with connect_all(load_settings(context.obj)) as clients:
+        for name, client in clients.items():
+            with on_shard(name):
+                found += read_actions(client, limit, OF_USERS)
+    found.sort(key=lambda action: action.at, reverse=True)
+    if json:
+        print_json([{"at": a.at, "who": a.who, "user": a.of, "chosen": a.answer} for a in found])
+    else:
+        rows = [(action.at, action.who or "the user", action.of, action.answer or "cleared") for action in found]
+        print_rows("", ("at", "by", "user", "chosen"), rows, empty="nothing was changed")
+
+
+@commands.command()
+def forget(
+    context: typer.Context,
+    user: User,
+    *,
+    hard: Annotated[bool, typer.Option("--hard", help="also when something was sent: the limits begin anew")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Cancel what waits for a user, and delete all that is kept. Exit status 1 if a worker has some of it."""
+    with _notifier(context) as notifier:
+        tell(notifier.forget(user, hard=hard), json=json)
+
+
+def _notifier(context: typer.Context) -> Notifier:
+    return Notifier.from_config(context.obj, follow=False)
+
+
+def _show(chosen: Preferences, *, json: bool) -> None:
+    if json:
+        print_json(chosen.as_dict())
+        return
+    for name, value in chosen.as_dict().items():
+        if name != "mutes":
+            say(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+    for mute_of in chosen.mutes:
+        of = ", ".join(mute_of.categories) if mute_of.categories else "all"
+        say(f"muted until {mute_of.until:%Y-%m-%d %H:%M} UTC: {of} ({mute_of.what})")
+    if chosen.is_empty:
+        say("nothing is chosen")
+
+
+def _entries(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = codec.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict):
+            raise ValueError("is not a JSON object")  # noqa: TRY004 - as for all that cannot be read
+        yield number, entry

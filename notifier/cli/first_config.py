@@ -14,18 +14,20 @@ from notifier.settings import parse_settings
 from notifier.settings.comments import template
 from notifier.settings.loading import DEFAULT_PATH
 
-PLATFORMS: Final = ("apns", "fcm", "webpush")
 CONSOLE: Final = "console"
 KEY: Final = {
     "apns": "the .p8 file of the key, from Apple's developer account",
     "fcm": "the JSON key of the service account, from Firebase",
     "webpush": "the private key (VAPID) in PEM",
+    "hms": "the file with the app's secret, from AppGallery Connect",
+    "expo": "the file with the access token, from Expo's dashboard",
 }
+PLATFORMS: Final = tuple(KEY)
 _PROVIDERS: Final = re.compile(r"^providers:.*\Z", re.MULTILINE | re.DOTALL)
 _P8: Final = re.compile(r"AuthKey_([A-Za-z0-9]{10})\.p8")
 
-Platform = Annotated[str | None, typer.Option(help="apns, fcm, webpush; or console, which prints and needs no key")]
-KeyFile = Annotated[Path | None, typer.Option(help="the .p8 file, the service account's JSON, or the VAPID key")]
+Platform = Annotated[str | None, typer.Option(help="apns, fcm, webpush, hms, expo; or console, which prints and needs no key")]
+KeyFile = Annotated[Path | None, typer.Option(help="the .p8 file, the service account's JSON, the VAPID key, or the secret")]
 
 
 def init(
@@ -65,6 +67,8 @@ def init(
         say("put your own team_id, key_id and topic into it")
     if yes and platform == "webpush":
         say("put your own subject into it")
+    if yes and platform == "hms":
+        say("put your own app_id into it")
     say(f"check it: notifier config check --worker {path}")
     say(f"run a worker: {where}notifier worker")
 
@@ -105,6 +109,10 @@ def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, d
         return {
             "webpush": {"key_file": key, "subject": ask("Whom may a push service turn to?", "mailto:you@example.com")}
         }
+    if platform == "expo":
+        return {"expo": {"access_token_file": key}}
+    if platform == "hms":
+        return {"hms": {"app_id": ask("Which app? (its id, a number)", "100000001"), "secret_file": key}}
     named = _P8.fullmatch(key_file.name)
     return {
         "apns": {

@@ -364,6 +364,8 @@ def test_config_init_writes_a_first_file_that_is_right(
         "plain": [],
         "full": ["--full"],
         "fcm": ["--platform", "fcm", "--key-file", "a.json"],
+        "hms": ["--platform", "hms", "--key-file", "secret"],
+        "expo": ["--platform", "expo", "--key-file", "token"],
     }.items():
         made = tmp_path / f"{name}.yaml"
         assert run("config", "init", str(made), "--yes", *options).status == 0

@@ -26,8 +26,12 @@ PLATFORMS: Final = tuple(KEY)
 _PROVIDERS: Final = re.compile(r"^providers:.*\Z", re.MULTILINE | re.DOTALL)
 _P8: Final = re.compile(r"AuthKey_([A-Za-z0-9]{10})\.p8")
 
-Platform = Annotated[str | None, typer.Option(help="apns, fcm, webpush, hms, expo; or console, which prints and needs no key")]
-KeyFile = Annotated[Path | None, typer.Option(help="the .p8 file, the service account's JSON, the VAPID key, or the secret")]
+Platform = Annotated[
+    str | None, typer.Option(help="apns, fcm, webpush, hms, expo; or console, which prints and needs no key")
+]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="the .p8 file, the service account's JSON, the VAPID key, or the secret")
+]
 
 
 def init(

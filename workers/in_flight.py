@@ -238,6 +238,7 @@ class Flights:
     async def settle(self, batch: Sequence[Settlement]) -> list[bool]:
         """Settle these; returns for each whether its lease was still this worker's."""
         numbers = self._sender.numbers.take()
+        poison = sum(each.poison for each in batch)
         call = calls.settle(
             batch,
             self._rules,
@@ -247,7 +248,7 @@ class Flights:
             keep_feedback_us=self._tuning.keep_feedback_us,
             ends=self._tuning.ends,
             labels=[f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
-            numbers=numbers,
+            numbers={**numbers, "e|poison": poison} if poison else numbers,
             now_s=asyncio.get_running_loop().time(),
         )
         try:

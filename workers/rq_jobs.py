@@ -28,7 +28,7 @@ from notifier.scripts.loader import run
 from notifier.units import readable
 from workers import rq_compat
 from workers.in_flight import RqJob
-from workers.sender import SUSPECT, check_crashes
+from workers.sender import SUSPECT, PoisonError, check_crashes
 
 MAX_SCHEDULED: Final = 500
 RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
@@ -68,6 +68,8 @@ class ForkedRqJobs:
             job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:
             raise
+        except PoisonError as error:
+            return self._poison(rq_job, error)
         except (InvalidNotificationError, NoSuchJobError) as error:
             return self._malformed(rq_job, str(error))
         except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
@@ -84,6 +86,10 @@ class ForkedRqJobs:
         check_crashes(died)
         if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
             run(self._redis, begin(rq_job.job_id, rq_job.permit))
+
+    def _poison(self, rq_job: RqJob, error: PoisonError) -> Settlement:
+        self._log.error("poison", job_id=readable(rq_job.job_id))
+        return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {error}"))._replace(poison=True)
 
     def _malformed(self, rq_job: RqJob, why: str) -> Settlement:
         self._log.warning("malformed", job_id=readable(rq_job.job_id), reason=readable(why))

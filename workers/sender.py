@@ -48,6 +48,10 @@ class Asked(NamedTuple):
     reply: Reply | None
 
 
+class PoisonError(InvalidNotificationError):
+    """Several workers died while they sent it, so it is not tried again."""
+
+
 class NotOursError(Exception):
     """The job names another function; it is RQ's own."""
 
@@ -117,9 +121,10 @@ class Sender:
             check_crashes(leased.crashes)
             notification = counted(decode(leased), category, leased.stands_for)
         except InvalidNotificationError as error:
-            log().warning("malformed", reason=str(error))
+            poison = isinstance(error, PoisonError)
+            log().error("poison", crashes=leased.crashes) if poison else log().warning("malformed", reason=str(error))
             self._observer.not_sent()
-            return _failed(leased, "failed", f"malformed: {error}", reached=False)
+            return _failed(leased, "failed", f"malformed: {error}", reached=False)._replace(poison=poison)
 
         app = notification.app or category.app
         by = self._routes_of(notification, app)
@@ -341,9 +346,9 @@ def counted(notification: Notification, category: Category, count: int) -> Notif
 
 
 def check_crashes(crashes: int) -> None:
-    """Raise InvalidNotificationError for a job on which so many workers died that another should not try it."""
+    """Raise PoisonError for a job on which so many workers died that another should not try it."""
     if crashes >= MAX_CRASHES:
-        raise InvalidNotificationError("job", f"set aside as poison: {crashes} workers died while sending it")
+        raise PoisonError("job", f"set aside as poison: {crashes} workers died while sending it")
 
 
 def returned(leased: Leased) -> Settlement:

@@ -277,6 +277,7 @@ class Settlement(NamedTuple):
     """What became of a leased job; see *settle* for the states. gone: what is told in the feedback.
 
     route: by which it went, or was to go, for the numbers; those of several devices with + between.
+    poison: it is set aside, because workers died on it.
     handed: to its providers, by the clock that `settle` is given, and what they said; None where it was not.
     """
 
@@ -292,6 +293,7 @@ class Settlement(NamedTuple):
     gone: tuple[DeadToken, ...] = ()
     route: str = ""
     handed: Handed | None = None
+    poison: bool = False
 
 
 def settle(

@@ -53,13 +53,15 @@ class Numbers:
     """The numbers of one minute, or of several together.
 
     ended: how many by (outcome, category, route), the retried and returned among them. late: by category, from when a
-    user was due until the notification was handed over; answers: by route, how long the providers took.
+    user was due until the notification was handed over; answers: by route, how long the providers took. events: other
+    things that happened: 'poison'.
     """
 
     accepted: Counter[str] = field(default_factory=Counter)
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     late: dict[str, Histogram] = field(default_factory=dict)
     answers: dict[str, Histogram] = field(default_factory=dict)
+    events: Counter[str] = field(default_factory=Counter)
 
     def add(self, fields: Mapping[str, int]) -> None:
         """Add the fields of a minute's hash."""
@@ -68,6 +70,8 @@ class Numbers:
             match kind, labels:
                 case "a", [category]:
                     self.accepted[category] += n
+                case "e", [event]:
+                    self.events[event] += n
                 case "o", [outcome, category, route]:
                     self.ended[outcome, category, route] += n
                 case (("late" | "answer"), [label, which]):

@@ -65,6 +65,7 @@ class Stats:
         return {
             "minutes": [_minute(minute, each) for minute, each in sorted(self.minutes.items())],
             "accepted": dict(numbers.accepted),
+            "poison": numbers.events["poison"],
             "outcomes": [
                 {"outcome": outcome, "category": category, "route": route, "count": n}
                 for (outcome, category, route), n in sorted(numbers.ended.items())

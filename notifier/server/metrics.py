@@ -111,6 +111,8 @@ class Metrics(Collector):
         for labels, n in self._totals.ended.items():
             ended.add_metric(labels, n)
         yield ended
+        says = "notifications set aside, because several workers died while they sent them"
+        yield CounterMetricFamily("notifier_poison", says, value=self._totals.events["poison"])
         says = "from when a user was due until the notification was handed to its provider"
         yield _histogram("notifier_lateness_seconds", says, "category", self._totals.late)
         says = "how long providers took to answer"

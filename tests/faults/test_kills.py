@@ -143,6 +143,8 @@ def test_a_notification_that_kills_its_workers_is_put_aside() -> None:
             fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log)))
             deaths += _dies(fleet)
         ended = notifier.status(poison)
+        minutes = fleet.redis.keys("notifier:minute:*")
+        assert sum(int(fleet.redis.hget(minute, "e|poison") or 0) for minute in minutes) == 1
         statuses = [notifier.status(job_id) for job_id in others]
         fleet.end_workers()
         assert_empty_of_work(fleet.redis)

@@ -219,6 +219,7 @@ def test_a_poisonous_one_is_not_tried() -> None:
     """A job on which several workers died is failed unsent, and says so."""
     settled, provider = settle(leased(crashes=MAX_CRASHES), Answer(Outcome.DELIVERED))
     assert settled.state == "failed"
+    assert settled.poison
     assert "poison" in reason(settled)
     assert not provider.asked
     settled, _ = settle(leased(crashes=MAX_CRASHES - 1), Answer(Outcome.DELIVERED))

@@ -2,6 +2,7 @@
 --   a|<category>                     accepted
 --   o|<outcome>|<category>|<route>   what a settlement was counted under; the routes of several devices with +
 --                                    between; none where it expired before a worker had it
+--   e|poison                         set aside, because workers died on it
 --   late|<category>|<n>, answer|<route>|<n>   histograms, see workers/numbers.py; <n> is 's' for the sum in us
 
 -- add_to_minute: adds these, {field: how many}, with two commands however many they are; a third begins a minute.

@@ -16,7 +16,7 @@ EVENT = re.compile(r"(?:<platform>|[a-z])[a-z0-9_]*")
 ROW = re.compile(r"^\| ((?:`[^`]+`(?:, )?)+) \| ([a-z, ]+) \|", re.MULTILINE)
 # What the sender says of an answer that is not a delivery: the outcome's own name.
 OUTCOMES = {outcome.value for outcome in Outcome} - {"delivered", "dead_token"}
-NOT_THE_PRODUCT = {"simulators", "demo"}
+NOT_THE_PRODUCT = {"simulators", "demo", "cli"}  # the command prints
 
 
 def source() -> Iterator[Path]:

@@ -246,7 +246,7 @@ def admit(
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
     args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
-    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, chosen)
+    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, to_bytes(chosen))
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread, leased = reply
@@ -332,7 +332,7 @@ def settle(
         to_bytes(json.dumps(jobs, ensure_ascii=False)),
         -(-keep_feedback_us // 1000),
         json.dumps({"labels": list(labels), "add": dict(numbers or {})}) if labels or numbers else "",
-        chosen,
+        to_bytes(chosen),
     ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 

@@ -25,7 +25,7 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import MemoryLimit
-from notifier.producer.users import Edit, nothing
+from notifier.producer.users import Edit, nothing, unchanged
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
@@ -135,7 +135,7 @@ class Exchanges:
         before: str | None = ""
         while before is not None:
             made = edit(decoded(before))
-            call = prefer(user, before, made.encode(), who=who)
+            call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)
             before = yield call if fence is None else fenced(call, fence)
         return made
 

@@ -20,6 +20,7 @@ from notifier import (
     Notifier,
     Preferences,
 )
+from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
@@ -238,3 +239,22 @@ def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
     assert keys_with(redis, who) - {f"notifier:lines:{{{who}}}"} <= (set() if hard else sends)
     assert redis.exists(*sends) != hard
     assert redis.exists("notifier:usage:{other}")
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"tier": 5}', b'{"volume": 11}', b"\xff"])
+def test_what_cannot_be_read_is_no_choice_and_an_audit_finds_it(
+    redis: Redis, config: Path, producer: Notifier, text: bytes
+) -> None:
+    """A user of whom something else stands there is served by the configuration; `audit --repair` takes it out."""
+    redis.hset("notifier:preferences", "ann", text)
+    producer.users.set("bob", gap="1s")
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note("ann")), "delivered")
+    assert producer.users.get("ann") == Preferences()
+    kept: dict[str, Any] = {"keep_failed_us": 10**9, "lease_us": 10**7}
+    for repair, left in ((False, True), (True, False)):
+        (found,) = Audit(redis, repair=repair, **kept).findings()
+        assert (found.what, found.left) == ("user ann", left)
+    assert list(Audit(redis, **kept).findings()) == []
+    assert redis.hkeys("notifier:preferences") == [b"bob"]

@@ -14,13 +14,16 @@ from typing import Any, Final, TypeVar
 from redis import Redis
 from redis.exceptions import RedisError
 
+from notifier.dispatch.preferences import prefer
 from notifier.errors import RedisUnusableError
 from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_users
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times
 from notifier.rules.policy import LANES
+from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
+from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
 Entry = tuple[bytes, bytes]
@@ -79,6 +82,7 @@ class Audit:
                 yield from self._judge_users(self._members(redis_key("gates", lane).encode()))
             yield from self._queues.findings()
             yield from self._times.findings()
+            yield from self._judge_preferences()
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
 
@@ -115,6 +119,17 @@ class Audit:
     def _judge_users(self, entries: Iterable[Entry]) -> Iterator[Finding]:
         for some in _cut(entries, ENTRIES_A_CALL):
             yield from self._run(audit_users(some, repair=self._repair))
+
+    def _judge_preferences(self) -> Iterator[Finding]:
+        """Workers go on as if a user whose preferences cannot be read had none."""
+        for user, text in self._redis.hscan_iter(redis_key("preferences"), count=MEMBERS_A_LOOK):
+            try:
+                Preferences.decode(text)
+            except (ValueError, TypeError):
+                name, stands = from_bytes(user), from_bytes(text)
+                gone = self._repair and self._run(prefer(name, stands, "", who="notifier audit")) is None
+                saw, right = "has preferences that cannot be read", "what notifier.users writes, or none"
+                yield Finding(f"user {readable(name)}", saw, right, "forgotten" if gone else "")
 
     def _members(self, key: bytes, cursor: int = -1) -> Iterator[Entry]:
         while cursor:

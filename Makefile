@@ -72,7 +72,8 @@ test: setup  ## all tests
 
 test-redis: setup  ## those alone that would notice another version of Redis
 	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_lines.py tests/contract/test_limiter.py \
-	  tests/contract/test_apns_token.py tests/contract/test_moving.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py
+	  tests/contract/test_apns_token.py tests/contract/test_moving.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py \
+	  tests/integration/test_access.py tests/integration/redis_over_tls.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \

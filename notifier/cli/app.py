@@ -18,6 +18,7 @@ from notifier.cli import (
     look,
     preview,
     record,
+    redis,
     send,
     serve,
     shards,
@@ -77,5 +78,6 @@ app.command()(preview.preview)
 app.command()(load.load)
 app.add_typer(record.trace, name="trace")
 app.add_typer(config.commands, name="config")
+app.add_typer(redis.commands, name="redis")
 app.add_typer(shards.commands, name="shards")
 app.add_typer(users.commands, name="users")

@@ -52,6 +52,13 @@ def _script(name: str, _prefix: str) -> Script:
     return Script.of(name, _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), own))
 
 
+def names_of(room: str) -> list[str]:
+    """The names of the scripts of one room."""
+    return sorted(
+        path.name.removesuffix(".lua") for path in _LUA.joinpath(room).iterdir() if path.name.endswith(".lua")
+    )
+
+
 def read_piece(name: str) -> str:
     """The text of a piece that scripts include, in a block of its own if it says what it exports."""
     text = _LUA.joinpath("shared", f"{name}.lua").read_text(encoding="utf-8")

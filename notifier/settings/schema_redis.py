@@ -43,9 +43,18 @@ class RedisSettings(Section):
     )
     password_file: File | None = None
     sentinel_password_file: File | None = None
+    ca_file: File | None = None
+    cert_file: File | None = None
+    cert_key_file: File | None = None
     max_memory: Annotated[str, AfterValidator(check_memory)] | None = None
     wait_replicas: int = Field(default=0, ge=0, le=16)
     socket_timeout_us: Positive = Field(default=5 * UNITS["s"], alias="socket_timeout")
+
+    @model_validator(mode="after")
+    def _a_key_has_a_certificate(self) -> Self:
+        if self.cert_key_file and not self.cert_file:
+            raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
+        return self
 
     @model_validator(mode="after")
     def _one_or_several(self) -> Self:
@@ -90,6 +99,19 @@ class RedisSettings(Section):
     def read_password(self) -> str | None:
         """Return what stands in `password_file`, without the line's end; None where no file is named."""
         return _password(self.password_file, "redis.password_file")
+
+    def tls_options(self) -> dict[str, str]:
+        """What redis-py opens TLS with, where files are named.
+
+        Raise SettingsError if a file cannot be read, or if the URL is not one of TLS.
+        """
+        files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "cert_key_file"}
+        given = {option: key for option, key in files.items() if getattr(self, key) is not None}
+        for key in given.values():
+            if not self.url.startswith("rediss"):
+                raise SettingsError(f"redis.{key} is for TLS, and the URL is not: it would begin with rediss://")
+            checks.read_secret(getattr(self, key), f"redis.{key}")
+        return {option: str(getattr(self, key)) for option, key in given.items()}
 
     def read_sentinel_password(self) -> str | None:
         """Return what stands in `sentinel_password_file`, as `read_password` does."""

@@ -80,7 +80,8 @@ def redis_of(settings: Settings | RedisSettings) -> RedisSettings:
 def connection_options(config: RedisSettings) -> dict[str, Any]:
     """What every connection is opened with, whichever client opens it; from here on the process uses its prefix.
 
-    Raise SettingsError, see `connect`, and where the process uses another prefix already.
+    Raise SettingsError, see `connect`, where a file for TLS cannot be used, and where the process uses another prefix
+    already.
     """
     keys.use(config.prefix)
     timeout = config.socket_timeout_us / 1_000_000
@@ -90,6 +91,7 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
         # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
         "protocol": 2,
     }
+    options |= config.tls_options()
     if not config.url.startswith("unix:"):
         options["socket_keepalive"] = True
     if (password := config.read_password()) is not None:

@@ -16,7 +16,7 @@ from notifier.settings.sentinel_url import Service
 
 def primary(service: Service, options: Mapping[str, Any], sentinel_password: str | None) -> redis.Redis:
     """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`."""
-    shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry"))}
+    shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry", "ssl_"))}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         service.sentinels, sentinel_kwargs={**shared, "password": sentinel_password, "ssl": service.tls}
     )

@@ -24,6 +24,7 @@ CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALKS = [
     "how-to/install.md",
     "how-to/migrate.md",
+    "how-to/redis-acl.md",
     "how-to/sentinel.md",
     "tutorials/chat.md",
     "tutorials/first-push.md",

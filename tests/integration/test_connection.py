@@ -11,7 +11,7 @@ import pytest
 import redis
 from support import eventually
 
-from notifier.errors import RedisUnusableError
+from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
 from notifier.store.connection import address, check, connect
@@ -170,6 +170,17 @@ def test_nothing_is_sent_twice() -> None:
             assert counted.wait(5)
         thread.join()
     assert len(received) == 1
+
+
+def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
+    """Who names an authority and no rediss:// believes in a TLS that is not there. A file that is missing is named."""
+    text = "redis: {{url: '{}://127.0.0.1:1/0', ca_file: {}/ca.pem}}"
+    with pytest.raises(SettingsError, match="ca_file is for TLS, and the URL is not: it would begin with rediss://"):
+        connect(parse_settings(text.format("redis", tmp_path)))
+    with pytest.raises(SettingsError, match=r"redis\.ca_file: cannot read .*ca\.pem: No such file"):
+        connect(parse_settings(text.format("rediss", tmp_path)))
+    with pytest.raises(SettingsError, match="cert_key_file: needs cert_file"):
+        parse_settings("redis: {cert_key_file: /run/key.pem}")
 
 
 def test_an_option_that_is_not_known_is_told_without_the_url() -> None:

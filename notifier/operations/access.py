@@ -1,0 +1,98 @@
+"""Access to Redis: rules for its ACL, with the least commands and keys by role. What scripts need is read from them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from notifier.scripts.keys import RQ_PREFIX, prefix
+from notifier.scripts.loader import names_of, script
+
+_COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
+_CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
+
+# What every client asks, whatever it is for: to sign in, and which version this is.
+EVERYBODY: Final = ("auth", "client|setname", "exec", "hello", "info", "multi", "ping", "select", "time")
+SCRIPTS: Final = ("eval", "evalsha", "script|load")
+READING: Final = (
+    "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "llen", "lpos", "lrange", "pttl", "scan",
+    "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange", "xrevrange", "zcard",
+    "zcount", "zmscore", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
+)  # fmt: skip
+LIMITER: Final = ("acquire", "limit", "limit_any", "limit_undo", "limit_usage", "refund", "reset")
+# What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.
+RQ: Final = (
+    "blmove", "blpop", "client|info", "client|list", "hincrbyfloat", "lmove", "lrem", "publish", "rename",
+    "srandmember", "subscribe", "unsubscribe", "unwatch", "watch", "xread",
+)  # fmt: skip
+STREAMS: Final = ("xack", "xautoclaim", "xgroup|create", "xreadgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them."""
+
+    scripts: Sequence[str]
+    commands: Sequence[str]
+    keys: Sequence[str] | None = None
+    rq: Sequence[str] | None = None
+    reads: Sequence[str] = ()
+    channels: Sequence[str] = ()
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "producer": Role(
+        ("enqueue", "cancel", "cancel_of", "prefer", *LIMITER),
+        (*STREAMS, "hscan", "smembers", "wait", "zmscore"),
+        ("events", "feedback"),
+        (),
+        reads=("rates",),
+    ),
+    "worker": Role(names_of("verbs"), (*READING, *RQ), channels=(f"{RQ_PREFIX}:pubsub:*",)),
+    "server": Role(
+        ("enqueue", "cancel", "forget", "limit_usage", "prefer", *names_of("audit")),
+        (*READING, *STREAMS, "dbsize", "xtrim"),
+    ),
+    "readonly": Role((), (*READING, *SCRIPTS)),
+}
+
+
+def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
+    """What Redis's `ACL SETUSER` takes for this role, without a password. Raises KeyError for an unknown role.
+
+    version: of Redis. Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
+    """
+    of = ROLES[role]
+    sources = [_COMMENT.sub("", script(name).source) for name in of.scripts]
+    called = {command.lower() for source in sources for command in _CALL.findall(source)}
+    since = ("client|setinfo",) if version >= (7, 2) else ()
+    commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})
+    reading = "%R~" if version >= (7, 0) else "~"
+    keys = [*_patterns(prefix(), of.keys, sources), *_patterns(RQ_PREFIX, of.rq, sources)]
+    read = [f"{reading}{prefix()}:{name}" for name in of.reads]
+    return [
+        "resetchannels",
+        "-@all",
+        *(f"+{name}" for name in commands),
+        *(f"~{key}" for key in keys),
+        *read,
+        *(f"&{name}" for name in of.channels),
+    ]
+
+
+def _patterns(first: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:
+    """The keys that begin with `first`: all of them, or these and those that the scripts name."""
+    if names is None:
+        return [f"{first}:*"]
+    spelled = re.compile(rf"\b{re.escape(first)}:([a-z_]+)")
+    found = sorted({*names, *(name for source in sources for name in spelled.findall(source))})
+    return [pattern for name in found for pattern in (f"{first}:{name}", f"{first}:{name}:*")]
+
+
+def line(role: str, password: str | None = None, version: tuple[int, int] = (7, 0)) -> str:
+    """A line of Redis's ACL file. Without a password nobody can sign in as this user until one is set."""
+    given = [] if password is None else [f"#{hashlib.sha256(password.encode()).hexdigest()}"]
+    return " ".join([f"user notifier-{role} on", *given, *rules(role, version)])

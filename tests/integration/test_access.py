@@ -1,0 +1,201 @@
+"""The rules that `notifier redis acl` prints, on a real Redis: each role can do its work, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from redis import Redis
+from redis.exceptions import NoPermissionError
+from serve_rig import TOKEN, serving
+from support import clean_environ, ends, eventually, note, notifier, queue, worker, write_config
+from typer.testing import CliRunner
+
+from notifier import AsyncNotifier, Permit
+from notifier.cli.app import app
+from notifier.limiter import Limiter
+from notifier.operations import access
+from notifier.testing.embedded import EmbeddedRedis
+
+PASSWORD = "a-password-of-the-test"
+FORBIDDEN_TO_ALL = [
+    ("FLUSHALL",),
+    ("CONFIG", "GET", "*"),
+    ("KEYS", "*"),
+    ("ACL", "LIST"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("REPLICAOF", "NO", "ONE"),
+    ("MONITOR",),
+    ("GET", "somebody-elses"),
+    ("SET", "somebody-elses", "1"),
+    ("SUBSCRIBE", "somebody-elses"),
+]
+FORBIDDEN = {
+    "producer": [
+        ("LPOP", "rq:queue:default"),
+        ("HSET", "notifier:rates", "rates", "{}"),
+        ("GET", "notifier:token:apns:team"),
+        ("DEL", "rq:workers"),
+        ("PUBLISH", "rq:pubsub:worker", "{}"),
+        ("EVAL", "return redis.call('SET', 'notifier:mover', 'a')", "0"),
+    ],
+    "worker": [("EVAL", "return redis.call('GET', 'somebody-elses')", "0")],
+    "server": [("LPOP", "rq:queue:default"), ("PUBLISH", "rq:pubsub:worker", "{}")],
+    "readonly": [
+        ("SET", "notifier:seq", "1"),
+        ("DEL", "notifier:stats"),
+        ("EVAL", "return redis.call('DEL', 'notifier:stats')", "0"),
+        ("HSET", "notifier:rates", "rates", "{}"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedRedis]:
+    """A Redis with a user for each role."""
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as admin:
+        for role in access.ROLES:
+            rules = access.rules(role, version_of(admin))
+            admin.execute_command("ACL", "SETUSER", f"notifier-{role}", "reset", "on", f">{PASSWORD}", *rules)
+        yield server
+
+
+def version_of(redis: Redis) -> tuple[int, int]:
+    major, minor, *_ = redis.info("server")["redis_version"].split(".")
+    return int(major), int(minor)
+
+
+@pytest.fixture
+def admin(guarded: EmbeddedRedis) -> Iterator[Redis]:
+    """The one who may do everything; its log of refusals is empty."""
+    with Redis.from_url(guarded.url) as redis:
+        redis.flushall()
+        redis.acl_log_reset()
+        yield redis
+
+
+def config_of(role: str, folder: Path, guarded: EmbeddedRedis) -> Path:
+    """A configuration by which a program signs in as this role."""
+    path = write_config(folder / role, guarded.url, events={"keep": "1d"})
+    (path.parent / "password").write_text(PASSWORD, encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    url = f"redis://notifier-{role}@127.0.0.1:{guarded.port}/0"
+    document["redis"] = {"url": url, "password_file": str(path.parent / "password")}
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def refused(admin: Redis) -> list[tuple[str, str]]:
+    """What Redis has refused: who, and what. CLIENT SETINFO is asked of servers that do not know it yet, too."""
+    entries = [entry for entry in admin.acl_log(128) if entry["object"] not in {"client", "client|setinfo"}]
+    return [(entry["username"], f"{entry['reason']} {entry['object']}") for entry in entries]
+
+
+def test_a_producer_can_do_all_that_a_notifier_can(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """Enqueue, cancel, ask, read the feeds and limit keys: nothing of it is refused."""
+    config = config_of("producer", tmp_path, guarded)
+    with notifier(config) as producer:
+        job_id = producer.send(note("ada", tags=["thread"], dedupe_key="once"))
+        assert producer.send_many(note(f"user-{n}") for n in range(3)) == 3
+        assert producer.status(job_id).state == "queued"
+        assert isinstance(producer.acquire("grace"), Permit)
+        assert producer.cancel(user="ada", tag="thread").cancelled == 1
+        assert producer.routes() == []
+        assert producer.users.mute("ada", who="a test")
+        assert [entry["user"] for entry in producer.users.export()] == ["ada"]
+        producer.users.clear("ada", who="a test")
+        assert list(producer.feedback("a-group")) == []
+        assert [ended.outcome for ended in producer.events("a-group")] == ["cancelled"]
+        assert producer.cancel(producer.send(note("linus"))) == "cancelled"
+    web = Limiter.from_url(f"redis://notifier-producer:{PASSWORD}@127.0.0.1:{guarded.port}/0", namespace="web")
+    web.refund(web.acquire("key", "1/h"))
+    web.reset("key")
+    asyncio.run(_send_without_blocking(config))
+    assert refused(admin) == []
+
+
+async def _send_without_blocking(config: Path) -> None:
+    async with AsyncNotifier.from_config(config, {}) as producer:
+        assert await producer.status(await producer.send(note("barbara")))
+
+
+def test_a_worker_can_do_all_that_it_is_for(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """Start, send, run RQ's own jobs, be suspended, follow rates, stop: nothing of it is refused."""
+    config = config_of("worker", tmp_path, guarded)
+    with worker(config) as running, notifier(config) as producer:
+        running.ready(admin)
+        ends(producer, producer.send(note("ada")), "delivered")
+        job = queue(admin).enqueue("builtins.sum", [1, 2])
+        eventually(lambda: job.get_status(refresh=True) == "finished", "the end of RQ's own job")
+        assert running.end() == 0, running.log
+    assert admin.scard("rq:workers") == 0
+    assert refused(admin) == []
+
+
+def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """Each page, the metrics, and each action of `notifier serve`: nothing of it is refused."""
+    config = config_of("server", tmp_path, guarded)
+    sent = {"user": "ada", "title": "Hello", "devices": [{"platform": "fcm", "token": "an-invented-token"}]}
+    with serving(config, TOKEN) as plain:
+        ask = plain.with_token()
+        status, body, _ = ask.post("/api/v1/notifications", sent)
+        assert status == 202, body
+        job_id = yaml.safe_load(body)["job_id"]
+        api = [
+            "stats",
+            "users",
+            "users/ada",
+            f"jobs/{job_id}",
+            "routes",
+            "routes/all",
+            "rates",
+            "audit",
+            "limits",
+            "actions",
+        ]
+        for path in [*(f"/api/v1/{name}" for name in api), "/", "/metrics", "/readyz", "/audit", "/rates", "/limits"]:
+            assert ask(path)[0] == 200, path
+        assert ask.post(f"/api/v1/jobs/{job_id}/cancel")[0] == 200
+        assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 200
+        assert ask.post("/api/v1/traffic", {"minutes": 0})[0] == 200
+        assert ask.post("/api/v1/audit", {"repair": True})[0] in {200, 202}
+        rates = config.read_text(encoding="utf-8")
+        before = yaml.safe_load(ask("/api/v1/rates")[1])
+        assert ask.post("/api/v1/rates/preview", {"rates": rates})[0] == 200
+        applied = ask.post("/api/v1/rates/apply", {"rates": rates, "before": before["version"], "replace": False})
+        assert applied[0] == 200, applied
+        assert ask.post("/api/v1/rates/withdraw")[0] == 200
+    with notifier(config) as operator:
+        operator.send(note("ada"))
+        assert operator.forget("ada", hard=True).cancelled == 1
+    assert refused(admin) == []
+
+
+def test_who_reads_can_see_everything(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """The commands that show something work for who may only read: nothing of it is refused."""
+    config = config_of("readonly", tmp_path, guarded)
+    with notifier(write_config(tmp_path / "admin", guarded.url)) as producer:
+        job_id = producer.send(note("ada"))
+    runner = CliRunner(env=clean_environ())
+    for typed in ("stats", "explain --user ada", "line ada", f"status {job_id}", "routes", "health", "config status"):
+        done = runner.invoke(app, ["--config", str(config), *typed.split()])
+        assert done.exit_code in {0, 1}, (typed, done.output)
+    assert refused(admin) == []
+
+
+@pytest.mark.parametrize("role", access.ROLES)
+def test_a_role_can_do_no_more(role: str, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """What is not the role's work is refused: other keys, other commands, and the same from within a script."""
+    with Redis(port=guarded.port, username=f"notifier-{role}", password=PASSWORD) as client:
+        client.ping()
+        for command in [*FORBIDDEN_TO_ALL, *FORBIDDEN[role]]:
+            if command[0] == "HSET" and command[1] == "notifier:rates" and version_of(admin) < (7, 0):
+                continue  # only Redis 7 tells reading a key from writing it
+            with pytest.raises(
+                (NoPermissionError, Exception), match=r"(?i)no permission|NOPERM|can't access|ACL|can't run"
+            ):
+                client.execute_command(*command)

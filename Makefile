@@ -26,7 +26,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows lint format schema lock clean
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows lint format schema lock clean bench-peers
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,13 @@ bench: setup  ## what it is measured by, each figure beside its bar
 
 bench-sizes: setup  ## what a message costs beside a million that wait; minutes, and 2 GB of memory
 	@$(BIN)/python -m benchmarks --only sizes
+
+bench-peers: setup benchmarks/bullmq/.peers/.installed-by-make  ## the engine beside BullMQ; needs node and npm
+	@$(BIN)/python -m benchmarks.queues $(QUICK)
+
+benchmarks/bullmq/.peers/.installed-by-make: benchmarks/bullmq/package.json benchmarks/bullmq/bullmq.mjs
+	@mkdir -p $(@D) && cp benchmarks/bullmq/*.* $(@D) && cd $(@D) && npm install --silent --no-package-lock --no-audit --no-fund
+	@touch $@
 
 soak: setup  ## a worker's memory over half an hour of steady traffic
 	@$(BIN)/python -m benchmarks.soak

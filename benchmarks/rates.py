@@ -11,7 +11,8 @@ from typing import Final
 
 from benchmarks.harness import Figure, at_most, median, own_redis
 from notifier.rules.policies import Policies
-from notifier.store.published import KEY, publish
+from notifier.scripts.keys import redis_key
+from notifier.store.published import publish
 from workers.reload import read
 
 USERS: Final = 50_000
@@ -31,7 +32,7 @@ def measure(*, quick: bool) -> list[Figure]:
         lines = (f"  {user}: {json.dumps(rules)}\n" for user, rules in users.items())
         of_yaml.write_text(EVERYONE + "users:\n" + "".join(lines), encoding="utf-8")
         publish(redis, {"users": users}, 0)
-        applied = bytes(redis.hget(KEY, "rates") or b"")
+        applied = bytes(redis.hget(redis_key("rates"), "rates") or b"")
         policies = read(of_csv)[1]
         found_us = [_found_us(policies) for _ in range(rounds)]
         ways = (("CSV", of_csv, None, at_most(2)), ("applied", of_csv, applied, None), ("YAML", of_yaml, None, None))

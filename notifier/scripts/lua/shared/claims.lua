@@ -1,3 +1,4 @@
+--! exports claim_of claim release keep_claim
 -- Order between workers: while heads of a line are in flight with one worker, the next go to that worker alone, or two
 -- would race each other to the provider. What is in flight is always counted, also where a gap lets only one be: rules
 -- change while sends are under way. The claim goes with the last that is settled, or with the lease of a worker that

@@ -18,14 +18,14 @@ local function beside(sent, name) return name .. string.sub(sent, #'@sent' + 1) 
 -- counted_nth: when the n-th latest of the counted was, or nil.
 local function counted_nth(sent, n)
   local key = beside(sent, '@counts')
-  local total = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+  local total = tonumber(redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')[2] or 0)
   return n <= total and redis.call('ZRANGEBYSCORE', key, text(total - n + 1), '+inf', 'LIMIT', 0, 1)[1] or nil
 end
 
 -- counted: how many stand there.
 local function counted(sent)
   local key = beside(sent, '@counts')
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]
   local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   return first and last - first or 0
 end
@@ -33,7 +33,7 @@ end
 -- fold: counts sends, the oldest of a set, {permit, µs, …}.
 local function fold(sent, policy, sends, now)
   local key, precision, horizon = beside(sent, '@counts'), policy.bucket_us, policy[2]
-  local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  local last = redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')
   local latest, total = tonumber(last[1] or 0), tonumber(last[2] or 0)
   local adds, n = {total, text(latest)}, 2
   for i = 2, #sends, 2 do

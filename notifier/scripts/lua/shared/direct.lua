@@ -76,13 +76,13 @@ end
 -- send: the job goes, under a permit that is its place.
 function direct.send(id, lane, job, line, plan)
   local order = orders.next()
-  local permit, place = text(order), order
-  if line.cost > 1 then permit = permit .. 'x' .. line.cost end
-  if job.priority == 'high' then place = order - HIGH end
+  local place = text(order)
+  local permit = line.cost > 1 and place .. 'x' .. line.cost or place
+  if job.priority == 'high' then place = text(order - HIGH) end
   direct.trim = order % 8 == 0
   count_sends(direct, job.user, job.category, direct.rules.users[1], line.policy, permit, line.cost)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
-  lease_job(direct, id, permit, lane, 'push_order', text(place))
+  lease_job(direct, id, permit, lane, 'push_order', place)
   direct.room, line.held.n = direct.room - 1, line.held.n + 1
   direct.leased[#direct.leased + 1] = {id, permit, job.user, job.category, job.data,
     job.deadline and job.deadline - direct.now or false, 0, 0, false, false}

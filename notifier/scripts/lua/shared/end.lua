@@ -74,8 +74,8 @@ end
 
 -- tally: counts what became of a notification. user: nil where its meta names none.
 local function tally(user, word)
-  redis.call('HINCRBY', '@stats', word, 1)
+  redis.call('HINCRBY', '@stats', word, '1')
   if not user then return end
-  redis.call('HINCRBY', '@usage:{' .. user .. '}', word, 1)
-  redis.call('EXPIRE', '@usage:{' .. user .. '}', 2592000)
+  redis.call('HINCRBY', '@usage:{' .. user .. '}', word, '1')
+  redis.call('EXPIRE', '@usage:{' .. user .. '}', '2592000')
 end

@@ -1,3 +1,4 @@
+--! exports is_leaving away_key put_aside
 -- Who is on the way to another shard, or has gone there: what falls due for them here is put aside, and goes after
 -- them.
 --   @away:{user}  hash category -> lane, what @lines:{user} was: without that, nobody here sends

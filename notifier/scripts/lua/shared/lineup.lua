@@ -228,7 +228,7 @@ local function line_up(now, id, join, known, from)
   if not was_empty and (needs_recheck or deadline) then
     local is_head = redis.call('ZRANK', line, id) == 0
     -- The gates look after heads alone: *sweep* is told of what stands behind one, or has come to stand there.
-    local behind = is_head and redis.call('ZRANGE', line, 1, 1)[1] or not is_head and id
+    local behind = is_head and redis.call('ZRANGE', line, '1', '1')[1] or not is_head and id
     local ends = deadline
     if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
     if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end

@@ -50,7 +50,7 @@ end
 local function has_older_rest(line, route, order)
   local key = rests_key(line, route)
   while true do
-    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
     if not first[1] or tonumber(first[2]) >= order then return false end
     local is_parked = redis.call('ZSCORE', parked_key(route), 'j' .. first[1])
     if is_parked and redis.call('ZSCORE', '@later', first[1]) then

@@ -15,7 +15,7 @@ local MAX_RANK = 99 -- of a lane that the caller does not serve
 
 -- peek_line: the head of a line, and whether there is another behind it. Returns whether there is a head.
 local function peek_line(line)
-  local first = redis.call('ZRANGE', line.key, 0, 1, 'WITHSCORES')
+  local first = redis.call('ZRANGE', line.key, '0', '1', 'WITHSCORES')
   line.head, line.order, line.more = first[1], tonumber(first[2]), first[3]
   line.least, line.parked, line.at, line.own, line.expires, line.by = nil, nil, nil, nil, nil, nil
   return line.head

@@ -1,3 +1,4 @@
+--! exports device_key plan_of targets_of routes_of
 -- What a head needs to know of its devices. A job's push_targets is text, such as '- apns:n fcm:c|<device> <device>':
 -- the notification's own app or '-', and each device's platform and kind, which are the same for most jobs and so are
 -- read once; then the devices in the same order. kind: n, or b (a background push), or c (collapsible); of a browser

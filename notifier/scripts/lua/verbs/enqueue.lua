@@ -138,7 +138,7 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
     seen[lane] = true
     redis.call('SADD', '@rq:queues', '@rq:queue:' .. lane)
   end
-  redis.call('HINCRBY', '@stats', 'accepted', 1)
+  redis.call('HINCRBY', '@stats', 'accepted', '1')
   local field = 'a|' .. (category == '' and 'default' or category)
   numbers[field] = (numbers[field] or 0) + 1
   if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end

@@ -17,7 +17,7 @@ local function in_window(sent, policy, interval, at)
   local first = redis.call('ZRANGEBYSCORE', sent, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if not policy.counted then return count, tonumber(first) end
   local key = beside(sent, '@counts')
-  local total = tonumber(redis.call('ZREVRANGE', key, 0, 0)[1] or 0)
+  local total = tonumber(redis.call('ZREVRANGE', key, '0', '0')[1] or 0)
   local gone = tonumber(redis.call('ZREVRANGEBYSCORE', key, text(at - interval), '-inf', 'LIMIT', 0, 1)[1] or 0)
   if total > gone then
     first = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]

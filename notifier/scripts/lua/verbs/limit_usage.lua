@@ -22,7 +22,7 @@ end
 local function count(key, span)
   local sent, after = keys_key(namespace, key), '(' .. text(now - span)
   local counts = beside(sent, '@counts')
-  local total = tonumber(redis.call('ZREVRANGE', counts, 0, 0)[1] or 0)
+  local total = tonumber(redis.call('ZREVRANGE', counts, '0', '0')[1] or 0)
   local gone = tonumber(redis.call('ZREVRANGEBYSCORE', counts, text(now - span), '-inf', 'LIMIT', 0, 1)[1] or 0)
   return redis.call('ZCOUNT', sent, after, text(now)) + total - gone
 end

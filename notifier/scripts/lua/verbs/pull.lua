@@ -192,7 +192,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'L
   room = room - 1
 end
 write_lasting()
-local lease_ends = tonumber(redis.call('ZRANGE', '@leases', 0, 0, 'WITHSCORES')[2] or -1)
+local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
     for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
@@ -397,7 +397,7 @@ put(1, tenth)
 put(tenth + 1, math.huge)
 
 local function first(key)
-  local entry = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local entry = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   local at = tonumber(entry[2])
   if at and (not next_due or at < next_due) then next_due = at end
 end

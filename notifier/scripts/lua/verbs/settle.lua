@@ -237,7 +237,7 @@ local function set_user_gates(user, fields)
   end
   for i = 1, #fields, 2 do
     if fields[i] == '#turn' then turn = fields[i + 1] end
-    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), 0, 0)[1]
+    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), '0', '0')[1]
     if head then
       local category, bypass = fields[i], bypasses(rules, fields[i])
       local line = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
 
-from notifier import AsyncNotifier, InvalidNotificationError, SettingsError
+from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
 from notifier.dispatch import calls
 from notifier.dispatch.ends import Ends
 from notifier.producer.events import Outcome
@@ -179,6 +180,33 @@ def test_asyncio_and_the_fake_have_events(config: Path, redis: Redis) -> None:
         fake.advance("1s")
         assert [(each.job_id, each.outcome, each.ref) for each in fake.events()] == [(sent, "delivered", "r")]
         assert list(fake.events()) == []
+
+
+async def _history(config: Path, job_id: str) -> tuple[list[Record], Status | None]:
+    async with AsyncNotifier.from_config(config, {}) as producer:
+        return await producer.history("ann", timedelta(hours=1)), await producer.status(job_id, "ann")
+
+
+def test_asyncio_and_the_fake_have_a_history(config: Path, redis: Redis) -> None:
+    """AsyncNotifier and FakeNotifier tell what became of each, and what held it back; `none` keeps nothing."""
+    with notifier(config) as producer:
+        job_id = producer.send(note("ann", "1", fcm("ann")))
+        assert producer.cancel(job_id) == "cancelled"
+    (record,), status = asyncio.run(_history(config, job_id))
+    assert (record.job_id, record.outcome) == (job_id, "cancelled")
+    assert (status and status.record) == record
+    redis.flushall()
+    config.write_text(config.read_text(encoding="utf-8") + "history: none\n", encoding="utf-8")
+    with notifier(config) as producer:
+        job_id = producer.send(note("ann", "1", fcm("ann")))
+        assert not redis.hexists(f"rq:job:{job_id}", "push_accepted")
+        assert producer.cancel(job_id) == "cancelled"
+        assert (producer.history("ann"), redis.keys("notifier:history:*")) == ([], [])
+    with FakeNotifier(config) as fake:
+        sent = fake.send(note("ann", "1", fcm("ann")))
+        fake.advance("1s")
+        assert [(each.job_id, each.outcome, each.user) for each in fake.history("ann")] == [(sent, "delivered", "ann")]
+        assert fake.status(sent).record == fake.history("ann")[0]
 
 
 @pytest.mark.parametrize("ref", [1, ["x"], "x" * 257])

@@ -66,6 +66,15 @@ def bar(used: int, limit: int) -> Html:
     """How much of a limit is used, as a bar with its number."""
     share = min(100, round(100 * used / limit)) if limit else 100
     level = "full" if used >= limit else "near" if share >= 80 else "some"  # noqa: PLR2004 - per cent
+    return _bar(share, level, f"{used:,} of {limit:,}")
+
+
+def column(number: int, most: int) -> Html:
+    """A number beside others, as a bar: as long as it is of the largest."""
+    return _bar(round(100 * number / most) if most else 0, "some", f"{number:,}")
+
+
+def _bar(share: int, level: str, says: str) -> Html:
     drawn = tag(
         "svg",
         tag("rect", class_="track", width=100, height=10),
@@ -75,7 +84,7 @@ def bar(used: int, limit: int) -> Html:
         preserveAspectRatio="none",
         aria_hidden="true",
     )
-    return tag("span", drawn, " ", tag("span", f"{used:,} of {limit:,}", class_="whole"))
+    return tag("span", drawn, " ", tag("span", says, class_="whole"))
 
 
 def moment(at: datetime | None, now: datetime | None = None) -> Html | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notifier.operations.limit_view import RANKS
-from notifier.server.html import Html, bar, facts, moment, table, tag
+from notifier.server.html import Html, column, facts, moment, table, tag
 from notifier.server.pages.layout import View, document, link
 
 WORDS = {"total": "used most", "rate": "used most in the last hour", "held": "held most", "last_used": "used last"}
@@ -86,4 +86,4 @@ def _one(key: dict[str, Any], name: str, by: str, now: Any) -> list[Html]:
 
 def _series(points: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     most = max((point["count"] for point in points), default=0)
-    return [(moment(point["at"]), bar(point["count"], most) if most else 0) for point in points]
+    return [(moment(point["at"]), column(point["count"], most)) for point in points]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
+
+import pytest
 
 from notifier.notification import Device
 from notifier.providers.contract import Outcome
+from notifier.providers.expo import answers as expo_answers
+from notifier.providers.hms import answers as hms_answers
 from notifier.simulators.certificates import Certificates
 from notifier.simulators.expo import OF_A_TICKET, ExpoSimulator
 from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Reply, WireLog
-from notifier.testing.provider_contract import ProviderContract
+from notifier.testing.provider_contract import ProviderContract, Stage
 
 SECRET = "0123456789abcdef-the-app-secret"
 ACCESS = "the-access-token-of-expo"
@@ -38,6 +44,36 @@ class TestHms(ProviderContract):
     def secrets(self) -> list[str]:
         return [SECRET, "CgB6"]
 
+    def test_a_wrong_app_calls_no_token_dead(self) -> None:
+        """Huawei says of every token that it is invalid where the app is another's: nobody's device is forgotten."""
+
+        async def law(s: Stage) -> None:
+            assert (await s.send(await s.device(self.dead))).outcome is Outcome.REJECTED
+            assert (await s.send()).outcome is Outcome.DELIVERED
+            assert (await s.send(await s.device(self.dead))).outcome is Outcome.DEAD_TOKEN
+
+        self.play(law)
+
+    @pytest.mark.parametrize(
+        ("status", "body", "outcome", "reason"),
+        [
+            (200, {"code": "80000000"}, Outcome.DELIVERED, ""),
+            (200, {"code": 80000000}, Outcome.DELIVERED, ""),
+            (200, {"code": "80300007", "msg": "noRight"}, Outcome.REJECTED, "80300007"),
+            (200, {"code": "80100000", "msg": "tokenFormatError"}, Outcome.DEAD_TOKEN, "80100000"),
+            (200, {"code": "89999999"}, Outcome.UNKNOWN, "89999999"),
+            (400, {"code": "80000000"}, Outcome.UNKNOWN, "80000000"),
+            (200, {"code": ["80000000"]}, Outcome.UNKNOWN, "NoCode"),
+            (200, [], Outcome.UNKNOWN, "NoCode"),
+            (503, {}, Outcome.FULL, ""),
+            (503, {"code": "81000001"}, Outcome.UNKNOWN, "81000001"),
+        ],
+    )
+    def test_any_body_is_borne(self, status: int, body: object, outcome: Outcome, reason: str) -> None:
+        """The code decides, whatever the HTTP status beside it; what is no code is not repeated."""
+        answer = hms_answers.read(status, {}, json.dumps(body).encode())
+        assert (answer.outcome, answer.reason) == (outcome, reason)
+
 
 class TestHmsV2(TestHms):
     """By project id; the access token is still the app's."""
@@ -52,12 +88,13 @@ class TestExpo(ProviderContract):
     rejected, dead, fault = Reply(400, "MessageTooBig"), Reply(400, "DeviceNotRegistered"), Reply(401, "UNAUTHORIZED")
     busy, busy_means = Reply(429, "TOO_MANY_REQUESTS"), Outcome.FULL
     environ = {"NOTIFIER_EXPO_TOKEN": ACCESS}
+    projects: dict[str, str] = {}
 
     def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
         return Device("expo", f"ExponentPushToken[{number:022d}]")
 
     def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
-        return ExpoSimulator(certificates=certificates, log=log, access_token=ACCESS)
+        return ExpoSimulator(certificates=certificates, log=log, access_token=ACCESS, projects=self.projects)
 
     def section(self, simulator: Simulator) -> dict[str, Any]:  # noqa: ARG002
         return {}
@@ -67,3 +104,56 @@ class TestExpo(ProviderContract):
 
     def status_of(self, reply: Reply) -> int:
         return 200 if reply.reason in OF_A_TICKET else reply.status
+
+    def test_one_that_spoils_a_request_spoils_it_for_itself_alone(self) -> None:
+        """Two projects in one request: Expo takes none of it, so each is sent alone, and each arrives once."""
+        stranger = "ExponentPushToken[of-another-project]"
+
+        async def law(s: Stage) -> None:
+            devices = [await s.device() for _ in range(5)]
+            s.devices.append(Device("expo", stranger))
+            answers = await asyncio.gather(*(s.send(device) for device in s.devices))
+            assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
+            taken = [arrival.token for arrival in await s.arrivals() if arrival.status == 200]
+            assert sorted(taken) == sorted([stranger, *(device.token for device in devices)])
+
+        self.projects = {stranger: "@another/app"}
+        self.play(law)
+
+    def test_a_device_that_has_too_many_waits_for_itself(self) -> None:
+        """A ticket's MessageRateExceeded is of one device; the credentials of an app are a person's to repair."""
+
+        async def law(s: Stage) -> None:
+            busy, wrong, fine = await asyncio.gather(
+                s.send(await s.device(Reply(400, "MessageRateExceeded"))),
+                s.send(await s.device(Reply(400, "InvalidCredentials"))),
+                s.send(),
+            )
+            assert (busy.outcome, wrong.outcome, fine.outcome) == (Outcome.BUSY, Outcome.REFUSED, Outcome.DELIVERED)
+            assert "dashboard" in wrong.help
+
+        self.play(law)
+
+    @pytest.mark.parametrize(
+        ("body", "count"),
+        [
+            ({"data": [{"status": "ok", "id": "a"}]}, 2),
+            ({"data": 7}, 1),
+            ({"data": [7]}, 1),
+            ({"errors": {}}, 1),
+            ([], 1),
+        ],
+    )
+    def test_an_answer_without_a_ticket_for_each_is_unknown(self, body: object, count: int) -> None:
+        """Whose ticket is missing, nobody knows: none of them is believed."""
+        raw = json.dumps(body).encode()
+        assert expo_answers.read_tickets(raw, count) == []
+        assert expo_answers.read_request(200, {}, raw).outcome is Outcome.UNKNOWN
+
+    @pytest.mark.parametrize(
+        "ticket", [{}, {"status": 7}, {"status": "error", "details": 7}, {"details": {"error": []}}]
+    )
+    def test_any_ticket_is_borne(self, ticket: dict[str, Any]) -> None:
+        """What says neither ok nor why is refused, and not repeated."""
+        answer, receipt = expo_answers.read_ticket(ticket)
+        assert (answer.outcome, answer.reason, receipt) == (Outcome.REJECTED, "", "")

@@ -58,8 +58,8 @@ TABLE: Final = Table(
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
     said = parse(body)
-    code = said.get("code")
-    reason = code if isinstance(code, str) and _CODE.fullmatch(code) else NO_CODE if code or status == OK else ""
+    code = str(said.get("code", ""))
+    reason = code if _CODE.fullmatch(code) else NO_CODE if code or status == OK else ""
     known = CODES.get(reason)
     if known is Outcome.DELIVERED:
         return Answer(Outcome.DELIVERED, status) if status == OK else Answer(Outcome.UNKNOWN, status, reason)

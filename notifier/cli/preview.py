@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,9 +23,12 @@ from notifier.cli.output import (
 )
 from notifier.cli.record import recording
 from notifier.cli.send import A_TIME, a_time
+from notifier.cli.users import entries_in
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.operations.preview.trace import Recorded, TraceError, read_trace, trace_of
+from notifier.producer.notifier import Notifier
+from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.shards.map import connect_all
 from notifier.store.connection import ask
@@ -60,6 +63,10 @@ def preview(
             show_default=False,
         ),
     ] = None,
+    preferences: Annotated[
+        Path | None,
+        typer.Option(help="what users chose: a file of `notifier users export`; with --live they are known"),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Replay traffic under the old and the new rates, in simulated time, and compare how long notifications wait.
@@ -79,12 +86,16 @@ def preview(
     if live_us is None:
         assert trace is not None
         traffic = _read(trace)
+        chosen = {} if preferences is None else _chosen_in(preferences, traffic)
     else:
         settings = load_settings(context.obj)
         if old is None and (applied := _applied(settings)) is not None:
             version, rates = applied
             before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
         traffic = _recorded(settings, live_us)
+        with Notifier.of(settings) as notifier:
+            chosen = among(notifier.users.export(), traffic)
+    before, after = before.under(chosen), after.under(chosen)
     if begins_us is None:
         begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
     if user is not None:
@@ -96,6 +107,14 @@ def preview(
             _write(plot, svg(sent_at, names))
         if user is None:
             print_json(asdict(report)) if json else _show(report)
+
+
+def _chosen_in(file: Path, users: Container[str]) -> dict[str, Preferences]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return among((entry for _, entry in entries_in(lines)), users)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file} is no file of `notifier users export`: {error}") from None
 
 
 def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:

@@ -84,7 +84,7 @@ def apply(
     with _notifier(context) as notifier, file.open(encoding="utf-8") as lines:
         applied = 0
         try:
-            for number, entry in _entries(lines):
+            for number, entry in entries_in(lines):
                 notifier.users.apply([entry], who=WHO)
                 applied = number
         except (InvalidPreferenceError, ValueError) as error:
@@ -145,7 +145,8 @@ def _show(chosen: Preferences, *, json: bool) -> None:
         say("nothing is chosen")
 
 
-def _entries(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def entries_in(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The entries of a file that `export` printed, and their lines. Raises ValueError for what is none."""
     for number, line in enumerate(lines, 1):
         try:
             entry = codec.loads(line)

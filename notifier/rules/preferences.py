@@ -7,7 +7,7 @@ counts as not chosen.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -191,6 +191,15 @@ class Combining:
         if wanted.quiet_hours is not None and wanted.quiet_hours not in self.chosen(of_user, wanted).policy.quiet:
             return f"quiet_hours: {wanted.quiet_hours}, beside the configured ones, leave no time to send"
         return ""
+
+
+def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:
+    """What some users chose, by entries such as `Notifier.users.export` gives. Raises ValueError."""
+    return {
+        entry["user"]: Preferences.of({name: value for name, value in entry.items() if name != "user"})
+        for entry in entries
+        if entry.get("user") in users
+    }
 
 
 def _windows(value: Any) -> tuple[Window | CalendarWindow, ...]:

@@ -17,6 +17,7 @@ from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
 from notifier.producer.jobs import JOB_ID
+from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO
 from notifier.server.html import Html
@@ -94,7 +95,9 @@ def preview(state: State, asked: Asked) -> dict[str, Any]:
         if not state.previewing.acquire(blocking=False):
             raise ProblemError(409, "Busy", "another preview runs; try again when it is done")
         try:
-            found, sent_at = compare(trace, known.policies, settings.policies(), begins_us=trace.began_us or 0)
+            chosen = among(state.notifier().users.export(), trace)
+            before, after = known.policies.under(chosen), settings.policies().under(chosen)
+            found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
             report, plot = asdict(found), svg(sent_at, {"old": version_of(known), "new": settings.rates_version})
         finally:
             state.previewing.release()

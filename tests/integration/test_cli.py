@@ -132,6 +132,16 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     assert run("users", "clear", "43") == Ran(0, "cleared\n", "")
     file.write_text('{"user": "43", "tier": "nope"}\n', encoding="utf-8")
     assert "chosen.jsonl:1: tier: users may not choose 'nope'" in run("users", "apply", str(file)).err
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps({"at": n, "user": "43"}) + "\n" for n in range(3)), encoding="utf-8")
+    file.write_text('{"user": "43", "gap": "3h"}\n', encoding="utf-8")
+    rates = tmp_path / "notifier.yaml"
+    waits = [
+        json.loads(run("preview", "--config", str(rates), "--trace", str(trace), "--json", *more).out)
+        for more in ((), ("--preferences", str(file)))
+    ]
+    longest = [each["overall"]["old"]["longest_us"] for each in waits]
+    assert longest[0] < longest[1] == (6 * 3_600 - 2) * 1_000_000
     assert run("users", "forget", "42") == Ran(0, "0 cancelled\n", "")
     logged = json.loads(run("users", "log", "--json").out)
     assert [(each["who"], each["user"]) for each in logged] == [("notifier users", "43")] * 2

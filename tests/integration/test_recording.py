@@ -16,10 +16,12 @@ from support import CONSOLE, eventually, note, notifier, write_config
 
 from notifier import Notifier
 from notifier.operations.preview import recording
-from notifier.operations.preview.recording import LAPSE_MS, STREAM, Recorder, RecordingError
+from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingError
 from notifier.operations.preview.trace import read_trace
 from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
+
+STREAM = "notifier:trace"
 
 
 @pytest.fixture

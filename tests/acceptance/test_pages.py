@@ -38,7 +38,7 @@ KEYS = {
 SUBSCRIPTION = json.dumps({"endpoint": "https://fcm.googleapis.com/fcm/send/an-invented-browser", "keys": KEYS})
 PHONE = Device("fcm", "an-invented-token")
 ELSEWHERE = ["how-to/simulators.md"]  # test_rehearsal.py
-FRAGMENTS = ["apns", "dead-tokens", "enqueue", "webpush", "../reference/providers"]
+FRAGMENTS = ["../../README", "apns", "dead-tokens", "enqueue", "webpush", "../reference/providers"]
 
 
 @pytest.mark.parametrize("page", WALKS)
@@ -71,7 +71,7 @@ def test_fragments_run(page: str, tmp_path: Path, redis_server: EmbeddedRedis) -
     config.write_text(template("first") + "\n  webpush: {client: console}\nevents: {keep: 1d}\n", encoding="utf-8")
     fake = FakeNotifier(config)
     given = {"Device": Device, "Notification": Notification, "time": time, "notifier": fake}
-    tokens = {"apns_token": "ab" * 32, "fcm_token": PHONE.token, "subscription_text": SUBSCRIPTION}
+    tokens = {"token": "ab" * 32, "apns_token": "ab" * 32, "fcm_token": PHONE.token, "subscription_text": SUBSCRIPTION}
     phones = {"phone": PHONE, "activity": Device("apns", "cd" * 32), "devices": Registered()}
     fake.fail_next("rejected")
     with pytest.MonkeyPatch.context() as patch:

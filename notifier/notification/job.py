@@ -28,6 +28,7 @@ TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded"
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
 MAX_BRACKETS: Final = 500
 MAX_DATA_BYTES: Final = 16_000_000  # of one call: a thousandth of that, packed, would fill a worker's memory
+MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and people read it
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
@@ -172,5 +173,6 @@ def encode_reason(reason: str) -> str:
 
 
 def decode_reason(text: bytes) -> str:
-    """What `encode_reason`, or RQ, stored as the text of a failure."""
-    return zlib.decompress(b64decode(text)).decode()
+    """What `encode_reason`, or RQ, stored as the text of a failure; at most MAX_REASON_BYTES of it."""
+    unpack = zlib.decompressobj()
+    return unpack.decompress(b64decode(text), MAX_REASON_BYTES).decode(errors="replace")

@@ -1,0 +1,105 @@
+"""What is small and becomes large, or deep, or something else: in configurations, in jobs, in what is logged."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import tracemalloc
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from notifier import InvalidNotificationError, SettingsError
+from notifier.log import configure_logging
+from notifier.notification.job import MAX_DATA_BYTES, decode_data, decode_reason
+from notifier.settings import parse_settings
+
+ROOM = 100_000_000  # bytes that reading one may need
+
+
+def bomb() -> bytes:
+    """0.3 MB that unpack to 300."""
+    pack = zlib.compressobj(9)
+    return b"".join(pack.compress(b"[" * 1_000_000) for _ in range(300)) + pack.flush()
+
+
+@pytest.fixture
+def memory() -> Iterator[None]:
+    """Fails a test that needs much memory at any moment."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < ROOM
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: " + "[" * 5_000 + "]" * 5_000, "nested more than 20 levels"),
+        ("{a: " * 5_000 + "1" + "}" * 5_000, "nested more than 20 levels"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "anchors and aliases"),
+        ("base: &b {gap: 1s}\nuser: {<<: *b}", "anchors and aliases"),
+        ("user: !!python/object/apply:os.system [ls]", "tags"),
+        ("user: !include /etc/passwd", "tags"),
+        ("user: '" + "x" * 6_000_000 + "'", "larger than 5 MB"),
+        ("---\n" * 100_000, "a second document"),
+        ("user: {gap: 1e999}", "is not a duration"),
+        ("user: \0", r"U\+0000"),
+    ],
+    ids=["lists", "maps", "aliases", "merge", "tag", "include", "size", "documents", "number", "nul"],
+)
+@pytest.mark.usefixtures("memory")
+def test_a_configuration_is_refused_at_its_line(text: str, why: str) -> None:
+    """Bombs, tags, includes and numbers without end are refused with one line of text, before much is built of them."""
+    with pytest.raises(SettingsError, match=why) as refused:
+        parse_settings(text)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/etc", "../../nothing/here", "/proc/self/mem"])
+@pytest.mark.usefixtures("memory")
+def test_a_secret_is_a_small_file(path: str) -> None:
+    """A key's file that is no file of text, or has no end, is refused by its name."""
+    settings = parse_settings(f"redis: {{password_file: {path}}}")
+    with pytest.raises(SettingsError, match=r"redis\.password_file: "):
+        settings.redis.read_password()
+
+
+@pytest.mark.usefixtures("memory")
+def test_the_data_of_a_job_is_not_unpacked_without_end() -> None:
+    """Some bytes that unpack to gigabytes are refused when they pass the limit, without the gigabytes."""
+    with pytest.raises(InvalidNotificationError, match="more than"):
+        decode_data(bomb())
+    deep = zlib.compress(b"[" * (MAX_DATA_BYTES // 2))
+    with pytest.raises(InvalidNotificationError, match="is not JSON"):
+        decode_data(deep)
+
+
+@pytest.mark.usefixtures("memory")
+def test_the_reason_of_a_job_is_not_unpacked_without_end() -> None:
+    """A reason is read by people: what unpacks to gigabytes is cut."""
+    assert len(decode_reason(b64encode(bomb()))) < 100_000
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_text_becomes_a_line_of_the_log(form: str) -> None:
+    """Ends of lines and escapes in a user's id do not forge an entry, nor write to the terminal of who reads it."""
+    stream = io.StringIO()
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        configure_logging(form, "info", stream)
+        structlog.get_logger("notifier").info("delivered", user='ada\n{"event": "forged"}\r\x1b[2J\u2028')
+    finally:
+        logging.getLogger().handlers[:], logging.getLogger().level = handlers, level
+        structlog.reset_defaults()
+    (line,) = stream.getvalue().rstrip("\n").split("\n")
+    assert "\x1b[2J" not in line
+    assert "\r" not in line
+    if form == "json":
+        assert json.loads(line)["event"] == "delivered"

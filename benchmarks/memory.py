@@ -68,7 +68,7 @@ def _in_line(waiting: int, compact_bytes: int | None = None) -> float:
 
 
 def _after(users: int) -> tuple[float, float, float]:
-    """Bytes of a user to whom ten were sent: besides the history; and of each of the ten: there, and in what was delivered."""
+    """Bytes of a user to whom ten were sent, without the history; of each there; and of each as delivered."""
     count = 10 * users
     with own_redis() as (server, redis):
         redis.set("notifier:seq", PERMITS_SO_FAR)

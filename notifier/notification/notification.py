@@ -140,7 +140,8 @@ class Notification:
         _check_devices(self.devices)
         self._check_shown()
         for name in MAPPINGS:
-            _check_mapping(name, getattr(self, name))
+            if (value := getattr(self, name)) != {}:
+                _check_mapping(name, value)
         if self.options:
             _check_options(self.options)
         if not (self.title or self.body or self.data or all(map(self._suffices_for, self.devices))):
@@ -312,21 +313,21 @@ def _check_devices(devices: object) -> None:
     for index, device in enumerate(devices):
         if not isinstance(device, Device):
             raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
-        platform = _platform(f"devices[{index}].platform", device.platform)
         token = device.token
+        platform = _platform(device.platform, "devices[{}].platform", index)
         wrong = platform.token_problem(token) if isinstance(token, str) else f"must be text, is {type(token).__name__}"
         if wrong:
             raise InvalidNotificationError(f"devices[{index}].token", wrong)
 
 
-def _platform(field: str, name: object) -> platforms.Platform:
-    """The platform of that name. Raises InvalidNotificationError."""
+def _platform(name: object, field: str, place: object) -> platforms.Platform:
+    """The platform of that name. Raises InvalidNotificationError for this field, which has a place of its own in it."""
     try:
         found = platforms.find(name) if isinstance(name, str) else None
     except SettingsError as error:
-        raise InvalidNotificationError(field, str(error)) from None
+        raise InvalidNotificationError(field.format(place), str(error)) from None
     if found is None:
-        raise InvalidNotificationError(field, platforms.not_installed(name))
+        raise InvalidNotificationError(field.format(place), platforms.not_installed(name))
     return found
 
 
@@ -334,7 +335,7 @@ def _check_options(options: Mapping[str, object]) -> None:
     for name, given in options.items():
         if name in OPTIONS:
             raise InvalidNotificationError(f"options.{name}", f"has a field of its own: give them as {name}")
-        _platform(f"options.{name}", name)
+        _platform(name, "options.{}", name)
         if not _is_mapping(given):
             raise InvalidNotificationError(f"options.{name}", f"must be a mapping, is {type(given).__name__}")
 

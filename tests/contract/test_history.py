@@ -367,3 +367,19 @@ def test_however_often_it_changes(adder: Any, changes: list[tuple[int, str]]) ->
     for why, since, until in zip(words[1::2], starts, starts[1:], strict=False):
         found[why] = found.get(why, 0) + until - since
     assert found == wanted
+
+
+def test_a_full_redis_lets_one_be_cancelled(hand: Hand) -> None:
+    """The record does not stand in the way of what frees memory: one that is queued can be cancelled, and is told."""
+    job_id = hand.accept()
+    waiting = hand.accept("chat")
+    assert hand.cancel("nobody") == ["unknown"]  # so that the script is in Redis
+    hand.redis.config_set("maxmemory", 1)
+    try:
+        assert [hand.cancel(each) for each in (job_id, waiting)] == [["cancelled"], ["cancelled"]]
+    finally:
+        hand.redis.config_set("maxmemory", 0)
+    assert [(record.job_id, record.outcome) for record in hand.records()] == [
+        (job_id, "cancelled"),
+        (waiting, "cancelled"),
+    ]

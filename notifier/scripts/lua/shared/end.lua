@@ -58,8 +58,8 @@ end
 -- values. One that is queued stays in its list, which can be long: *pull* passes over it.
 local function end_unsent(now, id, origin, word, keep, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
+  redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script that has written go on
   ends.tell(now, id, word, select(2, ...))
-  redis.call('ZREM', '@later', id)
   redis.call('ZREM', '@rq:scheduled:' .. origin, id)
   redis.call('HDEL', key, 'push_order')
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)

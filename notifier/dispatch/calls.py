@@ -249,14 +249,14 @@ def admit(
     args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, to_bytes(chosen))
 
     def decode(reply: list[Any]) -> Admitted:
-        now, looks, held, unread, leased = reply
+        now, looks, held, unread, leased, stale = reply
         waiting = [
             Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
             for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
         ]
         asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
-        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if job and not zone]
-        chosen = [(from_bytes(user), from_bytes(text)) for job, user, text, _ in asked if not job]
+        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
+        chosen = [(from_bytes(stale[i]), from_bytes(stale[i + 1])) for i in range(0, len(stale), 2)]
         zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
         return Admitted(now, looks, waiting, [*map(_leased, leased)], read, zones, chosen)
 

@@ -140,6 +140,129 @@ local function is_unknown(meta, known)
     and redis.call('HEXISTS', lines_key(meta.user), meta.category) == 0
 end
 
+-- read_arrival: what a job's hash tells, or nil where the key is of another kind: RQ keeps sets beside its jobs. plain:
+-- of a producer without our library.
+local function read_arrival(id)
+  local key = job_key(id)
+  local read = redis.pcall('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
+    'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets',
+    'push_accepted', 'push_held')
+  if read.err then return nil end
+  local origin, meta, order, permit, status, deadline, outcome, arriving, rq_job, ttl, created, seen, collapse, targets,
+    accepted, held = unpack(read, 1, 16)
+  return {id = id, key = key, origin = origin, meta = meta, order = number(order), permit = permit, status = status,
+    deadline = number(deadline), outcome = outcome, arriving = arriving, rq_job = rq_job, ttl = ttl, created = created,
+    seen = seen, collapse = collapse, plain = seen or not targets, accepted = accepted, held = held}
+end
+
+-- is_free: whether there is a job, and nobody has it in flight.
+local function is_free(job, from)
+  if from and (not job.origin or job.origin ~= from and not job.order) then
+    if not job.origin and redis.call('EXISTS', job.key) == 0 then return false end
+    job.origin = from -- whatever the producer wrote there, its lane is the one in which it was found
+    redis.call('HSET', job.key, 'origin', from)
+  end
+  if not job.origin then return false end
+  if not job.permit then return true end
+  if job.permit ~= 'leaves' and not redis.call('ZSCORE', '@leases', job.id) then
+    redis.call('HDEL', job.key, 'push_permit') -- nobody holds it
+    return true
+  end
+  -- Somebody enqueues it again while it is in flight: its worker puts it back when it has settled the first.
+  if from and job.status == 'queued' then redis.call('HSET', job.key, 'push_again', '1') end
+  return false
+end
+
+-- begin: what ended before, or was enqueued again by another call, begins anew; RQ's `ttl` is an expiry like others.
+-- Returns whether it was another call.
+local function begin(now, job, from)
+  local another = from and job.status == 'queued' and is_another(job.created, job.seen)
+  local lasts = from and job.ttl and lives_for(job.key, job.ttl)
+  if job.outcome or another then
+    begin_anew(now, job.id, job.key, job.origin, job, another)
+    job.order, job.deadline, job.accepted, job.held = nil, nil, nil, nil
+  elseif job.plain and not job.order then
+    redis.call('ZREM', '@delivered', job.id) -- of an earlier job of this id
+  end
+  if lasts and now + lasts < (job.deadline or math.huge) then
+    job.deadline = now + lasts
+    redis.call('HSET', job.key, 'push_deadline', text(job.deadline))
+  end
+  return another
+end
+
+-- arrive: the place of one that has none yet. Returns when it is expected, where *join* says so, and whether it may
+-- stand before a head that waits for what it need not: a digest that gathers, a device.
+local function arrive(now, job, meta, join, another)
+  local expected, needs_recheck
+  job.order, job.deadline = first_time(now, job.key, meta, job.deadline, job.accepted)
+  if job.arriving then
+    redis.call('ZREM', arriving_key(meta.user), job.id)
+    redis.call('HDEL', job.key, 'push_arriving')
+  end
+  -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
+  local is_newcomer = (another or not job.outcome) and not (job.deadline and job.deadline <= now)
+  if join and is_newcomer then
+    job.order, expected, needs_recheck = join(job.id, meta.user, meta.category, meta.collapse_id, job.order)
+  end
+  if needs_recheck == nil then needs_recheck = tonumber(job.order) < 0 end
+  return expected, needs_recheck
+end
+
+-- expect_behind: when one that joins a line is expected. A background push stands behind alerts, where what stands at
+-- the head may be one whose device has no room; returns whether another may go before that head.
+local function expect_behind(now, job, meta, lane)
+  local gate = redis.call('ZSCORE', '@gates:' .. lane, meta.user) or now
+  local step, some_lowered = unpack(redis.call('HMGET', lines_key(meta.user), '#pace', '#lowered'))
+  local lowers = some_lowered and tonumber(job.order) < LOWERED / 2
+    and is_background(redis.call('HGET', job.key, 'push_targets'))
+  if lowers then job.order = text(job.order + LOWERED) end
+  local waiting = redis.call('ZCARD', line_key(meta.user, meta.category))
+  return seconds(math.max(now, gate + (step or 0) * waiting)), some_lowered and not lowers
+end
+
+-- note_place: the gates look after heads alone, so *sweep* is told of what stands behind one, or has come to stand
+-- there. Returns whether the user is to be looked at for a head that the gate does not know of.
+local function note_place(now, job, line, user, lane, fresh, needs_recheck)
+  local is_head = redis.call('ZRANK', line, job.id) == 0
+  local behind = is_head and redis.call('ZRANGE', line, '1', '1')[1] or not is_head and job.id
+  local ends = job.deadline
+  if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
+  if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
+  if is_head and needs_recheck then return true end
+  if is_head and not fresh then -- It may expire before the gate opens.
+    local first = math.max(now, job.deadline)
+    redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
+    note_due(first, lane)
+  end
+  return fresh
+end
+
+-- stand: puts the job into its line. Returns the line's lane, and whether it is new, as *line_up*.
+local function stand(now, job, meta, expected, needs_recheck)
+  local user, line = meta.user, line_key(meta.user, meta.category)
+  local lane, fresh, was_empty = open_line(user, meta.category, job.origin)
+  if fresh then expected = seconds(now)
+  elseif not expected then
+    local passes
+    expected, passes = expect_behind(now, job, meta, lane)
+    needs_recheck = needs_recheck or passes
+  end
+  redis.call('ZADD', line, job.order, job.id)
+  -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
+  needs_recheck = not fresh and (needs_recheck or routes_are_held() or goes_by_clock(user))
+  if not was_empty and (needs_recheck or job.deadline) then
+    fresh = note_place(now, job, line, user, lane, fresh, needs_recheck)
+  end
+  local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. line} or {}
+  if job.accepted and (job.held or not was_empty) then
+    more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, now, 'b')
+  end
+  redis.call('HSET', job.key, 'push_order', job.order, 'status', 'scheduled', unpack(more))
+  redis.call('ZADD', '@rq:scheduled:' .. job.origin, expected, job.id)
+  return lane, fresh
+end
+
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
 -- Doing it twice changes nothing. Returns 'lined'; 'rq_job' for a job whose meta names no user and category, or that
 -- was handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
@@ -149,101 +272,19 @@ end
 -- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came.
 -- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
 local function line_up(now, id, join, known, from)
-  local key = job_key(id)
-  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
-    'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets',
-    'push_accepted', 'push_held')
-  if job.err then return nil end -- a key of another kind: RQ keeps sets beside its jobs
-  local origin, outcome, plain = job[1], job[7], job[12] or not job[14]
-  if from and (not origin or origin ~= from and not number(job[3])) then
-    if not origin and redis.call('EXISTS', key) == 0 then return nil end
-    origin = from -- whatever the producer wrote there, its lane is the one in which it was found
-    redis.call('HSET', key, 'origin', origin)
-  end
-  if not origin then return nil end
-  if job[4] and (job[4] == 'leaves' or redis.call('ZSCORE', '@leases', id)) then
-    -- Somebody enqueues it again while it is in flight: its worker puts it back when it has settled the first.
-    if from and job[5] == 'queued' then redis.call('HSET', key, 'push_again', '1') end
-    return nil
-  elseif job[4] then
-    redis.call('HDEL', key, 'push_permit') -- nobody holds it
-  end
-  if job[5] == 'canceled' then return not outcome and 'cancelled' or nil end
-  local meta = not job[9] and is_text(id) and steering(job[2])
-  if not meta or known and not number(job[3]) and is_unknown(meta, known) then return 'rq_job' end
-  local user, category = meta.user, meta.category
-
-  local order, deadline, expected = number(job[3]), number(job[6]), nil
-  local another = from and job[5] == 'queued' and is_another(job[11], job[12])
-  local lasts = from and job[10] and lives_for(key, job[10])
-  if outcome or another then
-    begin_anew(now, id, key, origin, {order = order, seen = job[12], collapse = job[13]}, another)
-    order, deadline, job[15], job[16] = nil, nil, nil, nil
-  elseif plain and not order then
-    redis.call('ZREM', '@delivered', id) -- of an earlier job of this id
-  end
-  if lasts and now + lasts < (deadline or math.huge) then
-    deadline = now + lasts
-    redis.call('HSET', key, 'push_deadline', text(deadline))
-  end
-  -- needs_recheck: it may stand before a head that waits for what it need not: a digest that gathers, a device.
-  local leaves, needs_recheck = is_leaving(user), order or nil
-  if not order then
-    order, deadline = first_time(now, key, meta, deadline, job[15])
-    if job[8] then
-      redis.call('ZREM', arriving_key(user), id)
-      redis.call('HDEL', key, 'push_arriving')
-    end
-    -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
-    local is_newcomer = (another or not outcome) and not (deadline and deadline <= now)
-    if join and not leaves and is_newcomer then
-      order, expected, needs_recheck = join(id, user, category, meta.collapse_id, order)
-    end
-    if needs_recheck == nil then needs_recheck = tonumber(order) < 0 end
-  end
-  order = text(order)
+  local job = read_arrival(id)
+  if not job or not is_free(job, from) then return nil end
+  if job.status == 'canceled' then return not job.outcome and 'cancelled' or nil end
+  local meta = not job.rq_job and is_text(id) and steering(job.meta)
+  if not meta or known and not job.order and is_unknown(meta, known) then return 'rq_job' end
+  local another, leaves = begin(now, job, from), is_leaving(meta.user)
+  local expected, needs_recheck = nil, job.order
+  if not job.order then expected, needs_recheck = arrive(now, job, meta, not leaves and join, another) end
+  job.order = text(job.order)
   if leaves then
-    put_aside(now, id, user, category, origin, order)
+    put_aside(now, id, meta.user, meta.category, job.origin, job.order)
     return nil
   end
-  local lane, fresh, was_empty = open_line(user, category, origin)
-  if fresh then expected = seconds(now)
-  elseif not expected then
-    local gate = redis.call('ZSCORE', '@gates:' .. lane, user) or now
-    local beside = redis.call('HMGET', lines_key(user), '#pace', '#lowered')
-    local step = beside[1] or 0
-    if beside[2] then -- what stands at the head may be a background push whose device has no room
-      if tonumber(order) < LOWERED / 2 and is_background(redis.call('HGET', key, 'push_targets')) then
-        order = text(order + LOWERED)
-      else
-        needs_recheck = true
-      end
-    end
-    expected = seconds(math.max(now, gate + step * redis.call('ZCARD', line_key(user, category))))
-  end
-  local line = line_key(user, category)
-  redis.call('ZADD', line, order, id)
-  -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
-  needs_recheck = not fresh and (needs_recheck or routes_are_held() or goes_by_clock(user))
-  if not was_empty and (needs_recheck or deadline) then
-    local is_head = redis.call('ZRANK', line, id) == 0
-    -- The gates look after heads alone: *sweep* is told of what stands behind one, or has come to stand there.
-    local behind = is_head and redis.call('ZRANGE', line, '1', '1')[1] or not is_head and id
-    local ends = deadline
-    if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
-    if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
-    if is_head and needs_recheck then fresh = true
-    elseif is_head and not fresh then -- A head that the gate does not know of may expire before the gate opens.
-      local first = math.max(now, deadline)
-      redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
-      note_due(first, lane)
-    end
-  end
-  local more = plain and job[11] and {'push_seen', job[11] .. ' ' .. line} or {}
-  if job[15] and (job[16] or not was_empty) then
-    more[#more + 1], more[#more + 2] = 'push_held', history.add(job[15], job[16], now, 'b')
-  end
-  redis.call('HSET', key, 'push_order', order, 'status', 'scheduled', unpack(more))
-  redis.call('ZADD', '@rq:scheduled:' .. origin, expected, id)
-  return 'lined', user, lane, fresh
+  local lane, fresh = stand(now, job, meta, expected, needs_recheck)
+  return 'lined', meta.user, lane, fresh
 end

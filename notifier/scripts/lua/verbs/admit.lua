@@ -2,7 +2,7 @@
 -- and leaves the user's gates at the moment the rules admit the next.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see gates.lua)
---      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in u (from 0), …
+--      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in users (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
@@ -10,12 +10,12 @@
 -- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {{job id, permit, user,
 --          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil,
 --          how many it stands for if several, 1 if it is to be dropped (2: its user muted it), how often it was refused
---          without an attempt if ever}, …}}
+--          without an attempt if ever}, …}, {user, text, …}}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
 --   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
 --   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into
---   @zones, or where there is no such zone has taken push_zone out of the job; and with an empty job id a user who was
---   not looked at, as the caller does not know what the user chose: it stands in the place of the data.
+--   @zones, or where there is no such zone has taken push_zone out of the job. The last: the users who were not looked
+--   at, as the caller does not know what they chose, and what that is.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include clock keys history counts burst rules due gates many claims gather
@@ -32,7 +32,7 @@ local look = {
   rules = read_rules(ARGV[6]),
   circuits = read_circuits(), -- what is held of routes, by name; or nil
   rooms = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil,
-  leased = {}, waits = {}, asked = {}, -- of the reply: the fifth, the third, the fourth
+  leased = {}, waits = {}, asked = {}, chosen = {}, -- of the reply: the fifth, the third, the fourth, the sixth
   idle_looks = 0,
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
   emptied = {}, -- the hashes of lines to be deleted
@@ -123,7 +123,7 @@ preferences.read(look.rules, names, ARGV[11])
 for i = 1, #users, 4 do
   local chosen = preferences.stale[users[i]]
   if look.room > 0 and chosen then
-    for _, value in ipairs({'', users[i], chosen, ''}) do look.asked[#look.asked + 1] = value end
+    look.chosen[#look.chosen + 1], look.chosen[#look.chosen + 2] = users[i], chosen
   elseif look.room > 0 then
     visit(users[i], users[i + 1], users[i + 2], users[i + 3])
   else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
@@ -137,4 +137,4 @@ note_due(look.earliest)
 wake_for_gates()
 redis.call('HINCRBY', '@stats', 'dispatched', #look.leased)
 if look.idle_looks > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle_looks) end
-return {look.now, look.idle_looks, look.waits, look.asked, look.leased}
+return {look.now, look.idle_looks, look.waits, look.asked, look.leased, look.chosen}

@@ -60,7 +60,7 @@ class Facts:
     """All that a run is judged by. log: each worker's lines, with `at_us` and `worker`. states: how each ended."""
 
     accepted: Sequence[Accepted]
-    arrivals: Sequence[Arrival]
+    arrivals: list[Arrival]
     rules: Sequence[Rules]
     troubles: Sequence[Trouble] = ()
     log: Sequence[Mapping[str, Any]] = ()
@@ -69,6 +69,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         self.arrivals = sorted(self.arrivals, key=lambda arrival: arrival.at_us)
+        self._number_by_id = {one.job_id: one.number for one in self.accepted}
         self.of_number: dict[int, list[Arrival]] = defaultdict(list)
         for arrival in self.arrivals:
             self.of_number[number_of(arrival)].append(arrival)
@@ -76,6 +77,16 @@ class Facts:
         for line in self.log:
             if line.get("event") in TRIED and "job_id" in line:
                 self.tried[line["job_id"]].append(line["at_us"])
+            if line.get("event") == "unsent" and line.get("reason") == "GoAway":
+                self._disown(line)
+
+    def _disown(self, line: Mapping[str, Any]) -> None:
+        """Forget what the simulator had read, and then called unprocessed by a GOAWAY before its slow answer."""
+        of_job = self.of_number[self._number_by_id.get(line["job_id"], -1)]
+        read = [each for each in of_job if each.platform == "apns" and each.at_us <= line["at_us"]]
+        if read:
+            of_job.remove(read[-1])
+            self.arrivals.remove(read[-1])
 
     def stalled_us(self, since_us: int, until_us: int) -> int:
         """How much of this time a provider did not read what it was sent."""

@@ -70,7 +70,6 @@ class AsyncNotifier:
         self._follows = False
         self._calls = Calls(MAX_CALLS)
         self.limiter = AsyncUserLimiter(client, timeout=self._timeout, calls=self._calls)
-        self.users = AsyncUsers(self._prefer, self._preferences, Edits(lambda: self.policies))
 
     @classmethod
     def from_config(
@@ -92,6 +91,11 @@ class AsyncNotifier:
     def of(cls, settings: Settings) -> Self:
         """An AsyncNotifier by these settings."""
         return cls(_client(settings), settings)
+
+    @property
+    def users(self) -> AsyncUsers:
+        """See `Notifier.users`."""
+        return AsyncUsers(self._prefer, self._preferences, Edits(lambda: self.policies))
 
     @property
     def policies(self) -> Policies:

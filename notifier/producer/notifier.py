@@ -51,7 +51,6 @@ class Notifier:
         self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
         self._builder = JobBuilder(settings)
         self.limiter = self._backend.limiter
-        self.users = Users(self._backend, Edits(lambda: self.policies))
 
     @classmethod
     def from_config(
@@ -75,6 +74,11 @@ class Notifier:
     def of(cls, settings: Settings) -> Notifier:
         """A Notifier by these settings."""
         return cls(_where(settings), settings)
+
+    @property
+    def users(self) -> Users:
+        """What users choose for themselves."""
+        return Users(self._backend, Edits(lambda: self.policies))
 
     @property
     def policies(self) -> Policies:

@@ -15,6 +15,7 @@ from support import apns, note
 from notifier import Notifier
 from notifier.notification.job import encode_reason
 from notifier.operations.audit.audit import Audit
+from notifier.rules.zones import check_zone
 from notifier.settings import parse_settings
 from workers import PushWorker
 
@@ -37,6 +38,7 @@ RATES: Final[dict[str, Any]] = {
     "providers": {"apns": {"client": "console", "timeout": "1s"}, "fcm": {"client": "console", "timeout": "1s"}},
     "worker": {"lease": "3s"},
 }
+NIGHT: Final = b'{"user": "anna", "category": "night", "zone": "%b"}'
 OURS: Final = (
     *("push_order", "push_permit", "push_begun", "push_deadline", "push_attempts", "push_crashes", "push_zone"),
     *("push_since", "push_answered", "push_outcome", "push_targets", "push_collapse", "push_count", "push_by"),
@@ -211,6 +213,12 @@ def where(redis: Redis, job_id: bytes) -> str:
 @example(hostile=[(b"", "bulk", {b"data": b"1", b"meta": b'{"user": "anna"}', b"origin": b"bulk"})])
 @example(hostile=[(b"x", "urgent", {b"meta": b'{"user": "anna"}'})])
 @example(hostile=[(b"x:dependents", "default", "set")])
+@example(
+    hostile=[
+        (name, "bulk", {b"data": b"1", b"origin": b"bulk", b"meta": NIGHT % zone})
+        for name, zone in ((b"x", b"Europe/Berlin"), (b"y", b"Nowhere/At-all"), (b"z", b"z" * 100_000))
+    ]
+)
 def test_no_content_ends_a_worker(redis: Redis, rates: Any, hostile: list[tuple[bytes, str, Any]]) -> None:
     """Jobs of any bytes in any field, of any id and origin: the worker works on to its end, what is good is delivered,
     and each of the others is in one of the states that a job may be in."""
@@ -225,6 +233,8 @@ def test_no_content_ends_a_worker(redis: Redis, rates: Any, hostile: list[tuple[
     assert [job_id for job_id in good if redis.zscore("notifier:delivered", job_id) is None] == []
     assert {lane: redis.llen(f"rq:queue:{lane}") for lane in LANES} == dict.fromkeys(LANES, 0)
     assert redis.zcard("notifier:leases") == 0
+    for zone in redis.hkeys("notifier:zones"):
+        check_zone(zone.decode())  # what jobs name besides is not kept
     lost = [job_id for job_id, was in there.items() if was and not where(redis, job_id)]
     assert [(job_id, redis.hgetall(b"rq:job:" + job_id)) for job_id in lost] == []
     audit = Audit(redis, keep_failed_us=HOUR_US, lease_us=3_000_000)

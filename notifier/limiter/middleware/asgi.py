@@ -42,18 +42,22 @@ class ASGILimits:
             nonlocal status
             if message["type"] in {"http.response.start", "websocket.http.response.start", "websocket.accept"}:
                 status = message.get("status", 101)
+                await self.guard.close_async(verdict, status)  # before the client hears of it, and comes again
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
             elif message["type"] == "websocket.close" and status is None:
                 status = 403
+                await self.guard.close_async(verdict, status)
             await send(message)
 
         try:
             await self.app(scope, receive, send_on)
         except Exception:
             # Only an error of the program is one: a client that goes away gets nothing back.
-            await self.guard.close_async(verdict, status or 500)
+            if status is None:
+                await self.guard.close_async(verdict, 500)
             raise
-        await self.guard.close_async(verdict, status or 500)
+        if status is None:
+            await self.guard.close_async(verdict, 500)
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -168,7 +168,10 @@ def test_every_send_has_its_deadline(identity):
             await r.send()
             r.simulator.silent = True
             answers = await asyncio.gather(*(r.send() for _ in range(30)))
-            assert outcomes(answers) == {Outcome.UNKNOWN: 1, Outcome.UNSENT: 29}
+            found = outcomes(answers)
+            # One stream to a connection; a slow machine has time to open another for those that still wait.
+            assert 1 <= found[Outcome.UNKNOWN] <= r.simulator.connections_opened
+            assert found[Outcome.UNKNOWN] + found[Outcome.UNSENT] == 30
             r.simulator.silent = False
             # The first of the 30 to end may have had a connection opened for the others, in the silence still.
             first, second = await r.insist(), await r.insist()

@@ -41,8 +41,14 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority")])
         self.file = self.folder / "ca.pem"
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        made = self._build(self._name, self._key, 30 * DAY).add_extension(constraints, critical=True)
+        others = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+        signs = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+        made = (
+            self._build(self._name, self._key, 30 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            # Python 3.13 verifies strictly: an authority says that it signs certificates.
+            .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **signs), critical=True)
+        )
         self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def certificate(

@@ -195,7 +195,7 @@ test-wheel: package  ## the fast part of the suite, the types from outside and t
 	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock "$$(echo dist/*.whl)"
 	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
-	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock mypy "$$(echo dist/*.whl)[all,test]"
+	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock mypy fastapi "$$(echo dist/*.whl)[all,test]"
 	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
 	@rm -r build/tree/notifier build/tree/workers
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m mypy --strict --config-file= --cache-dir=.mypy tests/consumer/program.py

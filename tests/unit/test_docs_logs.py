@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import notifier
 from notifier.providers.contract import Outcome
 
 ROOT = Path(__file__).parents[2]
+PRODUCT = Path(notifier.__file__).parents[1]  # also where it is installed from a wheel
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 EVENT = re.compile(r"(?:<platform>|[a-z])[a-z0-9_]*")
 ROW = re.compile(r"^\| ((?:`[^`]+`(?:, )?)+) \| ([a-z, ]+) \|", re.MULTILINE)
@@ -21,7 +23,7 @@ NOT_THE_PRODUCT = {"simulators", "demo", "cli"}  # the command prints
 
 def source() -> Iterator[Path]:
     for package in ("notifier", "workers"):
-        yield from (path for path in (ROOT / package).rglob("*.py") if not NOT_THE_PRODUCT.intersection(path.parts))
+        yield from (path for path in (PRODUCT / package).rglob("*.py") if not NOT_THE_PRODUCT.intersection(path.parts))
 
 
 def texts(node: ast.expr) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import notifier
 from notifier.providers.answers import Table
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Outcome
@@ -17,6 +18,7 @@ from notifier.providers.webpush import answers as webpush_answers
 from notifier.units import format_duration
 
 ROOT = Path(__file__).parents[2]
+PRODUCT = Path(notifier.__file__).parents[1]  # also where it is installed from a wheel
 PAGE = (ROOT / "docs" / "reference" / "providers.md").read_text(encoding="utf-8")
 PROOFS = (ROOT / "docs" / "internals" / "providers.md").read_text(encoding="utf-8")
 TABLES = {"APNs": apns_answers.TABLE, "FCM": fcm_answers.TABLE, "Web Push": webpush_answers.TABLE}
@@ -71,7 +73,7 @@ def test_the_tests_of_the_rules_exist() -> None:
     for path, name in named:
         # The suite of the contract is a part of the package, because others run it too.
         file = f"tests/{path}.py" if path != "contract/test_contract" else "notifier/testing/provider_contract.py"
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT if file.startswith("tests/") else PRODUCT).joinpath(file).read_text(encoding="utf-8"))
         assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{path}: {name}"
 
 

@@ -72,14 +72,9 @@ class FcmProvider:
             body = self._messages.build(dispatch)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        token = self._tokens.ready()
-        if not token:
-            if unsent := self._pool.unsent(self._origin, dispatch.send_by):
-                return unsent
-            fetched = await self._tokens.get(dispatch.send_by)
-            if isinstance(fetched, Answer):
-                return fetched
-            token = fetched
+        token = await self._tokens.take(self._origin, dispatch.send_by)
+        if isinstance(token, Answer):
+            return token
         answer = await self._post(body, token, dispatch.send_by)
         if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
             self._log.debug(  # the circuit of the route is what people are told of, once

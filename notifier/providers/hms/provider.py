@@ -70,14 +70,9 @@ class HmsProvider:
             return unsendable(error)
         if len(body) - len(device_token) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        token = self._tokens.ready()
-        if not token:
-            if unsent := self._pool.unsent(self._origin, dispatch.send_by):
-                return unsent
-            fetched = await self._tokens.get(dispatch.send_by)
-            if isinstance(fetched, Answer):
-                return fetched
-            token = fetched
+        token = await self._tokens.take(self._origin, dispatch.send_by)
+        if isinstance(token, Answer):
+            return token
         return await self._post(body, token, dispatch.send_by)
 
     def service(self, device: Device) -> str:

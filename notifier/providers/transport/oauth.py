@@ -49,9 +49,14 @@ class AccessTokens:
         self._fetching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
 
-    def ready(self) -> str:
-        """Return the token if it is usable and need not be renewed yet; else nothing, and `get` is to be asked."""
-        return self._token if asyncio.get_running_loop().time() < self._renew_at else ""
+    async def take(self, origin: str, until: float) -> str | Answer:
+        """Return the token for a send to `origin`, without a pause if it need not be renewed yet; else as `get`.
+
+        A token is not asked for while nothing can be sent there.
+        """
+        if asyncio.get_running_loop().time() < self._renew_at:
+            return self._token
+        return self._pool.unsent(origin, until) or await self.get(until)
 
     async def get(self, until: float) -> str | Answer:
         """Return a usable token, waiting until that moment of the loop's clock; else what to answer."""

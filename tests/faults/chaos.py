@@ -157,6 +157,8 @@ def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -
     outcome.missing = len(set(who) - {int(arrival.data["n"]) for arrival in arrivals})
     outcome.repeats = len(arrivals) - (outcome.count - outcome.missing)
     outcome.repeats_allowed += total(fleet.redis, "retried")  # an answer came later than the timeout
+    # A worker that a loaded machine let wait for longer than its lease was taken for dead while it sent, and says so.
+    outcome.repeats_allowed += sum(log.read_bytes().count(b"lease_lost") for log in fleet.folder.glob("worker-*.log"))
     outcome.broken = broken_rules(fleet, sends(arrivals, who))
     outcome.ended = {word: total(fleet.redis, word) for word in TERMINAL}
     with fleet.notifier() as notifier:

@@ -161,11 +161,13 @@ MUTANTS = (
     Mutant(
         "an attempt is not counted",
         "settle",
-        "if word ~= 'expired' then add_one(key, 'push_attempts') end",
+        "if job.word ~= 'expired' then add_one(key, 'push_attempts') end",
         "",
         LINES,
     ),
-    Mutant("a lease is not fenced", "settle", "if job[2] and job[1] ~= permit then return 0 end", "", LINES),
+    Mutant(
+        "a lease is not fenced", "settle", "if job.origin and job.holder ~= job.permit then return false end", "", LINES
+    ),
     Mutant(
         "the dead come back late",
         "pull",
@@ -177,8 +179,8 @@ MUTANTS = (
     Mutant(
         "a retry waits a second more",
         "settle",
-        "'@later', now + wait",
-        "'@later', now + wait + 1000000",
+        "'@later', now + us",
+        "'@later', now + us + 1000000",
         LINES,
     ),
     Mutant(

@@ -213,17 +213,7 @@ class Engine:
                 direct=self._rules,
             )
         )
-        # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
-        send_by = asked_at + self._lease_s
-        self._redis_ahead_us = pulled.now_us - asked_at * 1e6
-        self._note_look()
-        self._note_suspended(pulled.suspended)
-        self._circuits.use(pulled.shut)
-        self._flights.adopt(pulled.orphans)
-        for leased in pulled.leased:
-            self._flights.begin(leased, send_by, asked_at)
-        self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
-        self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
+        self._take_up(pulled, asked_at)
         if pulled.unread:
             await self._call(calls.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread]))
         if pulled.unpublished:
@@ -240,6 +230,20 @@ class Engine:
         if asked:
             await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
         return True
+
+    def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
+        """Note what a look has told, and begin what it has leased."""
+        # The lease is counted from before the call, so that it ends here no later than it ends in Redis.
+        send_by = asked_at + self._lease_s
+        self._redis_ahead_us = pulled.now_us - asked_at * 1e6
+        self._note_look()
+        self._note_suspended(pulled.suspended)
+        self._circuits.use(pulled.shut)
+        self._flights.adopt(pulled.orphans)
+        for leased in pulled.leased:
+            self._flights.begin(leased, send_by, asked_at)
+        self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
+        self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 
     def _room(self) -> int:
         """How many more may be taken now. While sends are under way, 0 until there is room for a batch's quarter."""
@@ -271,7 +275,21 @@ class Engine:
                 until_us=until_us,
             )
         )
-        due_at = {user: (since_us - self._redis_ahead_us) / 1e6 for user, _, since_us in users}
+        self._begin_admitted(admitted, send_by, {user: (us - self._redis_ahead_us) / 1e6 for user, _, us in users})
+        for _, zone, job_id in admitted.zones:
+            await self._tell_zone(zone, job_id, admitted.now_us)
+        for user, text in admitted.chosen:
+            self._people.note(user, text)
+        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
+        if asked:
+            # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
+            read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
+            await asyncio.sleep(0)  # as in `_take`
+            left = room - len(admitted.leased)
+            users = [who for who in users if who[0] in asked]
+            await self._admit(users, left, self._capacity.rooms(left), until_us, read)
+
+    def _begin_admitted(self, admitted: calls.Admitted, send_by: float, due_at: Mapping[str, float]) -> None:
         for leased in admitted.leased:
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, send_by))
@@ -285,18 +303,6 @@ class Engine:
                 category=held.category,
                 time_left_ms=-(-held.time_left_us // 1000),
             )
-        for _, zone, job_id in admitted.zones:
-            await self._tell_zone(zone, job_id, admitted.now_us)
-        for user, text in admitted.chosen:
-            self._people.note(user, text)
-        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
-        if asked:
-            # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
-            read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            await asyncio.sleep(0)  # as in `_take`
-            left = room - len(admitted.leased)
-            users = [who for who in users if who[0] in asked]
-            await self._admit(users, left, self._capacity.rooms(left), until_us, read)
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
         """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""

@@ -128,15 +128,28 @@ class Sender:
 
         app = notification.app or category.app
         by = self._routes_of(notification, app)
-        if leased.dropped:
-            log().info("dropped")
-            return _settled(leased, "dropped", "dropped", leased.dropped, reached=False)._replace(route=by)
         answered = _read_answers(leased.answered)
-        if leased.left_us is not None and leased.left_us <= 0:
-            if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
-                return _delivered(leased, reached=False, route=by)
-            log().info("expired")
-            return _failed(leased, "expired", EXPIRED, reached=False)._replace(route=by)
+        if (ended := _end_unsent(leased, answered, log)) is not None:
+            return ended._replace(route=by)
+        asked, handed = await self._hand_over(leased, notification, app, answered, send_by)
+        if self._log.is_enabled_for(logging.DEBUG):
+            log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in asked.values()])
+        if not answered and all(answer.outcome is Outcome.DELIVERED for answer, *_ in asked.values()):  # nearly always
+            return _delivered(leased, reached=True, route=by)._replace(handed=handed)
+        answers = {device: answer for device, (answer, *_) in asked.items()}
+        alone = any(not waits and answer.outcome in FREE for answer, waits, _ in asked.values())
+        settlement = self._settlement(leased, category, notification, answered, answers, log, alone=alone)
+        settlement = settlement._replace(
+            gone=_dead_tokens(notification, app, answers), route=by, handed=handed if handed.replies else None
+        )
+        silent = {i: a.passed for i, a in answers.items() if a.outcome is Outcome.UNKNOWN and a.status is None}
+        silences = self._silences(notification, app, silent)
+        return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
+
+    async def _hand_over(
+        self, leased: Leased, notification: Notification, app: str | None, answered: Mapping[str, str], send_by: float
+    ) -> tuple[dict[int, Asked], Handed]:
+        """Send it to the devices that have not answered for good; what became of that, by the devices' places."""
         waiting = [i for i in range(len(notification.devices)) if str(i) not in answered]
         dispatches = [
             Dispatch(leased.job_id, notification.devices[i], notification, leased.left_us, send_by) for i in waiting
@@ -147,27 +160,7 @@ class Sender:
         else:
             found = await asyncio.gather(*(self._one(dispatch, app, leased) for dispatch in dispatches))
         handed = Handed(began, [asked.reply for asked in found if asked.reply is not None])
-        if self._log.is_enabled_for(logging.DEBUG):
-            log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in found])
-        if not answered and all(answer.outcome is Outcome.DELIVERED for answer, *_ in found):  # nearly always, too
-            return _delivered(leased, reached=True, route=by)._replace(handed=handed)
-        by_device = {index: answer for index, (answer, *_) in zip(waiting, found, strict=True)}
-        alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
-        settlement = self._settlement(leased, category, notification, answered, by_device, log, alone=alone)
-        gone = tuple(
-            DeadToken(notification.devices[index], app, answer.reason, answer.gone_at_us)
-            for index, answer in by_device.items()
-            if answer.outcome is Outcome.DEAD_TOKEN
-        )
-        settlement = settlement._replace(gone=gone, route=by, handed=handed if handed.replies else None)
-        silences = tuple(
-            Silence(provider, notification.devices[index], answer.passed)
-            for index, answer in by_device.items()
-            if answer.outcome is Outcome.UNKNOWN
-            and answer.status is None
-            and (provider := self._providers.get(route(notification.devices[index].platform, app)))
-        )
-        return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
+        return dict(zip(waiting, found, strict=True)), handed
 
     def _routes_of(self, notification: Notification, app: str | None) -> str:
         """The routes of all devices, for the numbers: anybody may invent an app."""
@@ -183,11 +176,18 @@ class Sender:
             notification = decode(orphan)
         except (InvalidNotificationError, NotOursError):
             return ()
-        answered, app = _read_answers(orphan.answered), notification.app or category.app
+        answered = _read_answers(orphan.answered)
+        silent = {i: None for i in range(len(notification.devices)) if str(i) not in answered}
+        return self._silences(notification, notification.app or category.app, silent)
+
+    def _silences(
+        self, notification: Notification, app: str | None, silent: Mapping[int, asyncio.Future[bool] | None]
+    ) -> tuple[Silence, ...]:
+        """silent: the devices' places, and `Silence.passed` of each."""
         return tuple(
-            Silence(provider, device)
-            for index, device in enumerate(notification.devices)
-            if str(index) not in answered and (provider := self._providers.get(route(device.platform, app)))
+            Silence(provider, device, passed)
+            for device, passed in ((notification.devices[i], passed) for i, passed in silent.items())
+            if (provider := self._providers.get(route(device.platform, app)))
         )
 
     async def close(self) -> None:
@@ -301,6 +301,27 @@ class Sender:
         wait_us = self._backoff.wait_us(attempt, asked)
         log().info("retry", time_left_ms=wait_us // 1000, attempt=attempt)
         return _settled(leased, "later", "retried", wait_us, so_far, reached=reached)
+
+
+def _end_unsent(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any]) -> Settlement | None:
+    """The end of what is dropped or has expired; None for what is to be sent."""
+    if leased.dropped:
+        log().info("dropped")
+        return _settled(leased, "dropped", "dropped", leased.dropped, reached=False)
+    if leased.left_us is None or leased.left_us > 0:
+        return None
+    if Outcome.DELIVERED.value in answered.values():  # one device took it before; the others had no time left
+        return _delivered(leased, reached=False)
+    log().info("expired")
+    return _failed(leased, "expired", EXPIRED, reached=False)
+
+
+def _dead_tokens(notification: Notification, app: str | None, answers: Mapping[int, Answer]) -> tuple[DeadToken, ...]:
+    return tuple(
+        DeadToken(notification.devices[i], app, answer.reason, answer.gone_at_us)
+        for i, answer in answers.items()
+        if answer.outcome is Outcome.DEAD_TOKEN
+    )
 
 
 def _is_final(answer: Answer, category: Category, attempt: int) -> bool:

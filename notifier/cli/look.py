@@ -14,15 +14,11 @@ import typer
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.dispatch.circuits import Held
 from notifier.operations.explain import Explanation, Inspection, Use, places_of
-from notifier.operations.in_force import settings_in_force
+from notifier.operations.in_force import read_known, settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.rules.zones import check_zone
-from notifier.settings import load_settings, read_source, settings_path
-from notifier.settings.provenance import Provenance
-from notifier.settings.yaml_source import Source
+from notifier.settings import load_settings, settings_path
 from notifier.shards.map import connect_home
-from notifier.store.connection import ask
-from notifier.store.published import published_rates
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MAX_SHOWN = 50
@@ -112,25 +108,25 @@ def explain(
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--zone") from None
     path = settings_path(context.obj)
-    settings = load_settings(path)
-    with connect_home(settings, user) as (shard, redis):
-        published, rates = ask(lambda: published_rates(redis))
-        if rates is not None:
-            settings = load_settings(path, rates=rates)
-        found = Inspection(redis, settings.policies()).explain(user, category, zone)
-    file = Provenance(read_source(path), str(path), settings.users_in_files)
-    provenance = file if rates is None else Provenance(Source(rates), f"applied {published.version}")
-    of_user, of_category = provenance.of_user(user), provenance.of_category(category)
+    with connect_home(load_settings(path), user) as (shard, redis):
+        known = read_known(path, redis)
+        found = Inspection(redis, known.policies).explain(user, category, zone)
+    of_user, of_category = known.places.of_user(user), known.places.of_category(category)
     places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
     if json:
         uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
         told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
         print_json(asdict(found) | told | ({"shard": shard} if shard else {}))
         return
-    if category not in settings.categories:
-        known = ", ".join(settings.categories) or "there are none"
-        complain(f"{category!r} is not among the categories ({known}); this applies instead:")
+    categories = known.settings.categories
+    if category not in categories:
+        configured = ", ".join(categories) or "there are none"
+        complain(f"{category!r} is not among the categories ({configured}); this applies instead:")
     say(f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}{_on(shard)}")
+    _say_explained(found, category, places)
+
+
+def _say_explained(found: Explanation, category: str, places: Iterable[str]) -> None:
     _say_chosen(found)
     owner = {"user": "the user", "category": category}
     rows = [

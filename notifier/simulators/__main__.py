@@ -7,15 +7,22 @@ import asyncio
 import json
 import signal
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
 from notifier.notification.notification import NAME_FORM
 from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.certificates import make_apns_key, make_certificates, make_secret, make_webpush_key
+from notifier.simulators.certificates import (
+    Certificates,
+    make_apns_key,
+    make_certificates,
+    make_secret,
+    make_webpush_key,
+)
 from notifier.simulators.control import Control, answers, tell
 from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.faults import FAULTS, UnusableError, table
@@ -166,6 +173,35 @@ def _tell(folder: Path, text: str) -> None:
     print(json.dumps(tell(control, _json("--tell", text)), indent=2))  # noqa: T201 - asked for
 
 
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What the servers and those who send to them share; written anew at each start."""
+
+    certificates: Certificates
+    apns: tuple[Path, str]
+    webpush: tuple[Path, str]
+    hms_secret: Path
+    expo_token: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> _Keys:
+        return cls(
+            make_certificates(folder),
+            make_apns_key(folder, KEY_ID),
+            make_webpush_key(folder),
+            make_secret(folder, "hms-secret"),
+            make_secret(folder, "expo-token"),
+        )
+
+
+class _Servers(NamedTuple):
+    apns: ApnsSimulator
+    fcm: FcmSimulator
+    webpush: WebPushSimulator
+    hms: HmsSimulator
+    expo: ExpoSimulator
+
+
 async def _serve(options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,91 +218,83 @@ async def _serve(options: argparse.Namespace) -> None:
         raise UnusableError(f"simulators already run there, and listen on {socket}; end them, or give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        certificates = make_certificates(folder)
-        apns_key, apns_public = make_apns_key(folder, KEY_ID)
-        webpush_key, webpush_public = make_webpush_key(folder)
-        hms_secret, expo_token = make_secret(folder, "hms-secret"), make_secret(folder, "expo-token")
-        log = WireLog(wire_log)
+        keys, log = _Keys.make(folder), WireLog(wire_log)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
-    shared: dict[str, Any] = {
-        "certificates": certificates,
-        "log": log,
-        "latency_ms": options.latency_ms,
-        "seed": options.seed,
-    }
-    topics = {app: f"com.example.{app}" for app in options.app}
-    apns = ApnsSimulator(
-        topics={TOPIC, *topics.values()},
-        team_keys={KEY_ID: (TEAM_ID, apns_public)},
-        port=options.apns_port,
-        **shared,
-    )
-    fcm = FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared)
-    webpush = WebPushSimulator(public_key=webpush_public, port=options.webpush_port, **shared)
-    hms = HmsSimulator(
-        apps={HMS_APP: hms_secret.read_text()}, projects={HMS_PROJECT: HMS_APP}, port=options.hms_port, **shared
-    )
-    expo = ExpoSimulator(access_token=expo_token.read_text(), port=options.expo_port, **shared)
-    servers: tuple[Simulator, ...] = (apns, fcm, webpush, hms, expo)
+    servers = _make_servers(options, keys, log)
     control = Control(socket, log, servers)
-    ca_file = str(certificates.ca_file)
     try:
         for server in servers:
             await _start(server, f"--{server.platform}-port", getattr(options, f"{server.platform}_port"))
         await _start(control, "--control", socket)
         for option, order in orders.items():
             await _begin(control, option, order)
-        account = make_service_account(folder, f"{fcm.url}/token", PROJECT_ID)
-        accounts = {
-            app: make_service_account(folder, f"{fcm.url}/token", f"simulated-{app}", f"service-account-{app}")
-            for app in options.app
-        }
-        for trusted in (account, *accounts.values()):
-            fcm.trust(trusted)
-        _announce(
-            folder,
-            {
-                "apns": {
-                    "endpoint": apns.url,
-                    "ca_file": ca_file,
-                    "key_file": str(apns_key),
-                    "key_id": KEY_ID,
-                    "team_id": TEAM_ID,
-                    "topic": TOPIC,
-                    **_apps(topics, "topic"),
-                },
-                "fcm": {
-                    "endpoint": fcm.url,
-                    "ca_file": ca_file,
-                    "service_account": str(account),
-                    **_apps(accounts, "service_account"),
-                },
-                "webpush": {
-                    "endpoint": webpush.url,
-                    "ca_file": ca_file,
-                    "key_file": str(webpush_key),
-                    "public_key": webpush_public,
-                    "subject": SUBJECT,
-                },
-                "hms": {
-                    "endpoint": hms.url,
-                    "token_endpoint": hms.url,
-                    "ca_file": ca_file,
-                    "app_id": HMS_APP,
-                    "secret_file": str(hms_secret),
-                },
-                "expo": {"endpoint": expo.url, "ca_file": ca_file, "access_token_file": str(expo_token)},
-                "wire_log": str(wire_log),
-                "control": str(socket),
-            },
-        )
+        providers = _make_providers(options.app, folder, keys, servers)
+        _announce(folder, {**providers, "wire_log": str(wire_log), "control": str(socket)})
         await stop.wait()
     finally:
         await control.close()
         for server in servers:
             await server.close()
         log.close()
+
+
+def _make_servers(options: argparse.Namespace, keys: _Keys, log: WireLog) -> _Servers:
+    shared: dict[str, Any] = {
+        "certificates": keys.certificates,
+        "log": log,
+        "latency_ms": options.latency_ms,
+        "seed": options.seed,
+    }
+    return _Servers(
+        ApnsSimulator(
+            topics={TOPIC, *_topics(options.app).values()},
+            team_keys={KEY_ID: (TEAM_ID, keys.apns[1])},
+            port=options.apns_port,
+            **shared,
+        ),
+        FcmSimulator(project_id=PROJECT_ID, port=options.fcm_port, **shared),
+        WebPushSimulator(public_key=keys.webpush[1], port=options.webpush_port, **shared),
+        HmsSimulator(
+            apps={HMS_APP: keys.hms_secret.read_text()},
+            projects={HMS_PROJECT: HMS_APP},
+            port=options.hms_port,
+            **shared,
+        ),
+        ExpoSimulator(access_token=keys.expo_token.read_text(), port=options.expo_port, **shared),
+    )
+
+
+def _topics(apps: Sequence[str]) -> dict[str, str]:
+    return {app: f"com.example.{app}" for app in apps}
+
+
+def _make_providers(apps: Sequence[str], folder: Path, keys: _Keys, servers: _Servers) -> dict[str, Any]:
+    """What a worker has to know of each server; Google's is told whom to trust."""
+    token_url, fcm = f"{servers.fcm.url}/token", servers.fcm
+    account = make_service_account(folder, token_url, PROJECT_ID)
+    accounts = {
+        app: make_service_account(folder, token_url, f"simulated-{app}", f"service-account-{app}") for app in apps
+    }
+    for trusted in (account, *accounts.values()):
+        fcm.trust(trusted)
+    of_each: dict[str, dict[str, Any]] = {
+        "apns": {
+            "key_file": str(keys.apns[0]),
+            "key_id": KEY_ID,
+            "team_id": TEAM_ID,
+            "topic": TOPIC,
+            **_apps(_topics(apps), "topic"),
+        },
+        "fcm": {"service_account": str(account), **_apps(accounts, "service_account")},
+        "webpush": {"key_file": str(keys.webpush[0]), "public_key": keys.webpush[1], "subject": SUBJECT},
+        "hms": {"token_endpoint": servers.hms.url, "app_id": HMS_APP, "secret_file": str(keys.hms_secret)},
+        "expo": {"access_token_file": str(keys.expo_token)},
+    }
+    ca_file = str(keys.certificates.ca_file)
+    return {
+        server.platform: {"endpoint": server.url, "ca_file": ca_file, **of_each[server.platform]} for server in servers
+    }
 
 
 def _scripts(path: Path | None) -> dict[str, Any]:

@@ -37,6 +37,9 @@ DRIVERS = {
     "uvicorn": "notifier/server/",
 }
 
+SCREEN = 40
+LUA_FUNCTION = re.compile(r"(?:local )?function ([\w.:]+)")
+
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
@@ -124,6 +127,33 @@ def test_keys_are_named_in_one_place() -> None:
         if spelled.search(line) and name(path) != "notifier/scripts/keys.py"
     ]
     assert found == []
+
+
+def test_a_function_fits_a_screen() -> None:
+    """No function has more than 40 lines: in Lua from its name to its end, in Python below its docstring."""
+    functions = [*_lua_functions(), *_python_functions()]
+    assert len(functions) > 1_000
+    long = [f"{function} in {file}: {lines} lines" for function, file, lines in functions if lines > SCREEN]
+    assert long == []
+
+
+def _python_functions() -> Iterator[tuple[str, str, int]]:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+                yield node.name, name(path), lines
+
+
+def _lua_functions() -> Iterator[tuple[str, str, int]]:
+    """Those that stand at the margin; what is inside them is part of them."""
+    for path in SCRIPTS:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            if begins := LUA_FUNCTION.match(line):
+                ends = number if line.endswith(" end") else lines.index("end", number)
+                yield begins[1], name(path), ends - number + 1
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])

@@ -65,47 +65,34 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _waiting(told: dict[str, Any], view: View) -> Any:
-    now, in_all = told["at"], told["waiting_in_all"]
     standing = told["line"] if view.is_long else told["line"][:FIRST]
-    rows: list[tuple[Any, ...]] = [
-        (
-            each["category"],
-            job_link(each["job_id"], user=told["user"]),
-            why(each, now),
-            moment(each["expected_at"], now),
-            moment(each["expires_at"], now),
-            _cancel(each["job_id"], told["user"], view),
-        )
-        for each in standing
-    ]
-    rows += [
-        (
-            each["category"],
-            job_link(each["job_id"], user=told["user"]),
-            each["held_by"],
-            moment(each["at"], now),
-            None,
-            None if each["state"] == "sending" else _cancel(each["job_id"], told["user"], view),
-        )
-        for each in told["elsewhere"]
-    ]
     columns = ("category", "job", "why it waits", "expected", "expires", "")
-    return [
-        table(columns, rows, "Nothing waits for this user."),
-        tag("p", f"Of those in line the first {len(standing)} of {in_all:,} are shown.", class_="hint")
-        if in_all > len(standing)
-        else None,
-        tag("p", link("/user", "Show more of them", id=told["user"], category=told["category"], long="1"))
-        if len(told["line"]) > len(standing)
-        else None,
-        None
-        if told["elsewhere_is_all"]
-        else tag(
-            "p",
-            "More may be queued, be sent or wait for a time of their own: only the first 500 of all users were read.",
-            class_="hint",
-        ),
-    ]
+    rows = [*_rows(standing, told, view)]
+    return [table(columns, rows, "Nothing waits for this user."), *_what_is_left(told, standing)]
+
+
+def _rows(standing: list[dict[str, Any]], told: dict[str, Any], view: View) -> Iterator[tuple[Any, ...]]:
+    now, user = told["at"], told["user"]
+    for each in standing:
+        times = moment(each["expected_at"], now), moment(each["expires_at"], now)
+        job_id = each["job_id"]
+        yield each["category"], job_link(job_id, user=user), why(each, now), *times, _cancel(job_id, user, view)
+    for each in told["elsewhere"]:
+        job_id = each["job_id"]
+        cancel = None if each["state"] == "sending" else _cancel(job_id, user, view)
+        yield each["category"], job_link(job_id, user=user), each["held_by"], moment(each["at"], now), None, cancel
+
+
+def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Iterator[Html]:
+    if told["waiting_in_all"] > len(standing):
+        first = f"Of those in line the first {len(standing)} of {told['waiting_in_all']:,} are shown."
+        yield tag("p", first, class_="hint")
+    if len(told["line"]) > len(standing):
+        more = link("/user", "Show more of them", id=told["user"], category=told["category"], long="1")
+        yield tag("p", more)
+    if not told["elsewhere_is_all"]:
+        unread = "only the first 500 of all users were read."
+        yield tag("p", f"More may be queued, be sent or wait for a time of their own: {unread}", class_="hint")
 
 
 def why(each: dict[str, Any], now: datetime) -> Html:

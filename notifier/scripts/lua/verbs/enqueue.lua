@@ -84,15 +84,54 @@ end
 
 local UNSENT = {cancelled = true, expired = true, dropped = true}
 
-local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category, tagged)
-  if dedupe ~= '' then
-    local earlier = redis.call('GET', '@dedupe:' .. dedupe)
-    -- This very id, where it is the same call again. What ended before it was sent does not stand in the way of
-    -- another.
-    if earlier and (earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')]) then
-      return earlier
-    end
+-- earlier_of: the notification that was accepted under this dedupe key, or nil. It may be this very id, where the same
+-- call comes again. What ended before it was sent does not stand in the way of another.
+local function earlier_of(id, dedupe)
+  local earlier = dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe)
+  if not earlier then return nil end
+  if earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')] then return earlier end
+end
+
+-- write_job: the job's hash, as RQ writes it, and what is ours in it. at: its own time, or nil.
+local function write_job(key, lane, at, data, meta, targets, tagged, expires_in)
+  local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
+    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
+  local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  if targets ~= '' then put('push_targets', targets) end
+  if tagged ~= '' then put('push_tagged', '1') end
+  if expires_in ~= '' then put('push_deadline', (at or now) + tonumber(expires_in)) end
+  if history.keep then
+    put('push_accepted', now_text)
+    if at then put('push_held', '0 t') end
   end
+  redis.call('HSET', key, unpack(fields))
+end
+
+-- send_on: the job goes to where it waits: another's place, its own time, or the end of its lane's queue.
+local function send_on(id, lane, at, how)
+  if how == 'collapse' then return take_place(id) end
+  if not at then return redis.call('RPUSH', '@rq:queue:' .. lane, id) end
+  local goes = own_time(at)
+  redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
+  redis.call('ZADD', '@later', text(goes), id)
+  note_due(goes)
+end
+
+-- count_accepted: in the totals, in this minute's numbers, and in what `notifier preview` plays again.
+local function count_accepted(lane, category, at, meta, expires_in)
+  if not seen[lane] then
+    seen[lane] = true
+    redis.call('SADD', '@rq:queues', '@rq:queue:' .. lane)
+  end
+  redis.call('HINCRBY', '@stats', 'accepted', '1')
+  local field = 'a|' .. (category == '' and 'default' or category)
+  numbers[field] = (numbers[field] or 0) + 1
+  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
+end
+
+local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category, tagged)
+  local earlier = earlier_of(id, dedupe)
+  if earlier then return earlier end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.
   local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', '@delivered', id)
@@ -105,43 +144,14 @@ local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets
   if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
   if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
-  local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
-    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
-  if targets ~= '' then fields[#fields + 1], fields[#fields + 2] = 'push_targets', targets end
-  if tagged ~= '' then
-    fields[#fields + 1], fields[#fields + 2] = 'push_tagged', '1'
-    note_tagged(tagged, id, at or now, now)
-  end
-  if expires_in ~= '' then
-    fields[#fields + 1], fields[#fields + 2] = 'push_deadline', (at or now) + tonumber(expires_in)
-  end
-  if history.keep then
-    fields[#fields + 1], fields[#fields + 2] = 'push_accepted', now_text
-    if at then fields[#fields + 1], fields[#fields + 2] = 'push_held', '0 t' end
-  end
-  redis.call('HSET', key, unpack(fields))
-  if how == 'collapse' then
-    take_place(id)
-  elseif at then
-    local goes = own_time(at)
-    redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
-    redis.call('ZADD', '@later', text(goes), id)
-    note_due(goes)
-  else
-    redis.call('RPUSH', '@rq:queue:' .. lane, id)
-  end
+  write_job(key, lane, at, data, meta, targets, tagged, expires_in)
+  if tagged ~= '' then note_tagged(tagged, id, at or now, now) end
+  send_on(id, lane, at, how)
   if how == 'queue' then
     if counted then note_arriving(counted, id, key, at) end
     if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   end
-  if not seen[lane] then
-    seen[lane] = true
-    redis.call('SADD', '@rq:queues', '@rq:queue:' .. lane)
-  end
-  redis.call('HINCRBY', '@stats', 'accepted', '1')
-  local field = 'a|' .. (category == '' and 'default' or category)
-  numbers[field] = (numbers[field] or 0) + 1
-  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
+  count_accepted(lane, category, at, meta, expires_in)
   return id
 end
 

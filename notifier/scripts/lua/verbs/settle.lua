@@ -61,48 +61,85 @@ end
 
 local function counts_devices(permit) return string.byte(permit, -1) == 100 end -- 'd', see *admit*
 
-local function close_devices(key, permit, reached, unused)
-  local job = redis.call('HMGET', key, 'push_targets', 'push_answered')
-  local targets = targets_of(job[1] or '', job[2], nil)
-  for _, target in ipairs(targets) do
-    close_device(rules, target, permit, now_text, reached, unused, #targets == 1)
+-- read_settled: a job as its worker tells of it, and as its hash does. holder: the permit under which it is in flight
+-- now. origin: false where the job was deleted while it was in flight.
+local function read_settled(id, permit, user, category, index, reached, state, word, detail, answered, gone, handed)
+  local key = job_key(id)
+  local holder, origin, status, requeued, orphan, tagged, accepted, held = unpack(redis.call('HMGET', key,
+    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held'))
+  return {id = id, permit = permit, user = user, category = category, policy = rules.users[index + 1],
+    reached = reached == 1, state = state, word = word, detail = detail, answered = answered, gone = gone,
+    handed = handed, key = key, holder = holder, origin = origin, status = status, requeued = requeued,
+    orphan = orphan, tagged = tagged, accepted = accepted, held = held,
+    meta = not origin and cjson.encode({user = user, category = category}) or nil}
+end
+
+local function close_devices(job, unused)
+  local targets, answered = unpack(redis.call('HMGET', job.key, 'push_targets', 'push_answered'))
+  local devices = targets_of(targets or '', answered, nil)
+  for _, device in ipairs(devices) do
+    close_device(rules, device, job.permit, now_text, job.reached, unused, #devices == 1)
   end
 end
 
--- cancelled_in: the lane in whose registry it stands, if RQ's own cancel came too late for it.
-local function delivered(id, key, cancelled_in)
-  if cancelled_in then redis.call('ZREM', '@rq:canceled:' .. cancelled_in, id) end
-  finished[#finished + 1] = key
-  if keep_delivered > 0 then gather('ZADD', '@delivered', now_text, id) end
+local function delivered(job)
+  -- RQ's own cancel may have come, too late.
+  if job.origin and job.status == 'canceled' then redis.call('ZREM', '@rq:canceled:' .. job.origin, job.id) end
+  finished[#finished + 1] = job.key
+  if keep_delivered > 0 then gather('ZADD', '@delivered', now_text, job.id) end
+  if job.tagged then redis.call('ZREM', tagged_key(job.user), job.id) end
 end
 
 local function add_one(key, field) -- no HINCRBY: anything may stand there
   redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
 end
 
-local function failed(id, key, origin, word, reason)
+local function failed(job)
+  local id, key = job.id, job.key
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
     'push_answered', 'push_refusals', 'push_orphan')
-  if word ~= 'expired' then add_one(key, 'push_attempts') end
-  redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
+  if job.word ~= 'expired' then add_one(key, 'push_attempts') end
+  redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
   redis.call('EXPIRE', key, keep_failed)
-  redis.call('ZREM', '@rq:canceled:' .. origin, id) -- RQ's own cancel came too late
+  redis.call('ZREM', '@rq:canceled:' .. job.origin, id) -- RQ's own cancel came too late
   local expires = math.floor(now / 1000000) + keep_failed
   -- RQ's tools could list nothing of a registry in which an id stands that is no text.
-  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. origin, expires, id) end
+  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. job.origin, expires, id) end
   local results = '@rq:results:' .. id
-  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
+  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', job.detail)
   redis.call('EXPIRE', results, keep_failed)
 end
 
--- with_answers: push_held with what a worker was answered of one that goes on.
-local function with_answers(told)
-  if not (told.accepted and told.handed) then return told.held end
-  local ago, answers = told.handed:match('^(%d+) (.*)$')
-  return history.add(told.accepted, told.held, now - ago, 'f=' .. answers)
+local function dropped(job)
+  redis.call('HDEL', job.key, 'push_permit', 'push_deadline')
+  end_unsent(now, job.id, job.origin, job.word, keep_failed, 'push_reason', job.detail)
 end
 
-local function back(id, key, origin, state, wait, answered, fault, told)
+-- note_answers: what a worker was answered of one that goes on. why: what holds it back from now on, or nil.
+local function note_answers(job, why)
+  if job.answered ~= '' then redis.call('HSET', job.key, 'push_answered', job.answered) end
+  if not job.accepted then return end
+  local held = job.held
+  if job.handed then
+    local ago, answers = job.handed:match('^(%d+) (.*)$')
+    held = history.add(job.accepted, held, now - ago, 'f=' .. answers)
+  end
+  if why then held = history.add(job.accepted, held, now, why) end
+  if held then redis.call('HSET', job.key, 'push_held', held) end
+end
+
+-- wait: it goes to its line after so many µs; or ends at its expiry, not at a wait after it.
+local function wait(job, us)
+  local deadline = tonumber(redis.call('HGET', job.key, 'push_deadline') or '')
+  if deadline then us = math.max(0, math.min(us, deadline - now)) end
+  redis.call('HSET', job.key, 'status', 'scheduled')
+  redis.call('ZADD', '@later', now + us, job.id)
+  redis.call('ZADD', '@rq:scheduled:' .. job.origin, seconds(now + us), job.id)
+  earliest = math.min(earliest, now + us)
+end
+
+local function back(job)
+  local key, state = job.key, job.state
   redis.call('HDEL', key, 'push_permit', 'push_orphan')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
@@ -111,50 +148,50 @@ local function back(id, key, origin, state, wait, answered, fault, told)
   end
   if state == 'queue' then
     redis.call('HSET', key, 'status', 'queued')
-    redis.call('LPUSH', '@rq:queue:' .. origin, id)
+    redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id)
     return
   end
   if state == 'later' then add_one(key, 'push_attempts') end
-  if state == 'wait' or fault then add_one(key, 'push_refusals') end
-  if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
-  local held = with_answers(told)
-  if told.accepted and state ~= 'line' then held = history.add(told.accepted, held, now, 'r') end
-  if held then redis.call('HSET', key, 'push_held', held) end
-  if state == 'line' then
-    -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
-    local what, user, lane = line_up(now, id)
-    if what == 'lined' then
-      redis.call('ZADD', '@gates:' .. lane, 'LT', now_text, user)
-      note_due(now, lane)
-    end
-    return
+  if state == 'wait' or job.detail == 'fault' then add_one(key, 'push_refusals') end
+  note_answers(job, state ~= 'line' and 'r')
+  if state ~= 'line' then return wait(job, tonumber(job.detail)) end
+  -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
+  local what, user, lane = line_up(now, job.id)
+  if what == 'lined' then
+    redis.call('ZADD', '@gates:' .. lane, 'LT', now_text, user)
+    note_due(now, lane)
   end
-  local deadline = tonumber(redis.call('HGET', key, 'push_deadline') or '')
-  -- It ends at its expiry, not at a wait after it.
-  if deadline then wait = math.max(0, math.min(wait, deadline - now)) end
-  redis.call('HSET', key, 'status', 'scheduled')
-  redis.call('ZADD', '@later', now + wait, id)
-  redis.call('ZADD', '@rq:scheduled:' .. origin, seconds(now + wait), id)
-  earliest = math.min(earliest, now + wait)
 end
 
 -- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in
--- flight ends here, and the new one begins. popped: it was taken out of its queue meanwhile. Returns the word to count.
-local function again(id, key, origin, popped, state, word)
-  forget(key)
-  if popped then redis.call('LPUSH', '@rq:queue:' .. origin, id) end
-  local ended = state == 'delivered' or state == 'failed' or state == 'dropped'
-  return ended and word or 'superseded'
+-- flight ends here, and the new one begins. Where it was taken out of its queue meanwhile, it goes back there.
+local function again(job)
+  forget(job.key)
+  if job.requeued then redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id) end
+  local ended = job.state == 'delivered' or job.state == 'failed' or job.state == 'dropped'
+  if not ended then job.word = 'superseded' end
 end
 
--- cancelled: RQ's own cancel came while it was in flight: it is not tried again. Returns the word to count: ''.
-local function cancelled(id, key, answered, told)
-  redis.call('HDEL', key, 'push_permit', 'push_orphan')
-  local held = with_answers(told)
-  if held then redis.call('HSET', key, 'push_held', held) end
-  if answered ~= '' then redis.call('HSET', key, 'push_answered', answered) end
-  end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
-  return ''
+-- cancelled: RQ's own cancel came while it was in flight: it is not tried again, and *end_cancelled* counts it.
+local function cancelled(job)
+  redis.call('HDEL', job.key, 'push_permit', 'push_orphan')
+  note_answers(job)
+  end_cancelled(now, job.id, redis.call('HMGET', job.key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
+  job.word = ''
+end
+
+-- move: the job goes to its next state; job.word becomes that under which it is counted. Returns whether its end is to
+-- be told here: the others are told where they come about.
+local function move(job)
+  local state = job.state
+  if job.origin and job.status == 'queued' and job.user ~= '' then again(job) return true end
+  if state == 'delivered' then delivered(job) return true end
+  if not job.origin then job.word = 'cancelled' return true end -- somebody deleted it
+  if state == 'failed' then failed(job) return true end
+  if state == 'dropped' then dropped(job)
+  elseif job.status == 'canceled' and job.user ~= '' then cancelled(job)
+  else back(job) end
+  return false
 end
 
 local function tell(id, user, gone)
@@ -167,59 +204,56 @@ local function tell(id, user, gone)
   redis.call('PEXPIRE', '@feedback', text(keep_feedback))
 end
 
-local function settle(id, permit, user, category, index, reached, state, word, detail, answered, gone, handed)
-  local key = job_key(id)
-  local job = redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged',
-    'push_accepted', 'push_held')
-  if job[2] and job[1] ~= permit then return 0 end
-  local lease_ends = counts_devices(permit) and redis.call('ZSCORE', '@leases', id)
-  if job[2] and state == 'delivered' then gather('ZREM', '@leases', id)
-  -- Without its hash a job was deleted in flight, and is leased still; or another worker has ended it since.
-  elseif redis.call('ZREM', '@leases', id) == 0 and not job[2] then return 0 end
-  for _, lane in ipairs(job[2] and {job[2]} or rules.lanes) do
-    gather('ZREM', '@rq:wip:' .. lane, id .. ':' .. permit)
+-- end_lease: returns whether the lease was the caller's. Without its hash a job was deleted in flight, and is leased
+-- still; or another worker has ended it since.
+local function end_lease(job)
+  if job.origin and job.holder ~= job.permit then return false end
+  job.lease_ends = counts_devices(job.permit) and redis.call('ZSCORE', '@leases', job.id)
+  if job.origin and job.state == 'delivered' then gather('ZREM', '@leases', job.id)
+  elseif redis.call('ZREM', '@leases', job.id) == 0 and not job.origin then return false end
+  for _, lane in ipairs(job.origin and {job.origin} or rules.lanes) do
+    gather('ZREM', '@rq:wip:' .. lane, job.id .. ':' .. job.permit)
   end
+  return true
+end
+
+-- close: its permit becomes now, or is refunded.
+local function close(job)
+  local permit, user, category = job.permit, job.user, job.category
   local cost = string.find(permit, 'x', 1, true) and tonumber(string.match(permit, 'x(%d+)')) or 1
-  close_permit(permit, sent_key(user), reached == 1, cost)
-  close_permit(permit, sent_key(user, category), reached == 1, cost)
-  if job[5] then
-    redis.call('HDEL', lines_key(user), ORPHAN .. id)
-    if reached == 1 then
-      note_sent(sent_key(user), rules.users[index + 1], permit, cost)
+  close_permit(permit, sent_key(user), job.reached, cost)
+  close_permit(permit, sent_key(user, category), job.reached, cost)
+  if job.orphan then
+    redis.call('HDEL', lines_key(user), ORPHAN .. job.id)
+    if job.reached then
+      note_sent(sent_key(user), job.policy, permit, cost)
       note_sent(sent_key(user, category), policy_of(rules, category), permit, cost)
     end
   end
-  if lease_ends and job[2] then close_devices(key, permit, reached == 1, math.max(0, lease_ends - now)) end
-  local told = state == 'delivered' or state == 'failed' -- the other ends are told where they come about
-  local known = {user = user, category = category, accepted = job[7], held = job[8], handed = handed}
-  if not job[2] then known.meta = cjson.encode({user = user, category = category}) end
-  if job[2] and job[3] == 'queued' and user ~= '' then
-    word, told = again(id, key, job[2], job[4], state, word), true
-  elseif state == 'delivered' then
-    delivered(id, key, job[3] == 'canceled' and job[2])
-    if job[6] then redis.call('ZREM', tagged_key(user), id) end
-  elseif not job[2] then -- somebody deleted the job while it was in flight
-    word, told = 'cancelled', true
-  elseif state == 'failed' then failed(id, key, job[2], word, detail)
-  elseif state == 'dropped' then
-    redis.call('HDEL', key, 'push_permit', 'push_deadline')
-    end_unsent(now, id, job[2], word, keep_failed, 'push_reason', detail)
-  elseif job[3] == 'canceled' and user ~= '' then word = cancelled(id, key, answered, known)
-  else back(id, key, job[2], state, tonumber(detail), answered, detail == 'fault', known) end
-  if word ~= '' then count(user, word) end
-  if told and user ~= '' then ends.tell(now, id, word, detail, known) end
-  if gone then tell(id, user, gone) end
-  if user ~= '' then release(user, category) end
+  if job.lease_ends and job.origin then close_devices(job, math.max(0, job.lease_ends - now)) end
+end
+
+local function settle(entry)
+  local job = read_settled(unpack(entry))
+  if not end_lease(job) then return 0 end
+  close(job)
+  local user, is_told = job.user, move(job)
+  if job.word ~= '' then count(user, job.word) end
+  if user ~= '' then
+    if is_told then ends.tell(now, job.id, job.word, job.detail, job) end
+    release(user, job.category)
+  end
+  if job.gone then tell(job.id, user, job.gone) end
   if not touched[user] then
-    touched[user] = rules.users[index + 1]
+    touched[user] = job.policy
     order[#order + 1] = user
   end
   return 1
 end
 
-for i, job in ipairs(cjson.decode(ARGV[6])) do
+for i, entry in ipairs(cjson.decode(ARGV[6])) do
   numbers.label = numbers.labels[i]
-  reply[#reply + 1] = settle(unpack(job))
+  reply[#reply + 1] = settle(entry)
 end
 write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end

@@ -56,16 +56,16 @@ MUTANTS = (
     Mutant("acquire gives nothing back", "refund", "math.max(found, redis.call('ZREM', key, permit))", "1", LIMITER),
     Mutant(
         "the category's rules are ignored",
-        "_gates",
-        "return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))",
-        "return user_next",
+        "_opens",
+        "at = math.max(at, line.own, least)",
+        "at = math.max(at, least)",
         LINES,
     ),
     Mutant(
         "the user's rules are ignored",
-        "_gates",
-        "return math.max(user_next, (next_for(sent_key(user, category), policy, cost)))",
-        "return (next_for(sent_key(user, category), policy, cost))",
+        "_opens",
+        "at = math.max(at, line.own, least)",
+        "at = math.max(line.own, least)",
         LINES,
     ),
     Mutant("what bypasses is held", "_gates", "if bypass or is_empty(policy) then", "if is_empty(policy) then", LINES),
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant("high priority is ignored", "_lineup", "order - HIGH or order, deadline", "order or order, deadline", LINES),
     Mutant("the older head goes last", "_select", "return a.order < b.order", "return a.order > b.order", PREVIEW),
     Mutant("lower lanes starve", "_gates", "% EVERY == EVERY - 1", "% EVERY == EVERY", PREVIEW),
-    Mutant("a new line wakes nobody", "_lineup", "return lane, true end\n  --", "return lane, false end\n  --", LINES),
+    Mutant("a new line wakes nobody", "_lineup", "return lane, true, true end", "return lane, false, true end", LINES),
     Mutant(
         "a deadline wakes nobody",
         "_lineup",
@@ -117,9 +117,9 @@ MUTANTS = (
     ),
     Mutant(
         "an expired head stays",
-        "_gates",
-        "return deadline and tonumber(deadline) <= now",
-        "return deadline and tonumber(deadline) <= now - 1000",
+        "admit",
+        "job.deadline and job.deadline <= look.now then",
+        "job.deadline and job.deadline <= look.now - 1000 then",
         LINES,
     ),
     Mutant(
@@ -239,9 +239,9 @@ MUTANTS = (
     Mutant("a route that closed is not dropped", "circuit", "return 'closed'", "return ''", ROUTES),
     Mutant(
         "a rest that stepped aside is lost",
-        "admit",
-        "'NX', text(now), 'j' .. line.head)",
-        "'XX', text(now), 'j' .. line.head)",
+        "_reschedule",
+        "redis.call('ZADD', parked_key(name), text(line.order + (job.refusals and FAR or 0)), 'j' .. line.head)",
+        "",
         ROUTES,
     ),
     Mutant(
@@ -307,7 +307,7 @@ MUTANTS = (
     Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
     Mutant(
         "two workers send one line",
-        "claims",
+        "_claims",
         "if claim.owner ~= worker then return 0, true end",
         "",
         "property/test_story.py",

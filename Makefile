@@ -12,7 +12,7 @@ RELEASE := .venv-release
 WHEEL := .venv-wheel
 # What the tests of the wheel leave out reads the sources.
 FAST := tests/unit tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
-  --ignore tests/unit/test_house.py --ignore tests/unit/test_json_schema.py \
+  --ignore tests/unit/test_house.py --ignore tests/unit/test_json_schema.py --ignore tests/unit/test_mutants.py \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
@@ -113,7 +113,7 @@ check-independent-server: setup  ## our APNs client against the server that the 
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
 nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7
-	@$(BIN)/python tests/nemesis/nemesis.py --seconds $(SECONDS) --seed $(SEED)
+	@$(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED)
 
 stalls: setup  ## what providers read after stalls of 2, 8 and 30 s is no burst; seven minutes
 	@STALLS_S="2 8 30" $(BIN)/python -m pytest -q tests/laws/test_stalls.py

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Figure, at_least, at_most, median, own_redis
-from benchmarks.scenarios import acquire_together
 from notifier.limiter import RedisLimiter
 from notifier.rules.policy import Policy
 from notifier.units import Window
+from tests.scenarios import acquire_together
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.
 OPEN = Policy((Window(100_000, interval_us=60_000_000), Window(200_000, interval_us=86_400_000_000)))

@@ -11,11 +11,12 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from benchmarks.floor import bare, needed
-from benchmarks.harness import Figure, at_least, at_most, await_that, await_workers, child, median, own_redis
+from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, Delivered, deliver_staged, notifications
 from notifier import Notifier
 from notifier.settings import parse_settings
+from tests.processes import await_that, await_workers, child
 
 
 def push(redis: Redis, url: str, count: int, workers: int) -> Delivered:

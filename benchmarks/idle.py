@@ -6,9 +6,10 @@ import time
 
 from redis import Redis
 
-from benchmarks.fleet import notification, start_fleet
-from benchmarks.harness import Figure, at_most, await_that
+from benchmarks.harness import Figure, at_most
 from notifier.rules.verify import percentile
+from tests.fleet import notification, start_fleet
+from tests.processes import await_that
 
 WORKERS = 24
 

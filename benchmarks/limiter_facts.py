@@ -6,9 +6,9 @@ import time
 from unittest.mock import patch
 
 from benchmarks.harness import own_redis
-from benchmarks.scenarios import acquire_together
 from notifier.operations.load_strategies import made
 from notifier.rules.rate_text import parse_rates
+from tests.scenarios import acquire_together
 
 OFF_S = 2 * 3600
 BATCH = 1_000

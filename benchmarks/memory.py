@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from benchmarks.fleet import notification, start_fleet
-from benchmarks.harness import Figure, at_most, await_that, child, own_redis, total
+from benchmarks.harness import Figure, at_most, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import notifications
 from notifier import Device, Notification, Notifier
@@ -13,6 +12,8 @@ from notifier.limiter import RedisLimiter
 from notifier.rules.policy import Policy
 from notifier.settings import parse_settings
 from notifier.units import Window
+from tests.fleet import notification, start_fleet
+from tests.processes import await_that, child, total
 
 PERMITS_SO_FAR = 10**9  # they are numbers, and take the more room the larger they are
 TEN = Policy((Window(10, interval_us=60_000_000),))

@@ -10,7 +10,7 @@ from typing import Final
 
 from redis import Redis
 
-from benchmarks.harness import Figure, at_least, at_most, await_that, await_workers, child, own_redis, total
+from benchmarks.harness import Figure, at_least, at_most, own_redis
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
 from notifier.dispatch import calls
@@ -18,6 +18,7 @@ from notifier.rules.policy import LANES
 from notifier.rules.verify import percentile
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
+from tests.processes import await_that, await_workers, child, total
 
 EACH: Final = 10  # notifications of one user
 LEASE_US: Final = 1_000_000

@@ -13,12 +13,13 @@ from typing import Any, Final
 from redis import Redis
 
 from benchmarks.engine import QUEUE, STAGED, notifications
-from benchmarks.harness import Figure, at_most, await_that, await_workers, child, median, total
+from benchmarks.harness import Figure, at_most, median
 from benchmarks.null_worker import RATES
 from notifier import Notifier
 from notifier.settings import parse_settings
 from notifier.shards.backend import Shards
 from notifier.testing.embedded import EmbeddedRedis
+from tests.processes import await_that, await_workers, child, total
 
 MAX_SHARDS: Final = 4
 FLAT: Final = 1.2

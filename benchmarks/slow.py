@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from benchmarks.fleet import start_fleet
-from benchmarks.harness import Figure, at_least, at_most, total
+from benchmarks.harness import Figure, at_least, at_most
 from notifier import Device, Notification
+from tests.fleet import start_fleet
+from tests.processes import total
 
 RATES: Final = (50, 300, 3_000)
 TIMEOUT: Final = "5s"

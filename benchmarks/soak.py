@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from benchmarks.__main__ import print_table
-from benchmarks.fleet import Fleet, notification, start_fleet
-from benchmarks.harness import Figure, at_least, at_most, median, total
+from benchmarks.harness import Figure, at_least, at_most, median
 from notifier import Notification
 from notifier.notification.job import TERMINAL
+from tests.fleet import Fleet, notification, start_fleet
+from tests.processes import total
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["10/minute", "1000/day"], "gap": "500ms"},

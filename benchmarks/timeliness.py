@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.harness import Figure, at_least, at_most
-from benchmarks.scenarios import IDEAL_DRAIN_S, bystanders, drain, gates
 from notifier.rules.verify import percentile
+from tests.scenarios import IDEAL_DRAIN_S, bystanders, drain, gates
 
 
 def measure(*, quick: bool) -> list[Figure]:

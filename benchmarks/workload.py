@@ -9,8 +9,8 @@ from typing import Final
 
 from redis import Redis
 
-from benchmarks.harness import await_that, await_workers, child, total
 from notifier import Device, Notification
+from tests.processes import await_that, await_workers, child, total
 
 QUEUE: Final = "rq:queue:default"
 STAGED: Final = "benchmarks:staged"

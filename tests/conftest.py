@@ -7,12 +7,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
-import warm
 from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
-from benchmarks import harness
 from notifier.testing.embedded import EmbeddedRedis
+from tests import processes, warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +24,11 @@ for name in [name for name in os.environ if name.startswith("NOTIFIER_") and nam
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 
-# The processes of benchmarks.fleet begin warm in the tests.
-harness.launch = warm.launch
+# The processes of tests.fleet begin warm here; those of the benchmarks do not.
+processes.launch = warm.launch
 
 # What the models assert is shown as well as what the tests do.
-pytest.register_assert_rewrite("clock_model", "model", "world")
+pytest.register_assert_rewrite("tests.property.clock_model", "tests.property.model", "tests.property.world")
 
 # "ci", the default, tries the same examples each time, and shows the first that fails: to look for the shortest takes
 # minutes. "thorough" tries more and looks for the shortest; "explore" does so with new ones each time.

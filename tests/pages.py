@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support import type_in
+from tests.support import type_in
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = 80

@@ -15,10 +15,10 @@ from unittest.mock import patch
 from urllib.parse import urlencode
 
 import uvicorn
-from support import eventually
 
 from notifier.server import state
 from notifier.server.app import build
+from tests.support import eventually
 
 TOKEN = "a-token-of-the-test"
 EVIL = "<script>alert(1)</script>\"'&"

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import warm
 import yaml
 from redis import Redis
 from rq import Queue
@@ -26,6 +25,7 @@ from notifier.notification import Device
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from tests import warm
 
 T = TypeVar("T")
 

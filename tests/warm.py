@@ -131,7 +131,7 @@ def _readable(told: socket.socket, timeout: float | None) -> bool:
 
 
 def launch(args: Sequence[object], **kwargs: Any) -> Any:
-    """Start a child of benchmarks.harness: warm, unless it puts other clocks in their place before all imports."""
+    """Start a child of tests.processes: warm, unless it puts other clocks in their place before all imports."""
     if "--clock-hours" in args:
         return subprocess.Popen(args, start_new_session=True, **kwargs)
     return Popen(args, **kwargs)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from benchmarks.harness import Bar, Figure, child, environment, median
+from benchmarks.harness import Bar, Figure, median
 from benchmarks.providers.peers import PEERS, python_of
 from benchmarks.providers.task import KEY_ID, Task
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
+from tests.processes import child, environment
 
 PACKAGE: Final = "benchmarks.providers"
 PATIENCE_S: Final = 60.0

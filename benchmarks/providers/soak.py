@@ -1,275 +1,33 @@
 """Connections over time: `python -m benchmarks.providers.soak` holds two providers through ten minutes of trouble.
 
-Idle times, GOAWAYs, cuts, a connection gone half dead, a server restarted under load. A provider may open as many
-connections as that forces, and at most one more each time; what it was given must all end.
+What happens to them stands in tests/soak.py, which a test lets happen in short.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 from benchmarks.__main__ import print_table
 from benchmarks.harness import Figure, at_least, at_most
-from benchmarks.providers.contest import make_identity
-from benchmarks.providers.task import KEY_ID, TEAM_ID, TITLE, TOPIC, device_token
-from notifier import Device, Notification
 from notifier.log import configure_logging
-from notifier.providers.apns.provider import ApnsProvider
-from notifier.providers.contract import Dispatch, Outcome, Provider
-from notifier.providers.fcm.provider import FcmProvider
-from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.certificates import Certificates, make_apns_key
-from notifier.simulators.fcm import FcmSimulator
-from notifier.simulators.wire import WireLog
-
-DEVICES: Final = 100
-BETWEEN_BURSTS_S: Final = 0.05
-LEAST_WAIT_S: Final = 0.02  # before what was not sent is sent again, where the provider names no time
-DOWN_S: Final = 2.0  # of a restart
-LATENCY_MS: Final = 5.0
-AMID_S: Final = 0.2  # well over the time between two bursts
+from notifier.providers.contract import Outcome
+from tests.soak import APNS, FCM, Soak, apns, fcm
 
 
-class Forgetful(WireLog):
-    """A log that keeps nothing: ten minutes are many arrivals."""
-
-    def record(self, arrival: object) -> None:
-        """Forget it."""
-
-
-@dataclass
-class Soak:
-    """One provider at one simulator. opened: how many connections the simulator has seen in all.
-
-    at_once: how many sends make a burst. idle_s: of one idle time. steady_s: of the traffic after each event.
-    ended: by outcome; answered: set whenever one has. forced and allowed: connections so far, the latter with one more
-    for each event.
-    """
-
-    simulator: Any
-    provider: Provider
-    opened: Callable[[], int]
-    at_once: int
-    idle_s: float
-    steady_s: float
-    given: int = 0
-    forced: int = 0
-    allowed: int = 0
-    ended: Counter[Outcome] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-    _going: asyncio.Event = field(default_factory=asyncio.Event)
-    _resting: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def run(self, events: Sequence[Event]) -> None:
-        """Let all of it happen, one after the other, under traffic."""
-        traffic = asyncio.create_task(self._keep_sending())
-        try:
-            for event in (Event("first", _nothing, 1), *events):
-                before = self.opened()
-                await event.happen(self)
-                self._going.set()
-                await asyncio.sleep(self.steady_s)
-                self.forced += event.forces
-                self.allowed += event.forces + bool(event.forces)
-                self.notes.append(f"{event.name} {self.opened() - before}")
-            await self.rest()
-        finally:
-            traffic.cancel()
-            await asyncio.gather(traffic, return_exceptions=True)
-
-    async def rest(self) -> None:
-        """Stop the traffic and wait until all of it has ended."""
-        self._going.clear()
-        await self._resting.wait()
-
-    async def _keep_sending(self) -> None:
-        while True:
-            if not self._going.is_set():
-                self._resting.set()
-                await self._going.wait()
-                self._resting.clear()
-            await asyncio.gather(*(self._push(self.given + n) for n in range(self.at_once)))
-            await asyncio.sleep(BETWEEN_BURSTS_S)
-
-    async def _push(self, number: int) -> None:
-        """Send one until it ends: what was not sent is sent again when the provider says, as a worker does."""
-        self.given += 1
-        device = Device(self.provider.platform, device_token(number % DEVICES))
-        notification = Notification(user="u", devices=[device], title=TITLE)
-        loop = asyncio.get_running_loop()
-        while True:
-            answer = await self.provider.send(Dispatch(f"job-{number}", device, notification, None, loop.time() + 25))
-            if answer.outcome is not Outcome.UNSENT:
-                break
-            await asyncio.sleep(max((answer.retry_after_us or 0) / 1e6, LEAST_WAIT_S))
-        self.ended[answer.outcome] += 1
-        self.answered.set()
-
-    def figures(self) -> list[Figure]:
-        """What came of it, beside what was allowed."""
-        name, all_of_it = self.provider.platform, sum(self.ended.values())
-        return [
-            Figure(f"{name}: connections opened", self.opened(), "", at_most(self.allowed), ", ".join(self.notes)),
-            Figure(f"{name}: connections forced", self.forced),
-            Figure(f"{name}: pushes that ended", all_of_it, "", at_least(self.given)),
-            Figure(f"{name}: delivered or, where a connection broke, unknown", self._told(), "", at_least(self.given)),
-            Figure(f"{name}: unknown", self.ended[Outcome.UNKNOWN]),
-        ]
-
-    def _told(self) -> int:
-        return self.ended[Outcome.DELIVERED] + self.ended[Outcome.UNKNOWN]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happens, and how many new connections it forces."""
-
-    name: str
-    happen: Callable[[Soak], Awaitable[None]]
-    forces: int
-
-
-async def _nothing(soak: Soak) -> None:
-    """Begin."""
-
-
-async def _idle(soak: Soak) -> None:
-    await soak.rest()
-    await asyncio.sleep(soak.idle_s)
-
-
-async def _go_away(soak: Soak) -> None:
-    soak.simulator.go_away()
-
-
-async def _go_away_amid(soak: Soak) -> None:
-    """A whole burst is on its way, and half of it is never processed."""
-    soak.simulator.latency_ms = 1000 * AMID_S
-    await asyncio.sleep(AMID_S / 2)
-    soak.simulator.go_away(keep=0.5)
-    soak.simulator.latency_ms = LATENCY_MS
-
-
-async def _cut(soak: Soak) -> None:
-    soak.simulator.cut()
-
-
-async def _cut_while_idle(soak: Soak) -> None:
-    await soak.rest()
-    soak.simulator.cut()
-    await asyncio.sleep(soak.steady_s)
-
-
-async def _half_dead(soak: Soak) -> None:
-    """What is connected never hears another byte; who connects anew does."""
-    soak.simulator.silent = True
-    soak.simulator.silent = False
-
-
-async def _restart(soak: Soak) -> None:
-    await soak.simulator.close()
-    await asyncio.sleep(DOWN_S)
-    await soak.simulator.start()
-    # The client's own backoff may be longer than the traffic after this event: what follows needs a connection.
-    soak.answered.clear()
-    await soak.answered.wait()
-
-
-async def _one_stream(soak: Soak) -> None:
-    soak.simulator.max_streams = 1
-    await asyncio.sleep(soak.steady_s)
-    soak.simulator.max_streams = 1000
-
-
-APNS: Final = (
-    Event("idle", _idle, 0),
-    Event("GOAWAY", _go_away, 1),
-    Event("GOAWAY in mid-batch", _go_away_amid, 1),
-    Event("cut", _cut, 1),
-    Event("half dead", _half_dead, 1),
-    Event("idle", _idle, 0),
-    Event("cut while idle", _cut_while_idle, 1),
-    Event("one stream", _one_stream, 0),
-    Event("restart", _restart, 1),
-    Event("GOAWAY", _go_away, 1),
-    Event("idle", _idle, 0),
-    Event("GOAWAY", _go_away, 1),
-)
-FCM: Final = (
-    Event("idle past the keep-alive", _idle, 1),
-    Event("cut", _cut, 1),
-    Event("half dead", _half_dead, 1),
-    Event("cut while idle", _cut_while_idle, 1),
-    Event("idle past the keep-alive", _idle, 1),
-    Event("restart", _restart, 1),
-)
-
-
-@contextlib.asynccontextmanager
-async def apns(folder: Path, *, idle_s: float, steady_s: float, timeout_us: int = 5_000_000) -> AsyncIterator[Soak]:
-    """APNs, twenty at once."""
-    certificates = make_identity(folder)
-    key_file, public = make_apns_key(folder, KEY_ID)
-    simulator = ApnsSimulator(
-        certificates=certificates,
-        log=Forgetful(),
-        topics={TOPIC},
-        team_keys={KEY_ID: (TEAM_ID, public)},
-        latency_ms=LATENCY_MS,
-    )
-    await simulator.start()
-    provider = ApnsProvider(
-        team_id=TEAM_ID,
-        key_id=KEY_ID,
-        key=key_file.read_text(encoding="utf-8"),
-        topic=TOPIC,
-        endpoint=simulator.url,
-        ca_file=certificates.ca_file,
-        timeout_us=timeout_us,
-    )
-    soak = Soak(simulator, provider, lambda: simulator.connections_opened, 20, idle_s, steady_s)
-    async with _closing(soak):
-        yield soak
-
-
-@contextlib.asynccontextmanager
-async def fcm(folder: Path, *, idle_s: float, steady_s: float, timeout_us: int = 5_000_000) -> AsyncIterator[Soak]:
-    """FCM, one at a time: its connections carry one each, so there is one."""
-    certificates: Certificates = make_identity(folder)
-    account = json.loads((folder / "service-account.json").read_text(encoding="utf-8"))
-    simulator = FcmSimulator(
-        certificates=certificates, log=Forgetful(), project_id=account["project_id"], latency_ms=LATENCY_MS
-    )
-    simulator.trust(folder / "service-account.json")
-    await simulator.start()
-    provider = FcmProvider(
-        service_account=account | {"token_uri": f"{simulator.url}/token"},
-        endpoint=simulator.url,
-        ca_file=certificates.ca_file,
-        timeout_us=timeout_us,
-    )
-    soak = Soak(simulator, provider, lambda: len(simulator.connections), 1, idle_s, steady_s)
-    async with _closing(soak):
-        yield soak
-
-
-@contextlib.asynccontextmanager
-async def _closing(soak: Soak) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await soak.provider.close()
-        await soak.simulator.close()
+def figures(soak: Soak) -> list[Figure]:
+    """What came of it, beside what was allowed."""
+    name, ended = soak.provider.platform, soak.ended
+    told = ended[Outcome.DELIVERED] + ended[Outcome.UNKNOWN]
+    return [
+        Figure(f"{name}: connections opened", soak.opened(), "", at_most(soak.allowed), ", ".join(soak.notes)),
+        Figure(f"{name}: connections forced", soak.forced),
+        Figure(f"{name}: pushes that ended", ended.total(), "", at_least(soak.given)),
+        Figure(f"{name}: delivered or, where a connection broke, unknown", told, "", at_least(soak.given)),
+        Figure(f"{name}: unknown", ended[Outcome.UNKNOWN]),
+    ]
 
 
 async def soak_all(folder: Path) -> list[Figure]:
@@ -282,7 +40,7 @@ async def soak_all(folder: Path) -> list[Figure]:
         fcm(folder / "fcm", idle_s=75, steady_s=60) as of_fcm,
     ):
         await asyncio.gather(of_apns.run(APNS), of_fcm.run(FCM))
-        return [*of_apns.figures(), *of_fcm.figures()]
+        return [*figures(of_apns), *figures(of_fcm)]
 
 
 def main() -> int:

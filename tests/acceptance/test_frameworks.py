@@ -15,9 +15,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 from redis import Redis
-from support import clean_environ, eventually
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import clean_environ, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

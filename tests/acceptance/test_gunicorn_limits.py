@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import clean_environ, eventually
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import clean_environ, eventually
 
 PROGRAM = """
 import os

@@ -8,7 +8,6 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-import pages
 import pytest
 from redis import Redis
 
@@ -17,6 +16,7 @@ from notifier.settings import parse_settings
 from notifier.settings.comments import template
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests import pages
 
 RATES = pages.read("tutorials/rates.md")
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)

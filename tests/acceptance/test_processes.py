@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from redis import Redis
-from support import type_in
 
 from notifier.simulators.wire import WireLog
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import type_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "simulators.md"
 

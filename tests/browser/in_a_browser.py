@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from redis import Redis
-from serve_rig import TOKEN, Client, serving
-from support import ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.serve_rig import TOKEN, Client, serving
+from tests.support import ends, eventually, fcm, note, notifier, worker, write_config
 
 PAGES = {
     "now": "/",

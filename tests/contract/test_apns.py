@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import structlog.testing
-from apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provider, rig
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
@@ -18,6 +17,7 @@ from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
 from notifier.simulators.certificates import make_apns_key
 from notifier.simulators.wire import Reply
+from tests.contract.apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provider, rig
 
 # What arrives.
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import structlog.testing
-from apns_rig import TOPIC, Identity, dispatch, make_provider, rig
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,6 +23,7 @@ from notifier.errors import SettingsError
 from notifier.providers.contract import Outcome
 from notifier.settings import parse_settings
 from notifier.simulators.certificates import Certificates
+from tests.contract.apns_rig import TOPIC, Identity, dispatch, make_provider, rig
 from workers.wiring import build_providers
 
 DAY = dt.timedelta(days=1)

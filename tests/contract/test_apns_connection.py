@@ -12,7 +12,6 @@ from collections import Counter
 from typing import Any
 
 import structlog.testing
-from apns_rig import KEY_ID, TEAM, TOKEN, rig
 
 from notifier.providers.apns.provider import apns_id
 from notifier.providers.apns.token import ProviderToken
@@ -21,6 +20,7 @@ from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2 import wire as http2_wire
 from notifier.providers.transport.http2.channel import BACKOFF_LEAST_S
 from notifier.simulators.wire import Reply
+from tests.contract.apns_rig import KEY_ID, TEAM, TOKEN, rig
 
 ERRORS = 3000  # the window would end at 2,427 of these answers
 

@@ -8,7 +8,6 @@ import socket
 
 import pytest
 import structlog.testing
-from apns_rig import TOKEN, dispatch, make_provider, rig
 
 from notifier.notification import Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
@@ -16,6 +15,7 @@ from notifier.providers.contract import Outcome
 from notifier.providers.transport.http2 import wire as http2_wire
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
+from tests.contract.apns_rig import TOKEN, dispatch, make_provider, rig
 
 # Many at once.
 

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from apns_rig import TOKEN, TOPIC, dispatch, rig
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
@@ -18,6 +17,7 @@ from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 from notifier.providers.apns.payload import payload
 from notifier.providers.contract import Outcome
 from notifier.simulators import apns_push_types
+from tests.contract.apns_rig import TOKEN, TOPIC, dispatch, rig
 
 NOW = 1_790_000_000
 LIVE = {"push_type": "liveactivity", "event": "update", "timestamp": NOW, "content_state": {"score": 1}}

@@ -6,11 +6,11 @@ import asyncio
 import ssl
 
 import pytest
-from apns_rig import TOKEN, dispatch, rig
 
 from notifier.providers.contract import Outcome
 from notifier.providers.transport.http2.headers import literal
 from notifier.simulators.wire import Arrival, WireLog
+from tests.contract.apns_rig import TOKEN, dispatch, rig
 
 # The simulator itself.
 

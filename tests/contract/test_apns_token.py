@@ -12,7 +12,6 @@ from typing import Any
 import jwt
 import pytest
 import structlog.testing
-from apns_rig import dispatch, make_provider, rig
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.retry import Retry
@@ -24,6 +23,7 @@ from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_apns_key
+from tests.contract.apns_rig import dispatch, make_provider, rig
 
 TEAM, KEY_ID = "TEAM123456", "KEY1234567"
 MINUTE_US = 60_000_000

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import apns, client_of, eventually, fcm, note, notifier, write_config
 
 from notifier import Notifier
 from notifier.dispatch import calls
@@ -18,6 +17,7 @@ from notifier.rules.policy import Category
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import apns, client_of, eventually, fcm, note, notifier, write_config
 
 LEASE_US = 60_000_000
 LANES = ("urgent", "default", "bulk")

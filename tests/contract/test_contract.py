@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
 
 from notifier.notification import Device
 from notifier.simulators.wire import Arrival
 from notifier.testing.provider_contract import NetworkContract, SendingContract
+from tests.contract.rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
 
 
 @pytest.fixture(scope="module")

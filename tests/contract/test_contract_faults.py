@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from rigs import APNS, NETWORKED, Rig, Simulators, Stage
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.simulators.faults import FAULTS
+from tests.contract.rigs import APNS, NETWORKED, Rig, Simulators, Stage
 
 DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
 BUSY = Outcome.BUSY

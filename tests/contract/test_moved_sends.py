@@ -8,8 +8,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support import note
-from test_moving import Pair, pull, servers  # noqa: F401 - servers is a fixture
 
 from notifier import Hold, Permit, Policy, Window
 from notifier.dispatch import calls
@@ -19,6 +17,8 @@ from notifier.rules.policy import Burst, Category
 from notifier.scripts.loader import run
 from notifier.shards.migration.user_state import State
 from notifier.testing.embedded import EmbeddedRedis
+from tests.contract.test_moving import Pair, pull, servers  # noqa: F401 - servers is a fixture
+from tests.support import note
 
 HOUR_US = 3_600_000_000
 KINDS = {

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import pytest
 from redis import Redis
 from redis.client import Pipeline
-from support import note
 
 from notifier import Hold, Notification, Permit, Policy, Window
 from notifier.dispatch import calls
@@ -31,6 +30,7 @@ from notifier.shards.migration import migrate, steps, user_state
 from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, MoveError, Mover
 from notifier.shards.users import list_users
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import note
 
 T = TypeVar("T")
 HOUR_US = 3_600_000_000

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rigs import ApnsApns2, Simulators, Stage
 from structlog.testing import capture_logs
 
 from notifier.errors import SettingsError
@@ -25,6 +24,7 @@ from notifier.providers.apns.pyapns2.connection import Connection
 from notifier.providers.contract import Outcome
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
+from tests.contract.rigs import ApnsApns2, Simulators, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

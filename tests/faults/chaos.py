@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from consistency import assert_consistent, assert_empty_of_work
-from mortal_worker import STEPS
-
-from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_that, await_workers, total
 from notifier import Notification
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
+from tests.faults.consistency import assert_consistent, assert_empty_of_work
+from tests.faults.mortal_worker import STEPS
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import await_that, await_workers, total
 
 MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))
 CATEGORIES: Final = ("chat", "default", "marketing")  # one for each lane

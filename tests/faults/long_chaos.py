@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos import unleash
+from tests.faults.chaos import unleash
 
 
 def test_twenty_thousand_through_sixty_six_deaths() -> None:

@@ -12,9 +12,9 @@ from typing import Final, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from benchmarks.harness import await_that
 from notifier.testing.child import end, spawn
 from notifier.testing.embedded import EmbeddedRedis, _free_port, find_redis_server
+from tests.processes import await_that
 
 SERVICE: Final = "push"
 DOWN_AFTER_MS: Final = 500

@@ -10,10 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from consistency import assert_consistent, assert_empty_of_work, audit
 
-from benchmarks.fleet import Fleet, notification, start_fleet
-from benchmarks.harness import await_that, await_workers, total
 from notifier import Notifier
 from notifier.dispatch import calls
 from notifier.limiter import RedisLimiter
@@ -22,6 +19,9 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
+from tests.faults.consistency import assert_consistent, assert_empty_of_work, audit
+from tests.fleet import Fleet, notification, start_fleet
+from tests.processes import await_that, await_workers, total
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["20/10s"]},

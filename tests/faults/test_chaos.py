@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaos import unleash
-from mortal_worker import STEPS
+from tests.faults.chaos import unleash
+from tests.faults.mortal_worker import STEPS
 
 
 def test_a_death_at_every_step_loses_nothing_and_bursts_nobody() -> None:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 from redis import Redis
-from stepped_clock import SteppedRedis, compiler
 
-from benchmarks.fleet import start_fleet
-from benchmarks.harness import await_that
 from notifier.settings import parse_settings
+from tests.faults.stepped_clock import SteppedRedis, compiler
+from tests.fleet import start_fleet
+from tests.processes import await_that
 from workers import PushWorker
 
 HOUR_S: Final = 3600

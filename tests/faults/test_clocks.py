@@ -10,17 +10,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from consistency import assert_empty_of_work
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
-from stepped_clock import SteppedRedis, compiler
 
-from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_that, await_workers
 from notifier import Hold, Permit, Policy, Window
 from notifier.limiter import RedisLimiter
 from notifier.rules.verify import largest_count
+from tests.faults.consistency import assert_empty_of_work
+from tests.faults.stepped_clock import SteppedRedis, compiler
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import await_that, await_workers
 
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
 RATES = {"user": {"windows": ["4/1s", "10/3s"], "gap": "40ms"}, "worker": {"lease": "10s", "grace": "2s"}}

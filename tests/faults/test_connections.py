@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.providers import soak
 from notifier.providers.contract import Outcome
 from notifier.providers.transport import http1
 from notifier.providers.transport.http2 import wire as http2_wire
+from tests import soak
 
 
 def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:

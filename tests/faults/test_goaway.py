@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 
 from redis import Redis
-from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 MESSAGES = 120
 

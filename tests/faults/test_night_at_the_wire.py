@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from redis import Redis
-from stepped_clock import SteppedRedis, compiler
-from support import Simulators, eventually, fcm, note, notifier, worker, write_config
+
+from tests.faults.stepped_clock import SteppedRedis, compiler
+from tests.support import Simulators, eventually, fcm, note, notifier, worker, write_config
 
 ZONE = "Europe/Berlin"
 LEASE_S, PACE_S, HELD = 3, 0.2, 9

@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from consistency import assert_consistent
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
@@ -18,6 +17,7 @@ from notifier.dispatch.in_flight import renew
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
+from tests.faults.consistency import assert_consistent
 
 S = 1_000_000
 LEASE_US = 10 * S

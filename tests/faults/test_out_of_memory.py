@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from consistency import assert_consistent, assert_empty_of_work
 from redis import Redis
-from support import worker, write_config
 
-from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_that, total
 from notifier import Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.consistency import assert_consistent, assert_empty_of_work
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import await_that, total
+from tests.support import worker, write_config
 
 RATES: Final = {
     "user": {"windows": ["5/1s"], "gap": "10ms"},

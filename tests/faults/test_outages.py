@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from consistency import assert_empty_of_work
 from redis import Redis
 
-from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import total
 from notifier import LimiterUnreachableError, Policy, RedisUnusableError, Window
 from notifier.rules.verify import out_of_order
+from tests.faults.consistency import assert_empty_of_work
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import total
 
 # What cannot be settled before its lease ends, or is not answered in time, may come twice: both are generous.
 RATES = {

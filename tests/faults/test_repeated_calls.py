@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consistency import assert_empty_of_work
-from cutting_proxy import CuttingProxy
 from redis import Redis
-from support import Simulators, eventually, note, notifier, worker, write_config
 
-from benchmarks.harness import total
 from notifier import Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.consistency import assert_empty_of_work
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.processes import total
+from tests.support import Simulators, eventually, note, notifier, worker, write_config
 
 
 @dataclass

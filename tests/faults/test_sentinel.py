@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from consistency import assert_empty_of_work
 from redis import Redis
-from sentinel import WatchedRedis
 
-from benchmarks.fleet import Fleet, notification, start_fleet
-from benchmarks.harness import await_that
 from notifier import NotReplicatedError, RedisUnusableError
+from tests.faults.consistency import assert_empty_of_work
+from tests.faults.sentinel import WatchedRedis
+from tests.fleet import Fleet, notification, start_fleet
+from tests.processes import await_that
 
 RATES = {
     "user": {"windows": ["5/1s"], "gap": "20ms"},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from apns_rig import Identity, make_identity
-from http2_stage import DELIVERED, Row, play
-from servers import serve_http2_well
+
+from tests.contract.apns_rig import Identity, make_identity
+from tests.hostile.http2_stage import DELIVERED, Row, play
+from tests.hostile.servers import serve_http2_well
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apns_rig import dispatch, make_provider
-from servers import H2Peer, HostileServer, serve_http2_well
-from suffering import MESSAGES, judge, suffer
-
 from notifier.providers.apns.provider import apns_id
+from tests.contract.apns_rig import dispatch, make_provider
+from tests.hostile.servers import H2Peer, HostileServer, serve_http2_well
+from tests.hostile.suffering import MESSAGES, judge, suffer
 
 if TYPE_CHECKING:
-    from apns_rig import Identity
+    from tests.contract.apns_rig import Identity
 
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, REJECTED = {"delivered"}, {"unknown"}, {"unsent"}, {"rejected"}

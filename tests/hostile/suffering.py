@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from servers import HostileServer
 from structlog.testing import capture_logs
 
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from tests.hostile.servers import HostileServer
 
 MESSAGES: Final = 8
 PAUSE_S: Final = 0.3

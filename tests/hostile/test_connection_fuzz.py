@@ -9,7 +9,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import (
+
+from notifier.providers.contract import Answer
+from notifier.providers.transport.http2 import credit
+from notifier.providers.transport.http2.connection import Connection
+from notifier.providers.transport.http2.headers import literal, repeated
+from notifier.providers.transport.http2.requests import Request
+from tests.hostile.servers import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -24,13 +30,7 @@ from servers import (
     block,
     frame,
 )
-from servers import settings as settings_frame
-
-from notifier.providers.contract import Answer
-from notifier.providers.transport.http2 import credit
-from notifier.providers.transport.http2.connection import Connection
-from notifier.providers.transport.http2.headers import literal, repeated
-from notifier.providers.transport.http2.requests import Request
+from tests.hostile.servers import settings as settings_frame
 
 REQUESTS = 6
 BODY = b"x" * 30_000  # more than two of them exceed the connection's window

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apns_rig import Identity, dispatch, make_provider
-from servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
 from structlog.testing import capture_logs
-from suffering import Complaints
-from test_hostile_http1 import Stage
 
 from notifier.providers.contract import Outcome
 from notifier.providers.transport.probes import http1_lives, http2_lives
 from notifier.simulators.fcm import make_service_account
+from tests.contract.apns_rig import Identity, dispatch, make_provider
+from tests.hostile.servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
+from tests.hostile.suffering import Complaints
+from tests.hostile.test_hostile_http1 import Stage
 
 
 class Talker:

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from servers import H1Peer, HostileServer, Request, head, serve_http1_well
-from suffering import Story, judge, suffer
 
 from notifier.notification import Device, Notification
 from notifier.notification.subscription import read_subscription
@@ -28,6 +26,8 @@ from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
+from tests.hostile.servers import H1Peer, HostileServer, Request, head, serve_http1_well
+from tests.hostile.suffering import Story, judge, suffer
 
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, FAULT = {"delivered"}, {"unknown"}, {"unsent"}, {"fault"}

@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hpack import Encoder
-from http2_stage import BROKEN, DELIVERED, REJECTED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
-from servers import (
+
+from tests.hostile.http2_stage import (
+    BROKEN,
+    DELIVERED,
+    REJECTED,
+    SHORT_S,
+    UNKNOWN,
+    UNSENT,
+    Row,
+    Table,
+    all_at_once,
+    every,
+    play,
+)
+from tests.hostile.servers import (
     ACK,
     ALTSVC,
     CONTINUATION,
@@ -35,10 +48,10 @@ from servers import (
     frame,
     settings,
 )
-from suffering import MESSAGES
+from tests.hostile.suffering import MESSAGES
 
 if TYPE_CHECKING:
-    from apns_rig import Identity
+    from tests.contract.apns_rig import Identity
 
 ROWS = Table()
 row = ROWS.row

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from servers import (
+
+from notifier.providers.apns.provider import apns_id
+from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.fcm import make_service_account
+from notifier.testing.embedded import EmbeddedRedis
+from tests.hostile.servers import (
     ACK,
     END_HEADERS,
     GOAWAY,
@@ -25,12 +30,7 @@ from servers import (
     serve_http1_well,
     serve_http2_well,
 )
-from support import KEY_ID, TEAM_ID, TOPIC, apns, eventually, fcm, note, notifier, state, worker, write_config
-
-from notifier.providers.apns.provider import apns_id
-from notifier.simulators.certificates import make_apns_key, make_certificates
-from notifier.simulators.fcm import make_service_account
-from notifier.testing.embedded import EmbeddedRedis
+from tests.support import KEY_ID, TEAM_ID, TOPIC, apns, eventually, fcm, note, notifier, state, worker, write_config
 
 COUNT = 10
 GRACE_S = 2

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hpack import Encoder
-from http2_stage import BROKEN, DELIVERED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
-from servers import (
+
+from tests.hostile.http2_stage import BROKEN, DELIVERED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
+from tests.hostile.servers import (
     ACK,
     CONTINUATION,
     DATA,
@@ -32,10 +33,10 @@ from servers import (
     frame,
     settings,
 )
-from suffering import MESSAGES
+from tests.hostile.suffering import MESSAGES
 
 if TYPE_CHECKING:
-    from apns_rig import Identity
+    from tests.contract.apns_rig import Identity
 
 ROWS = Table()
 row = ROWS.row

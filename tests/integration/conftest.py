@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Simulators, notifier
 
 from notifier import Notifier
+from tests.support import Simulators, notifier
 
 
 @pytest.fixture(scope="module")

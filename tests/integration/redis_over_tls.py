@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from redis import Redis
-from support import ends, note, notifier, worker, write_config
 
 from notifier import AsyncNotifier, RedisUnusableError
 from notifier.simulators.certificates import _builder, _name, make_certificates
 from notifier.testing.embedded import EmbeddedRedis, _free_port
+from tests.support import ends, note, notifier, worker, write_config
 
 
 class Guarded(NamedTuple):

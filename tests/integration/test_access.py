@@ -11,8 +11,6 @@ import pytest
 import yaml
 from redis import Redis
 from redis.exceptions import NoPermissionError
-from serve_rig import TOKEN, serving
-from support import clean_environ, ends, eventually, note, notifier, queue, worker, write_config
 from typer.testing import CliRunner
 
 from notifier import AsyncNotifier, Permit
@@ -20,6 +18,8 @@ from notifier.cli.app import app
 from notifier.limiter import Limiter
 from notifier.operations import access
 from notifier.testing.embedded import EmbeddedRedis
+from tests.serve_rig import TOKEN, serving
+from tests.support import clean_environ, ends, eventually, note, notifier, queue, worker, write_config
 
 PASSWORD = "a-password-of-the-test"
 FORBIDDEN_TO_ALL = [

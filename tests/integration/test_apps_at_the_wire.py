@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import (
+
+from notifier import Notifier
+from notifier.notification import Device
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     apns,
     ends,
@@ -19,10 +23,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Notifier
-from notifier.notification import Device
-from notifier.testing.embedded import EmbeddedRedis
 
 CATEGORIES: dict[str, Any] = {
     "default": {"lane": "default"},

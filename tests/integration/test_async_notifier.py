@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytest
 from redis import Redis
-from support import fcm, note, notifier, write_config
 
 from notifier import (
     AsyncNotifier,
@@ -33,6 +32,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import fcm, note, notifier, write_config
 
 T = TypeVar("T")
 SECTIONS: dict[str, Any] = {

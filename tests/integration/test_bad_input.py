@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
 
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
 
 TOKEN = "ab" * 32
 LOOP: dict[str, Any] = {}

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
@@ -24,6 +23,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
 DEVICE = "fcm:fcm-registration-0001"
 

@@ -15,7 +15,15 @@ from rq.job import Job, JobStatus
 from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegistry
 from rq.results import Result
 from rq.serializers import JSONSerializer
-from support import (
+
+from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
+from notifier.dispatch import calls
+from notifier.notification.job import decode_data
+from notifier.producer.backend import CHUNK
+from notifier.scripts.loader import run
+from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     apns,
     ends,
@@ -29,14 +37,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
-from notifier.dispatch import calls
-from notifier.notification.job import decode_data
-from notifier.producer.backend import CHUNK
-from notifier.scripts.loader import run
-from notifier.simulators.wire import Reply
-from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "slow": {"windows": ["1/1s"]}},

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import redis
-from support import eventually
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
 from notifier.store.connection import address, check, connect
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import eventually
 from workers.wiring import asyncio_client
 
 

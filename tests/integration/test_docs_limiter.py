@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import python_blocks, run_blocks
 from redis import Redis
-from web_rig import serve_asgi
 
 from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
+from tests.integration.web_rig import serve_asgi
+from tests.pages import python_blocks, run_blocks
 
 ROOT = Path(__file__).parents[2]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)

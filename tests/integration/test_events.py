@@ -19,7 +19,6 @@ import pytest
 from redis import Redis
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
 from notifier.dispatch import calls
@@ -34,6 +33,7 @@ from notifier.settings import load_settings
 from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
 
 OUTCOMES = get_args(Outcome)
 RULES = {

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import PATIENCE_S, clean_environ, eventually, write_config
 
 from notifier import Device, Gone, Notification, Notifier, RedisUnusableError
 from notifier.dispatch import calls
@@ -23,6 +22,7 @@ from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import PATIENCE_S, clean_environ, eventually, write_config
 
 NOW = timedelta(0)  # a lease after which what is not acknowledged is given again at once
 DAY_US = 86_400_000_000

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from redis import Redis
-from support import PATIENCE_S, clean_environ, eventually, note, write_config
 
 from notifier import AsyncNotifier, InvalidNotificationError, Notifier, SettingsError
 from notifier.producer import live
@@ -19,6 +18,7 @@ from notifier.settings.rates import rates_in
 from notifier.store.published import publish, withdraw
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import PATIENCE_S, clean_environ, eventually, note, write_config
 
 NEWS = note("anna", category="news")
 

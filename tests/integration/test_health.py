@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import WorkerProcess, eventually, note, notifier, worker, write_config
 
 from notifier.cli.__main__ import main
 from notifier.dispatch.health import LOOKED, read_workers
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import WorkerProcess, eventually, note, notifier, worker, write_config
 
 Run = Callable[..., tuple[int, str]]
 HERE = socket.gethostname()

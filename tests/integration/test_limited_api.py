@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from serve_rig import EVIL, serving
-from support import write_config
-from web_rig import serve_asgi
 
 from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
+from tests.integration.web_rig import serve_asgi
+from tests.serve_rig import EVIL, serving
+from tests.support import write_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "limited_api" / "app.py"
 

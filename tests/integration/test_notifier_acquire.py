@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import CONSOLE, write_config
 
 from notifier import AsyncNotifier, Hold, InvalidNotificationError, Notifier, Permit
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import CONSOLE, write_config
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["3/1h", "9/calendar-day"]},

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
 
 from notifier.cli.__main__ import main
 from notifier.dispatch import calls
@@ -20,6 +19,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
 
 
 @pytest.fixture

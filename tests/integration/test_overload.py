@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import note, notifier, queue, state, write_config
 
 from notifier import Notifier
 from notifier.dispatch import calls
@@ -21,6 +20,7 @@ from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import note, notifier, queue, state, write_config
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},

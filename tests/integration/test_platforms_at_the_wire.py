@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 from redis import Redis
-from support import Simulators, WorkerProcess, apns, client_of, ends, eventually, note, notifier, worker, write_config
 
 from notifier import Device, Notifier
 from notifier.simulators.certificates import make_certificates
@@ -14,6 +13,18 @@ from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
+    Simulators,
+    WorkerProcess,
+    apns,
+    client_of,
+    ends,
+    eventually,
+    note,
+    notifier,
+    worker,
+    write_config,
+)
 
 RATES = {"users": {"slow": {"windows": ["1/1s"]}}}
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 from notifier import (
     AsyncNotifier,
@@ -26,6 +25,7 @@ from notifier.settings import load_settings
 from notifier.settings.provenance import Places
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import Window
+from tests.support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["100/1h"]},

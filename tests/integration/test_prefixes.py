@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from rq.version import VERSION
-from support import CONSOLE, clean_environ, client_of, write_config
 
 from notifier.scripts.keys import CATALOGUE, in_script
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import CONSOLE, clean_environ, client_of, write_config
 
 ROOT = Path(__file__).parents[2]
 DEVICE = f"apns:{'ab' * 32}"

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import (
+
+from notifier import Notifier
+from notifier.notification import Device
+from notifier.producer.exchanges import Status
+from notifier.simulators.wire import Arrival, Reply
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     WorkerProcess,
     apns,
@@ -24,12 +30,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Notifier
-from notifier.notification import Device
-from notifier.producer.exchanges import Status
-from notifier.simulators.wire import Arrival, Reply
-from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["1/1h"]},

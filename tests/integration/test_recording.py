@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import CONSOLE, eventually, note, notifier, write_config
 
 from notifier import Notifier
 from notifier.operations.preview import recording
@@ -20,6 +19,7 @@ from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingE
 from notifier.operations.preview.trace import read_trace
 from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import CONSOLE, eventually, note, notifier, write_config
 
 STREAM = "notifier:trace"
 

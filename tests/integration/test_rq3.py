@@ -13,9 +13,9 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from support import Simulators, apns, client_of, eventually, queue, worker, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, apns, client_of, eventually, queue, worker, write_config
 from workers import PushWorker
 
 rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ 2 has none of this")

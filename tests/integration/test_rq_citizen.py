@@ -14,7 +14,11 @@ from rq.command import send_shutdown_command
 from rq.job import Job
 from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
-from support import (
+
+from notifier import Notifier
+from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     WorkerProcess,
     apns,
@@ -29,10 +33,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Notifier
-from notifier.simulators.wire import Reply
-from notifier.testing.embedded import EmbeddedRedis
 from workers import PushWorker
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}, "second": {"gap": "300ms"}}}

@@ -14,12 +14,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 from redis import Redis
-from support import Simulators, apns, clean_environ, ends, eventually, note, scheduled, worker, write_config
 
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.simulators.simulator import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, apns, clean_environ, ends, eventually, note, scheduled, worker, write_config
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "500ms"}}}
 

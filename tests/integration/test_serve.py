@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from serve_rig import EVIL, TOKEN, basic, serving
-from support import eventually, fcm, note, notifier, worker, write_config
 
 from notifier.cli.__main__ import main
 from notifier.dispatch.health import LOOKED
 from notifier.testing.embedded import EmbeddedRedis
+from tests.serve_rig import EVIL, TOKEN, basic, serving
+from tests.support import eventually, fcm, note, notifier, worker, write_config
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"^# TYPE (notifier_\w+) (\w+)$", re.MULTILINE)

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import pytest
 from redis import Redis
-from serve_rig import EVIL, TOKEN, Client, serving
-from support import ends, eventually, fcm, note, notifier, worker, write_config
 
 from notifier.shards.map import home
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.serve_rig import EVIL, TOKEN, Client, serving
+from tests.support import ends, eventually, fcm, note, notifier, worker, write_config
 
 PAGES = ("/", "/user", "/user?id=ann", "/job", "/routes", "/rates", "/audit", "/limits")
 TAGS = {

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from redis import Redis
-from support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 from notifier import Cancellation, Policy, ShardsUnusableError, Window
 from notifier.cli.app import app
@@ -24,6 +23,7 @@ from notifier.scripts.keys import redis_key
 from notifier.shards.map import home
 from notifier.shards.users import list_users
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, ends, eventually, note, notifier, worker, write_config
 from workers.__main__ import main as work
 
 NAMES = ("a", "b", "c", "d")

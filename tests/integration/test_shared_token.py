@@ -4,9 +4,9 @@ import contextlib
 from pathlib import Path
 
 from redis import Redis
-from support import Simulators, ends, note, notifier, worker, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, ends, note, notifier, worker, write_config
 
 
 def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:

@@ -19,7 +19,10 @@ from rq.group import Group
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
-from support import (
+
+from notifier import Notifier
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     apns,
     client_of,
@@ -34,9 +37,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Notifier
-from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "gone": {"windows": ["1/1h"]}},

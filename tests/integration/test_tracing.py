@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from redis import Redis
-from support import Simulators, fcm, note, notifier, write_config
 
 from notifier import AsyncNotifier, SettingsError
 from notifier.dispatch.spans import Spans, carried_in
@@ -24,6 +23,7 @@ from notifier.notification.job import read_meta
 from notifier.settings import load_settings
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, fcm, note, notifier, write_config
 from workers import PushWorker
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from web_rig import Site, answer, fastapi_app, serve_asgi, site
 
 from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
 from notifier.limiter.middleware import SERVER_ERRORS, ASGILimits, WebLimit, WebRequest, WSGILimits, client_address
 from notifier.limiter.middleware import fastapi as of_fastapi
 from notifier.testing.embedded import EmbeddedRedis
+from tests.integration.web_rig import Site, answer, fastapi_app, serve_asgi, site
 
 START = "1700000040000000"
 ASYNC = ("asgi", "fastapi", "fastapi middleware", "django async")

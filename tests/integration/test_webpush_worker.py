@@ -6,7 +6,14 @@ from itertools import pairwise
 
 import pytest
 from redis import Redis
-from support import (
+
+from notifier import Device, Notifier
+from notifier.providers.webpush.keys import load_key, make_key, public_key
+from notifier.simulators.certificates import make_certificates, make_webpush_key
+from notifier.simulators.webpush import WebPushSimulator
+from notifier.simulators.wire import Arrival, Reply, WireLog
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     WorkerProcess,
     apns,
@@ -19,13 +26,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Device, Notifier
-from notifier.providers.webpush.keys import load_key, make_key, public_key
-from notifier.simulators.certificates import make_certificates, make_webpush_key
-from notifier.simulators.webpush import WebPushSimulator
-from notifier.simulators.wire import Arrival, Reply, WireLog
-from notifier.testing.embedded import EmbeddedRedis
 
 RATES = {"users": {"slow": {"windows": ["1/1s"]}}}
 

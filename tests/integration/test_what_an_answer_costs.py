@@ -10,12 +10,24 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import Simulators, apns, client_of, ends, eventually, fcm, note, notifier, scheduled, worker, write_config
 
 from notifier import Notifier
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
+    Simulators,
+    apns,
+    client_of,
+    ends,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    scheduled,
+    worker,
+    write_config,
+)
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["1/1h"]},

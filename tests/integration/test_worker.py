@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 from redis import Redis
 from rq.registry import CanceledJobRegistry, FailedJobRegistry
-from support import (
+
+from notifier import Notifier
+from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     CONSOLE,
     Simulators,
     WorkerProcess,
@@ -29,10 +33,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Notifier
-from notifier.simulators.wire import Reply
-from notifier.testing.embedded import EmbeddedRedis
 
 RATES: dict[str, Any] = {
     "users": {

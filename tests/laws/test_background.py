@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support import apns, eventually, write_config
-from test_held_routes import Service, service
-
 from notifier import Notification
+from tests.laws.test_held_routes import Service, service
+from tests.support import apns, eventually, write_config
 
 
 def message(kind: str, n: int) -> Notification:

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import pytest
 from redis import Redis
-from support import CONSOLE, ends, note, notifier, worker, write_config
-from test_rq_by_hand import KEPT, World, world  # noqa: F401 - world is a fixture
 
 from notifier.dispatch import calls
 from notifier.errors import Refused
@@ -18,6 +16,8 @@ from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.laws.test_rq_by_hand import KEPT, World, world  # noqa: F401 - world is a fixture
+from tests.support import CONSOLE, ends, note, notifier, worker, write_config
 
 S: Final = 1_000_000
 HOUR: Final = 3600 * S

@@ -15,7 +15,11 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import (
+
+from notifier import Held, Notification, Notifier
+from notifier.simulators.wire import Reply
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
     Simulators,
     WorkerProcess,
     apns,
@@ -28,10 +32,6 @@ from support import (
     worker,
     write_config,
 )
-
-from notifier import Held, Notification, Notifier
-from notifier.simulators.wire import Reply
-from notifier.testing.embedded import EmbeddedRedis
 from workers.circuits import FAILURES
 
 USERS = 30

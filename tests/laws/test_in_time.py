@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from redis import Redis
 
-from benchmarks.fleet import notification
-from benchmarks.scenarios import acquire_together, bystanders, drain, gates
 from notifier import Notifier
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Pulled
@@ -13,6 +11,8 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.fleet import notification
+from tests.scenarios import acquire_together, bystanders, drain, gates
 
 DUE, AT_ONCE = 5_000, 50
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support import Simulators, eventually, note, notifier, worker, write_config
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, eventually, note, notifier, worker, write_config
 
 COUNT = 30
 GAP_US = 20_000  # of the configuration

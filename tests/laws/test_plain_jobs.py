@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis import Redis
 from rq import Queue
-from support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 
 from notifier.dispatch import calls
 from notifier.scripts.loader import run
+from tests.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 
 COUNT = 24
 SLOW_MS = 12_000

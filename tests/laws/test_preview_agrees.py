@@ -8,11 +8,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.fleet import notification, start_fleet
 from notifier import Notifier
 from notifier.operations.preview.recording import Recorder
 from notifier.operations.preview.replay import Replay
 from notifier.operations.preview.trace import Event, read_event, read_trace
+from tests.fleet import notification, start_fleet
 
 RATES = {
     "user": {"windows": ["5/1s", "14/4s"], "gap": "40ms"},

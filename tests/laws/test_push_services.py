@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import apns, ends, eventually, note, notifier
-from test_held_routes import Service, events, service
-
 from notifier import Device, Notifier
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from tests.laws.test_held_routes import Service, events, service
+from tests.support import apns, ends, eventually, note, notifier
 from workers.circuits import FAILURES
 
 

@@ -12,7 +12,6 @@ from rq import Retry
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
-from support import apns, note, queue
 
 from notifier import Notifier
 from notifier.dispatch import calls
@@ -22,6 +21,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
+from tests.support import apns, note, queue
 from workers import PushWorker
 
 if TYPE_CHECKING:

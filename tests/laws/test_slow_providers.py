@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
 
 from notifier import Notification, Notifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests.support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
 
 TIMEOUT_S = 2
 WITHIN_S = 120.0

@@ -16,8 +16,6 @@ import pytest
 import redis.asyncio
 from redis import Redis
 
-from benchmarks.fleet import broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_workers, total
 from notifier.dispatch import calls, leaders
 from notifier.dispatch.calls import Job, Leased, Named, Settlement
 from notifier.rules.policies import Policies
@@ -25,6 +23,8 @@ from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.fleet import broken_rules, notification, sends, start_fleet
+from tests.processes import await_workers, total
 from workers import idle
 from workers.idle import IdleWorker
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet import Fleet, broken_rules, sends, start_fleet
-from benchmarks.harness import await_that, total
 from notifier import Device, Notification
+from tests.fleet import Fleet, broken_rules, sends, start_fleet
+from tests.processes import await_that, total
 
 FLEETS = [(1, 0), (3, 0), (3, 1)]  # how many workers, and how many of them are killed during the stall
 RUNS = [(2.0, *fleet) for fleet in FLEETS] + [(8.0, 3, 1)]

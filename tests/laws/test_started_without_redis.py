@@ -8,11 +8,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from structlog.testing import capture_logs
-from support import LANES, note, notifier, state, write_config
-from test_rq_by_hand import InProcess
 
 from notifier.settings import Settings, load_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.laws.test_rq_by_hand import InProcess
+from tests.support import LANES, note, notifier, state, write_config
 from workers.reload import Reload
 
 

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support import apns, ends, eventually, fcm, note
-from test_held_routes import events, service
 
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
+from tests.laws.test_held_routes import events, service
+from tests.support import apns, ends, eventually, fcm, note
 
 ATTEMPTS = 3
 CATEGORIES = {"default": {"lane": "default", "attempts": ATTEMPTS}}

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from history import History, Trouble
-from machines import NAMES, Machine, Machines
 from redis.exceptions import RedisError
 from rq.suspension import resume, suspend
+
+from tests.nemesis.history import History, Trouble
+from tests.nemesis.machines import NAMES, Machine, Machines
 
 POLL_S: Final = 0.03
 FAULTS: Final = {

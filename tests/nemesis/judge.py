@@ -23,16 +23,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from history import Trouble
-from rates_book import Rules, remembered
-from traffic import Accepted
-
 import notifier.providers.apns.answers
 import notifier.providers.fcm.answers
 from notifier.notification.job import TERMINAL
 from notifier.providers.contract import Outcome
 from notifier.rules.policy import Policy
 from notifier.simulators.wire import Arrival
+from tests.nemesis.history import Trouble
+from tests.nemesis.rates_book import Rules, remembered
+from tests.nemesis.traffic import Accepted
 
 LEASE_US: Final = 3_000_000
 TIMEOUT_US: Final = 1_000_000

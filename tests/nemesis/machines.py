@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
-from history import History, wall_us
-from provider_process import make_identity
-from rates_book import RATES, Rules, sections
 from redis import Redis
 
-from benchmarks.harness import environment
 from notifier.errors import RedisUnusableError
 from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.faults import UnusableError
 from notifier.testing.embedded import EmbeddedRedis
+from tests.nemesis.history import History, wall_us
+from tests.nemesis.provider_process import make_identity
+from tests.nemesis.rates_book import RATES, Rules, sections
+from tests.processes import environment
 
 HERE: Final = Path(__file__).parent
 LEASE_S: Final = 3.0

@@ -1,6 +1,6 @@
 """`make nemesis`: everything real, much goes wrong at random, and the laws are held against what came of it.
 
-python tests/nemesis/nemesis.py [--seconds 600] [--seed N] [--leave-out DEED …]
+python -m tests.nemesis.nemesis [--seconds 600] [--seed N] [--leave-out DEED …]
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-HERE: Final = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults"), str(HERE.parents[1])]
+from redis.exceptions import RedisError
 
-from consistency import WORK, audit  # noqa: E402
-from deeds import POLL_S, WEIGHTS, Begun, Deeds, plan  # noqa: E402
-from history import History  # noqa: E402
-from judge import Facts, Violation, judge, number_of  # noqa: E402
-from machines import Machines  # noqa: E402
-from redis.exceptions import RedisError  # noqa: E402
-from traffic import Traffic  # noqa: E402
-
-from notifier import Notifier  # noqa: E402
-from notifier.errors import NotifierError  # noqa: E402
-from notifier.notification.job import TERMINAL  # noqa: E402
-from notifier.rules.policy import LANES  # noqa: E402
-from notifier.simulators.wire import Arrival, WireLog  # noqa: E402
-from notifier.store.connection import connect  # noqa: E402
-from notifier.store.published import followers  # noqa: E402
+from notifier import Notifier
+from notifier.errors import NotifierError
+from notifier.notification.job import TERMINAL
+from notifier.rules.policy import LANES
+from notifier.simulators.wire import Arrival, WireLog
+from notifier.store.connection import connect
+from notifier.store.published import followers
+from tests.faults.consistency import WORK, audit
+from tests.nemesis.deeds import POLL_S, WEIGHTS, Begun, Deeds, plan
+from tests.nemesis.history import History
+from tests.nemesis.judge import Facts, Violation, judge, number_of
+from tests.nemesis.machines import Machines
+from tests.nemesis.traffic import Traffic
 
 FLEETS: Final = (
     [LANES, LANES, LANES],

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from history import Trouble
-from judge import Facts, judge
-from rates_book import Rules
-from traffic import Accepted
 
 from notifier.rules.policies import Policies
 from notifier.settings import parse_settings
 from notifier.simulators.wire import Arrival
+from tests.nemesis.history import Trouble
+from tests.nemesis.judge import Facts, judge
+from tests.nemesis.rates_book import Rules
+from tests.nemesis.traffic import Accepted
 
 S = 1_000_000
 T0 = 1_000 * S  # the beginning: nothing is as old as the epoch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from nemesis import run
+
+from tests.nemesis.nemesis import run
 
 SECONDS = 15.0
 

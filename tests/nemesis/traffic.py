@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
-from history import History, wall_us
-from machines import Machines
 from redis.exceptions import RedisError
 from rq import Queue
 from rq.exceptions import InvalidJobOperation, NoSuchJobError
@@ -22,6 +20,8 @@ from notifier import Device, Notification, Notifier
 from notifier.errors import NotifierError
 from notifier.rules.policy import LANES
 from notifier.store.connection import connect
+from tests.nemesis.history import History, wall_us
+from tests.nemesis.machines import Machines
 
 BUSY_USERS: Final = 10
 CROWD: Final = 150

@@ -15,9 +15,8 @@ from notifier.rules.local_time import pace_us
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from model import Sends
-
     from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+    from tests.property.model import Sends
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
 

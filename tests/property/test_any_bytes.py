@@ -7,16 +7,16 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from amount import examples
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-from support import apns, note
 
 from notifier import Notifier
 from notifier.notification.job import encode_reason
 from notifier.operations.audit.audit import Audit
 from notifier.rules.zones import check_zone
 from notifier.settings import parse_settings
+from tests.property.amount import examples
+from tests.support import apns, note
 from workers import PushWorker
 
 if TYPE_CHECKING:

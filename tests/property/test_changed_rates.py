@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Send, Sends
-from test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
-from world import LANES, START, Flight, S, World
 
 from notifier.dispatch import calls
 from notifier.limiter import Permit
@@ -19,6 +15,10 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.property.amount import examples
+from tests.property.model import Send, Sends
+from tests.property.test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
+from tests.property.world import LANES, START, Flight, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

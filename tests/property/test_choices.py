@@ -6,13 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Sends
-from test_changed_rates import HORIZON, rule_sets, violations
-from test_lines import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
-from world import START, Flight, S, World
 
 from notifier.dispatch.preferences import prefer
 from notifier.rules.policies import Policies
@@ -20,6 +15,11 @@ from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Mute, Preferences, UsersMay
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import People, RuleTable
+from tests.property.amount import examples
+from tests.property.model import Sends
+from tests.property.test_changed_rates import HORIZON, rule_sets, violations
+from tests.property.test_lines import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
+from tests.property.world import START, Flight, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -6,14 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
-from clock_model import over_calendar, unquiet
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from model import violations
-from test_lines import carry_out, drain, enqueues, outcomes, rounds
-from test_preview import by_the_scripts
-from world import LEASE, ZONES, S, World
 
 from notifier.operations.preview.replay import Replay
 from notifier.operations.preview.trace import Event
@@ -21,6 +15,12 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.rules.quiet_hours import CalendarWindow, QuietHours, free_us
 from notifier.scripts.rule_table import RuleTable
+from tests.property.amount import examples
+from tests.property.clock_model import over_calendar, unquiet
+from tests.property.model import violations
+from tests.property.test_lines import carry_out, drain, enqueues, outcomes, rounds
+from tests.property.test_preview import by_the_scripts
+from tests.property.world import LEASE, ZONES, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

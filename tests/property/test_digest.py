@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
-from world import LEASE, S, World
 
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Digest, Policy
+from tests.property.amount import examples
+from tests.property.test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
+from tests.property.world import LEASE, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from amount import examples
 from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
-from test_preview import S, Scripts, U, rule_sets, traces
 
 from notifier.dispatch import calls
 from notifier.operations.forecast import Expected, find_forecast
@@ -21,6 +19,8 @@ from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange
+from tests.property.amount import examples
+from tests.property.test_preview import S, Scripts, U, rule_sets, traces
 
 TOLERATED_US, SHARE = 100_000, 0.02
 

@@ -6,12 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Send, Sends, violations
-from test_lines import carry_out, drain, schedules, settle
-from world import LEASE, World
 
 from notifier.limiter import Hold, Permit, RedisLimiter
 from notifier.limiter.memory_sends import MemorySends
@@ -19,6 +15,10 @@ from notifier.limiter.memory_sends import Sends as InMemory
 from notifier.operations.audit.times import Times
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, Policy, Window
+from tests.property.amount import examples
+from tests.property.model import Send, Sends, violations
+from tests.property.test_lines import carry_out, drain, schedules, settle
+from tests.property.world import LEASE, World
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import Send, Sends, violations
 
 from notifier.limiter import Hold, Permit, RedisLimiter
 from notifier.limiter.memory_sends import MemorySends
 from notifier.limiter.protocol import describe
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy, Window
+from tests.property.amount import examples
+from tests.property.model import Send, Sends, violations
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model import violations
-from world import KEEP, LANES, LEASE, S, World
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Job, Kind, Settlement, State
@@ -19,6 +16,9 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.property.amount import examples
+from tests.property.model import violations
+from tests.property.world import KEEP, LANES, LEASE, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -6,17 +6,17 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
-from world import S, World
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
 from notifier.scripts.loader import run
+from tests.property.amount import examples
+from tests.property.test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
+from tests.property.world import S, World
 
 if TYPE_CHECKING:
     from redis import Redis

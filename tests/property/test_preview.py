@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from amount import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.property.amount import examples
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -8,17 +8,17 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from amount import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from model import Send, Sends, violations
-from test_lines import moments, policies, seldom
-from world import LEASE, Flight, S, World
 
 from notifier.dispatch.circuits import Seen, circuit
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
+from tests.property.amount import examples
+from tests.property.model import Send, Sends, violations
+from tests.property.test_lines import moments, policies, seldom
+from tests.property.world import LEASE, Flight, S, World
 
 if TYPE_CHECKING:
     from redis import Redis

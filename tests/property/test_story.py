@@ -14,7 +14,6 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from amount import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -29,7 +28,6 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job as RqJob
 from rq.serializers import JSONSerializer
-from world import KEEP, LANES, LEASE, START, S
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Named, Settlement, State
@@ -39,6 +37,8 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
+from tests.property.amount import examples
+from tests.property.world import KEEP, LANES, LEASE, START, S
 
 if TYPE_CHECKING:
     from notifier.testing.embedded import EmbeddedRedis

@@ -11,15 +11,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clock_model import ClockModel
-from model import Send, Sends
-
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Job, Kind, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.errors import Refused
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
+from tests.property.clock_model import ClockModel
+from tests.property.model import Send, Sends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

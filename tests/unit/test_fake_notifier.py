@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support import fcm, note
 
 from notifier import Cancellation, InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
+from tests.support import fcm, note
 
 ROOT = Path(__file__).parents[2]
 

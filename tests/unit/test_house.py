@@ -61,7 +61,7 @@ def test_the_product_knows_no_test() -> None:
     for path in MODULES:
         for module in imports(path):
             first = module.partition(".")[0]
-            assert first not in {"tests", "benchmarks", "examples", "config", "support"}, (name(path), module)
+            assert first not in {"tests", "benchmarks", "examples", "config"}, (name(path), module)
 
 
 def test_no_circles() -> None:

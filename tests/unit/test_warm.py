@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import warm
-from support import clean_environ, eventually
+
+from tests import warm
+from tests.support import clean_environ, eventually
 
 SAID = """
 import os, sys

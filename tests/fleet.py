@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self
 
 import yaml
 
-from benchmarks.harness import await_that, await_workers, child, environment, total
 from notifier import Device, Notification, Notifier
 from notifier.notification.job import TERMINAL
 from notifier.rules.verify import ACCEPTED, Send, tightness
@@ -24,6 +23,7 @@ from notifier.settings import Settings, load_settings
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
+from tests.processes import await_that, await_workers, child, environment, total
 
 
 def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:

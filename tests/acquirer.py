@@ -1,4 +1,4 @@
-"""One of several processes that ask the limiter for the same user: `python -m benchmarks.acquirer <url> <seconds>`.
+"""One of several processes that ask the limiter for the same user: `python -m tests.acquirer <url> <seconds>`.
 
 Prints the moments of its permits, in µs on Redis's clock, as a JSON array.
 """
@@ -18,7 +18,7 @@ from notifier.units import Window
 
 POLICY = Policy((Window(10, interval_us=1_000_000),), gap_us=50_000)
 USER = "one"
-READY, GO = "benchmarks:ready", "benchmarks:go"
+READY, GO = "tests:ready", "tests:go"
 
 
 def main(url: str, seconds: float) -> None:
@@ -36,7 +36,7 @@ def main(url: str, seconds: float) -> None:
                     moments.append(at_us)
                 case Hold(time_left_us=left_us):
                     time.sleep(left_us / 1_000_000)
-    print(json.dumps(moments))
+    print(json.dumps(moments))  # noqa: T201 - a command
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from redis import Redis
 
-from benchmarks.acquirer import GO, POLICY, READY
-from benchmarks.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from benchmarks.harness import await_that, child, total
 from notifier.rules.verify import largest_count
+from tests.acquirer import GO, POLICY, READY
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import await_that, child, total
 
 SECOND_US: Final = 1_000_000
 IDEAL_DRAIN_S: Final = 19.0
@@ -34,7 +34,7 @@ def acquire_together(redis: Redis, url: str, *, processes: int = 16, seconds: fl
     """Let so many processes acquire for one user at 10 per 1 s with a gap of 50 ms."""
     with contextlib.ExitStack() as stack:
         # They outlast the time that counts, which begins with the first permit.
-        command = ["-m", "benchmarks.acquirer", url, str(seconds + 1)]
+        command = ["-m", "tests.acquirer", url, str(seconds + 1)]
         running = [stack.enter_context(child(command, stdout=subprocess.PIPE)) for _ in range(processes)]
         await_that(lambda: int(redis.get(READY) or 0) == processes, "all processes to be ready")
         redis.rpush(GO, *["go"] * processes)

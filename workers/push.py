@@ -180,7 +180,7 @@ class PushWorker(Worker):
         circuits = Circuits(redis, self.name, circuit_names(settings, providers))
         capacity = build_capacity(settings, providers)
         sender = build_sender(settings, providers, circuits, capacity)
-        reload = Reload(self._config, redis, lanes) if self._config is not None else None
+        reload = Reload(self._config, redis, lanes, settings) if self._config is not None else None
         if reload is not None:
             settings = await self._begin(reload, settings)
         self._engine = Engine(
@@ -216,7 +216,7 @@ class PushWorker(Worker):
         waited = False
         while not self._stop_requested:
             try:
-                settings = await reload.begin(settings)
+                settings = await reload.begin()
             except RedisError as error:
                 if not waited:
                     self._structlog.warning("limiter_unreachable", reason=str(error), waits="until it is there")

@@ -16,7 +16,8 @@ from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
-from notifier.settings.loading import Seen, fingerprint
+from notifier.settings.loading import Seen
+from notifier.store.followed import Followed
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
 CHUNK: Final = 500  # gates in one call
@@ -28,50 +29,42 @@ LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 class Reload:
     """Watches one configuration file, and the rates published in Redis, for one worker.
 
-    version: of the rates that it follows. problem: what is wrong with what it was told last; '' where it follows it.
+    problem: what is wrong with what it was told last; '' where it follows it.
     """
 
-    def __init__(self, path: Path, redis: Any, lanes: Sequence[str]) -> None:
+    def __init__(self, path: Path, redis: Any, lanes: Sequence[str], settings: Settings) -> None:
+        """settings: as they were read from the file."""
         self.problem = ""
-        self._path = path
         self._redis = redis
         self._lanes = lanes
-        self._users_from: Path | None = None
-        self._seen: Seen = None
-        self._next: Seen = None  # as it was at the last look
-        self._limited = False  # whether the rules in force hold for everybody
-        self._published = Published()
-        self.version = ""
+        self._followed = Followed(path, settings=settings)
         self._number = 0  # of this worker among those who took up the same rates
         self._log = structlog.get_logger("notifier.worker")
 
-    async def begin(self, settings: Settings) -> Settings:
-        """These settings, read from the file, or where rates are published those."""
-        self.version, self._users_from = settings.rates_version, settings.users_from
-        self._limited = _limits_everybody(settings)
-        self._seen = ()  # the file may have changed since it was read: it is read once more
-        self._published = await self._ask()
-        loaded = await self._load(None) if self._published.version else None
+    @property
+    def version(self) -> str:
+        """Of the rates that it follows."""
+        return self._followed.settings.rates_version
+
+    async def begin(self) -> Settings:
+        """The settings of the file, or where rates are published those."""
+        published = await self._ask()
+        if published.version:
+            await self._load((), published)
         await run_async(self._redis, leaders.follow(self.version))
-        return loaded[0] if loaded else settings
+        return self._followed.settings
 
     async def changed(self) -> Policies | None:
-        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on.
-
-        A file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of limits.
-        """
-        seen = await asyncio.to_thread(fingerprint, self._path, self._users_from)
-        settled = seen in {self._seen, self._next, None}
-        self._next = seen
-        if not settled:
+        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        seen = await asyncio.to_thread(self._followed.fingerprint)
+        if not self._followed.is_settled(seen):
             return None
         published = await self._ask()
-        if published == self._published and seen in {self._seen, None}:
+        if not self._followed.is_changed(seen, published):
             return None
-        self._seen, self._published = seen, published
         followed = self.version, self.problem
-        loaded = await self._load(seen)
-        if loaded is None or followed == (self.version, ""):
+        policies = await self._load(seen, published)
+        if policies is None or followed == (self.version, ""):
             return None
         await run_async(self._redis, leaders.follow(self.version))
         key = redis_key("reload", self.version, "taken")
@@ -80,7 +73,7 @@ class Reload:
         pipe.expire(key, KEPT_S)
         self._number, _ = await pipe.execute()
         self._log.info("config_taken_up", source=self._source, version=self.version)
-        return loaded[1]
+        return policies
 
     def told(self) -> dict[Any, str]:
         """What this worker tells of itself in Redis; see `notifier.settings.published`."""
@@ -88,37 +81,37 @@ class Reload:
 
     @property
     def _source(self) -> str:
-        return "redis" if self._published.version else str(self._path)
+        return "redis" if self._followed.published.version else str(self._followed.path)
 
     async def _ask(self) -> Published:
         return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
 
-    async def _load(self, seen: Seen) -> tuple[Settings, Policies] | None:
-        """Read the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
+    async def _load(self, seen: Seen, published: Published) -> Policies | None:
+        """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
+        applied = await self._redis.hget(redis_key("rates"), "rates") or b"" if published.version else None
+        self._followed.note(seen, published)
         try:
-            applied = await self._redis.hget(redis_key("rates"), "rates") or b"" if self._published.version else None
-            settings, policies = await asyncio.to_thread(read, self._path, applied)
-            if seen is not None and await asyncio.to_thread(fingerprint, self._path, self._users_from) != seen:
-                self._seen = ()
+            settings, policies = await asyncio.to_thread(read, self._followed.path, applied)
+            if seen and await asyncio.to_thread(self._followed.fingerprint) != seen:
+                self._followed.note((), published)
                 return None
             if applied is None:
                 self._check_whole(settings)
-            if applied is not None:
-                await self._until(self._published.at_us)
+            else:
+                await self._until(published.at_us)
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
-        self.problem, self.version, self._users_from = "", settings.rates_version, settings.users_from
-        self._limited = _limits_everybody(settings)
-        return settings, policies
+        self.problem, self._followed.settings = "", settings
+        return policies
 
     def _check_whole(self, settings: Settings) -> None:
         """Raise SettingsError for a file that has lost the limits of everybody, and does not say so."""
-        if self._limited and "user" not in settings.model_fields_set:
+        if not self._followed.settings.user.policy().is_empty and "user" not in settings.model_fields_set:
             raise SettingsError(
-                f"{self._path}: the section user is missing, but the rules in force have one. Is the file complete?"
-                " If there is to be no limit, write user: {}"
+                f"{self._followed.path}: the section user is missing, but the rules in force have one. Is the file"
+                " complete? If there is to be no limit, write user: {}"
             )
 
     async def _until(self, at_us: int) -> None:
@@ -168,7 +161,3 @@ def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
     finally:
         gc.enable()
     return settings, policies
-
-
-def _limits_everybody(settings: Settings) -> bool:
-    return not settings.user.policy().is_empty

@@ -6,18 +6,16 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from redis.exceptions import RedisError
 
 from notifier.errors import SettingsError
 from notifier.rules.policy import Policy
-from notifier.scripts.keys import redis_key
-from notifier.settings import Settings, load_settings
-from notifier.settings.loading import Seen, fingerprint, settings_path
+from notifier.settings import Settings, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import Published, read_due, read_rates
+from notifier.store.followed import Followed
 
 LOOK_S: Final = 1.0
 
@@ -31,17 +29,15 @@ class LiveLimits:
 
     def __init__(self, path: str | Path | None = None) -> None:
         """path: as of `load_settings`. Raises SettingsError where it cannot be used, or has several shards."""
-        self._path = settings_path(path)
-        settings = load_settings(self._path)
-        if settings.redis.shards:
-            raise SettingsError(f"{self._path}: redis.shards lists several; give a Limiter the Redis that it is to use")
-        self.settings = settings
-        self._redis = connect(settings)
+        self._followed = Followed(settings_path(path))
+        self.settings = self._followed.settings
+        if self.settings.redis.shards:
+            raise SettingsError(
+                f"{self._followed.path}: redis.shards lists several; give a Limiter the Redis that it is to use"
+            )
+        self._redis = connect(self.settings)
         self._lock = threading.Lock()
-        self._known: dict[str, Policy] = dict(settings.limits)
-        self._file: Seen = fingerprint(self._path, None)
-        self._before = self._file
-        self._published = Published()
+        self._known: dict[str, Policy] = dict(self.settings.limits)
         self._next_look = 0.0
         self._log = structlog.get_logger("notifier.limiter")
 
@@ -66,28 +62,14 @@ class LiveLimits:
             return
         try:
             self._next_look = time.monotonic() + LOOK_S
-            self._look()
+            if (settings := self._followed.look(lambda question: question(self._redis))) is not None:
+                self._take_up(settings)
+        except SettingsError as error:
+            self._log.error("limits_refused", problems=str(error).splitlines())
         except RedisError:
             return  # nobody is admitted without Redis either
         finally:
             self._lock.release()
-
-    def _look(self) -> None:
-        file, before = fingerprint(self._path, None), self._before
-        self._before = file
-        published = read_due(self._redis, self._published)
-        # A file is read once it is the same at two looks: half of one may be YAML, and say nothing of limits.
-        changed = file not in {self._file, None} and file == before
-        if published == self._published and not changed:
-            return
-        self._published, self._file = published, file if changed else self._file
-        written: Any = self._redis.hget(redis_key("rates"), "rates") if published.version else None
-        try:
-            settings = load_settings(self._path, rates=None if written is None else read_rates(written))
-        except SettingsError as error:
-            self._log.error("limits_refused", problems=str(error).splitlines())
-            return
-        self._take_up(settings)
 
     def _take_up(self, settings: Settings) -> None:
         if lost := sorted(self._known.keys() - settings.limits.keys()):

@@ -15,13 +15,13 @@ from notifier.errors import RedisUnusableError
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
-from notifier.settings.loading import Seen, fingerprint
 from notifier.settings.provenance import Provenance
 from notifier.settings.rates import rates_in
 from notifier.settings.users_files import as_written
 from notifier.settings.yaml_source import Source
 from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
+from notifier.store.followed import Followed
 from notifier.store.published import Published, decode, published_rates
 
 
@@ -55,22 +55,22 @@ class Known:
 class InForce:
     """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread."""
 
-    def __init__(self, path: Path, clients: Mapping[str, Redis]) -> None:
-        self._path = path
+    def __init__(self, path: Path, clients: Mapping[str, Redis], settings: Settings) -> None:
+        """settings: as they were read before, of whichever rates."""
+        self._followed = Followed(path, settings=settings)
         self._clients = clients
         self._lock = threading.Lock()
-        self._seen: tuple[Seen, Published] | None = None
         self._known: Known | None = None
 
     def read(self) -> Known:
         """What holds now. Raises SettingsError, and RedisUnusableError where no Redis answers."""
         name, published = self._published()
         with self._lock:
-            users_from = self._known.settings.users_from if self._known else None
-            seen = fingerprint(self._path, users_from), published
-            if self._known is None or seen != self._seen or seen[0] is None:
-                self._known = read_known(self._path, self._clients[name])
-                self._seen = fingerprint(self._path, self._known.settings.users_from), self._known.published
+            seen = self._followed.fingerprint()
+            if self._followed.is_changed(seen, published) or self._known is None or seen is None:
+                self._known = read_known(self._followed.path, self._clients[name])
+                self._followed.settings = self._known.settings
+                self._followed.note(seen, self._known.published)
             return self._known
 
     def _published(self) -> tuple[str, Published]:

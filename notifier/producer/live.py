@@ -15,11 +15,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
-from notifier.scripts.keys import redis_key
-from notifier.settings import Settings, load_settings
-from notifier.settings.loading import Seen, fingerprint, settings_path
+from notifier.settings import Settings, settings_path
 from notifier.store.connection import connect
-from notifier.store.published import Published, read_due, read_rates
+from notifier.store.followed import Followed
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
@@ -35,17 +33,15 @@ class LiveSettings:
 
     def __init__(self, path: str | Path | None, environ: Mapping[str, str]) -> None:
         """path, environ: see `load_settings`. Raises SettingsError where they cannot be used."""
-        self._path = settings_path(path, environ)
-        self._environ = environ
-        begun = fingerprint(self._path, None)
-        self.settings = load_settings(self._path, environ)
-        seen = self._fingerprint()
-        self._seen: Seen = seen if seen and seen[:1] == begun else ()  # it may have changed while it was read
-        self._before: Seen = self._seen
-        self._published = Published()
+        self._followed = Followed(settings_path(path, environ), environ)
         self._take_up: Callable[[], Callable[[Settings], object] | None] = lambda: None
         self._process = 0  # that in which it looks
         self._begin_anew()
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        return self._followed.settings
 
     def follow(self, take_up: Callable[[Settings], object]) -> None:
         """take_up: a method, called with changed settings for as long as its object lives."""
@@ -74,7 +70,7 @@ class LiveSettings:
         """Take up what holds now. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
         try:
             with self._lock:
-                self._read(self._asked(), self._fingerprint())
+                self._use(self._followed.reload(self._ask))
         except RedisError as error:
             raise RedisUnusableError(f"Redis does not answer: {error}") from error
 
@@ -93,38 +89,17 @@ class LiveSettings:
     def _look(self) -> None:
         try:
             with self._lock:
-                self._take_up_changes()
+                if (settings := self._followed.look(self._ask)) is not None:
+                    self._use(settings)
+                    LOG.info("changed configuration taken up: rates %s", settings.rates_version)
         except (RedisError, RedisUnusableError):
             return  # at the next look
         except SettingsError as error:
             LOG.warning("changed configuration refused, the one in force holds on: %s", error)
 
-    def _take_up_changes(self) -> None:
-        seen, before = self._fingerprint(), self._before
-        self._before = seen
-        published = self._asked()
-        # A file is read once it is the same at two looks: half of one may be YAML, and say nothing of limits.
-        changed = seen not in {self._seen, None} and seen == before
-        if published == self._published and not changed:
-            return
-        try:
-            self._read(published, seen if changed else self._seen)
-        except SettingsError:
-            self._published, self._seen = published, seen if changed else self._seen  # refused once
-            raise
-        LOG.info("changed configuration taken up: rates %s", self.settings.rates_version)
-
-    def _read(self, published: Published, seen: Seen) -> None:
-        written = self._ask(lambda redis: redis.hget(redis_key("rates"), "rates")) if published.version else None
-        rates = None if written is None else read_rates(written)
-        self.settings = load_settings(self._path, self._environ, rates=rates)
-        self._published, self._seen = published, seen
+    def _use(self, settings: Settings) -> None:
         if (take_up := self._take_up()) is not None:
-            take_up(self.settings)
-
-    def _asked(self) -> Published:
-        published: Published = self._ask(lambda redis: read_due(redis, self._published))
-        return published
+            take_up(settings)
 
     def _ask(self, question: Callable[[Redis], Any]) -> Any:
         """The answer of the first shard that gives one: all have the same."""
@@ -140,6 +115,3 @@ class LiveSettings:
             hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, PATIENCE_US)})
             self._clients[name] = connect(hasty)
         return self._clients[name]
-
-    def _fingerprint(self) -> Seen:
-        return fingerprint(self._path, self.settings.users_from)

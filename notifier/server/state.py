@@ -42,7 +42,7 @@ class State:
         settings = load_settings(path, rates={})
         self._stack = ExitStack()
         self.clients = dict(self._stack.enter_context(connect_all(settings)))
-        self.in_force = InForce(path, self.clients)
+        self.in_force = InForce(path, self.clients, settings)
         self.metrics = Metrics(self.clients, limited_routes(settings))
         self.traffic = Traffic(self.clients)
         self.audit = BackgroundAudit(self.clients)

@@ -43,9 +43,9 @@ def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[Non
 
     async def run() -> None:
         client = AsyncRedis.from_url(url)
-        reload = Reload(path, client, LANES)
         write(path, BEFORE)
-        await reload.begin(load_settings(path, environ={}))
+        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        await reload.begin()
         await reload.changed()
 
         async def look(text: str | None) -> Policies | None:

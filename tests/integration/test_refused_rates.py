@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
+from notifier.store.followed import Followed
+from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.reload import Reload
@@ -88,8 +94,8 @@ def test_what_is_refused_changes_nothing(
 
     async def offered() -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, client, LANES)
-        version = (await reload.begin(load_settings(path, environ={}))).rates_version
+        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        version = (await reload.begin()).rates_version
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -128,9 +134,9 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
 
     async def flickers() -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, client, LANES)
         point_at(whole)
-        version = (await reload.begin(load_settings(path, environ={}))).rates_version
+        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        version = (await reload.begin()).rates_version
         for file in (half, whole, half, whole):
             point_at(file)
             assert await reload.changed() is None
@@ -153,10 +159,10 @@ def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, r
 
     async def starts() -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, client, LANES)
         read = load_settings(path, environ={})
         path.write_text("user: {gap: 9s}", encoding="utf-8")
-        await reload.begin(read)
+        reload = Reload(path, client, LANES, read)
+        await reload.begin()
         taken = await reload.changed() or await reload.changed()
         assert taken is not None
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
@@ -164,3 +170,24 @@ def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, r
         await client.aclose()
 
     asyncio.run(starts())
+
+
+def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, redis: Redis) -> None:
+    """Redis names the new rates and goes before it has given them: they are taken up once it is back."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+    followed = Followed(path, {})
+    publish(redis, {"user": {"gap": "9s"}}, 0)
+
+    def goes(question: Callable[[Redis], Any]) -> Any:
+        if isinstance(answer := question(redis), bytes):
+            raise RedisConnectionError("Connection reset by peer")
+        return answer
+
+    with pytest.raises(RedisConnectionError):
+        followed.look(goes)
+    assert followed.settings.user.policy().gap_us == UNITS["s"]
+    taken = followed.look(lambda question: question(redis))
+    assert taken is not None
+    assert taken.user.policy().gap_us == 9 * UNITS["s"]
+    assert followed.look(lambda question: question(redis)) is None

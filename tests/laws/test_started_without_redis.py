@@ -25,11 +25,11 @@ def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
     worker = InProcess(list(LANES), connection=redis, settings=load_settings(config, {}), config=config)
     begin, failures = Reload.begin, 3
 
-    async def fails(reload: Reload, settings: Settings) -> Settings:
+    async def fails(reload: Reload) -> Settings:
         nonlocal failures
         failures -= 1
         if failures < 0:
-            return await begin(reload, settings)
+            return await begin(reload)
         worker._stop_requested = stopped
         raise RedisTimeoutError("Timeout reading from socket")
 

@@ -1,0 +1,79 @@
+"""A configuration that is followed: its file, and the rates that are published through Redis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from notifier.scripts.keys import redis_key
+from notifier.settings import Settings, load_settings
+from notifier.settings.loading import Seen, fingerprint
+from notifier.store.published import Published, read_due, read_rates
+
+# Asks Redis a question, whichever Redis is to answer it.
+Ask = Callable[[Callable[[Redis], Any]], Any]
+
+
+class Followed:
+    """What is in force of a configuration, and what was seen of it last. Its owner decides when to look.
+
+    A changed file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of
+    limits. What cannot be used is read once, and what is in force holds on. Not for two threads at once.
+
+    settings: in force. published: what was seen in Redis last.
+    """
+
+    def __init__(self, path: Path, environ: Mapping[str, str] = os.environ, settings: Settings | None = None) -> None:
+        """settings: as they were read before; None reads them now. Raises SettingsError as `load_settings`."""
+        self.path = path
+        self._environ = environ
+        begun = fingerprint(path, None)
+        self.settings = settings or load_settings(path, environ)
+        self.published = Published()
+        seen = self.fingerprint()
+        # Where it may have changed since, or while it was read, it is read once more.
+        self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
+        self._before: Seen = self._seen
+
+    def fingerprint(self) -> Seen:
+        """Of the files as they are now; None where one is missing."""
+        return fingerprint(self.path, self.settings.users_from)
+
+    def is_settled(self, seen: Seen) -> bool:
+        """Whether these files may be read: they are those in force, or the same as at the last look, or missing."""
+        before, self._before = self._before, seen
+        return seen in {self._seen, before, None}
+
+    def is_changed(self, seen: Seen, published: Published) -> bool:
+        """Whether there is something to read."""
+        return published != self.published or seen not in {self._seen, None}
+
+    def note(self, seen: Seen, published: Published) -> None:
+        """These have been read, and are not read again. () for `seen` has the files read once more."""
+        self._seen, self.published = seen, published
+
+    def look(self, ask: Ask) -> Settings | None:
+        """Take up what has changed; None where nothing has. Raises as `reload`."""
+        seen = self.fingerprint()
+        if not self.is_settled(seen) or not self.is_changed(seen, published := self._published(ask)):
+            return None
+        return self._read(ask, seen, published)
+
+    def reload(self, ask: Ask) -> Settings:
+        """Take up what holds now. Raises SettingsError where it cannot be used, and what `ask` raises."""
+        return self._read(ask, self.fingerprint(), self._published(ask))
+
+    def _published(self, ask: Ask) -> Published:
+        published: Published = ask(lambda redis: read_due(redis, self.published))
+        return published
+
+    def _read(self, ask: Ask, seen: Seen, published: Published) -> Settings:
+        written = ask(lambda redis: redis.hget(redis_key("rates"), "rates")) if published.version else None
+        self.note(seen, published)
+        rates = None if written is None else read_rates(written)
+        self.settings = load_settings(self.path, self._environ, rates=rates)
+        return self.settings

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import uvicorn
 
 from notifier.server import state
-from notifier.server.app import build
+from notifier.server.run import make_server
 from tests.support import eventually
 
 TOKEN = "a-token-of-the-test"
@@ -31,6 +31,8 @@ def basic(password: str, name: str = "any") -> str:
 
 class Client:
     """Asks a server that listens on this host. headers: given with each question."""
+
+    server: uvicorn.Server  # of serving()
 
     def __init__(self, port: int, **headers: str) -> None:
         self.port = port
@@ -71,13 +73,15 @@ def serving(config: Path, token: str = "", *, is_open: bool = False, answer_s: f
     answer_s: after how long a Redis that hangs is answered for; no machine is slow enough for that to come by itself.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening, patch.object(state, "ANSWER_S", answer_s):
-        options = uvicorn.Config(build(config, token, is_open=is_open), log_level="error", lifespan="off")
-        server = uvicorn.Server(options)
+        server = make_server(config, token, is_open=is_open, log_level="error", lifespan="off")
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
             eventually(lambda: server.started, "the server")
-            yield Client(listening.getsockname()[1])
+            client = Client(listening.getsockname()[1])
+            client.server = server
+            yield client
         finally:
             server.should_exit = True
             thread.join(30)
+            assert not thread.is_alive()

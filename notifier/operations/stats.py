@@ -63,7 +63,7 @@ class Stats:
         """All of it as plain data, times in seconds."""
         numbers = self.together
         return {
-            "minutes": [_minute(minute, each) for minute, each in sorted(self.minutes.items())],
+            "minutes": self._by_minute(),
             "accepted": dict(numbers.accepted),
             "poison": numbers.events["poison"],
             "outcomes": [
@@ -74,6 +74,23 @@ class Stats:
             "provider_latency": {name: _quantiles(each) for name, each in sorted(numbers.answers.items())},
             "now": {name or "redis": _now(now) for name, now in self.now.items()},
         }
+
+    def as_live(self) -> dict[str, Any]:
+        """What changes all the time: the minutes, and what is now on all shards together."""
+        lanes = [lane for now in self.now.values() for lane in now.lanes.values()]
+        return {
+            "minutes": self._by_minute(),
+            "now": {
+                "queued": sum(lane.queued for lane in lanes),
+                "waiting": sum(lane.waiting for lane in lanes),
+                "due_users": sum(lane.due_users for lane in lanes),
+                "in_flight": sum(now.in_flight for now in self.now.values()),
+                "oldest_due": max((now.oldest_due_s for now in self.now.values()), default=0.0),
+            },
+        }
+
+    def _by_minute(self) -> list[dict[str, Any]]:
+        return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
 
 
 def read_now(redis: Any) -> Now:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -36,7 +36,8 @@ from notifier.server.state import PREVIEW_S, State
 
 MAX_BYTES: Final = 1_000_000  # of what is posted
 MAX_FIELDS: Final = 20
-TYPES: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILES: Final = ("style.css", "page.js", "live.js", "icon.svg", "uplot/uPlot.css", "uplot/uPlot.js")
 CANCEL_STATUS: Final = {"cancelled": 200, "unknown": 404}  # else 409
 
 Look = Callable[[State, Request], Any]
@@ -45,12 +46,8 @@ Do = Callable[[State, Asked], dict[str, Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build(path: Path, token: str, *, is_open: bool = False) -> ASGIApp:
-    """The application. token: what who asks must give; '' for none. is_open: by any name of the host.
-
-    Raises SettingsError.
-    """
-    state = State(path, may_act=bool(token))
+def build(state: State, token: str, *, is_open: bool) -> ASGIApp:
+    """The application. token: what who asks must give; '' for none. is_open: by any name of the host."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -236,14 +233,26 @@ def _fixed(state: State) -> list[Route]:
 
         return await _told(answer)
 
-    return [Route("/healthz", health), Route("/metrics", metrics), *(_file(name) for name in TYPES)]
+    async def live(request: Request) -> Response:
+        if state.feed.is_full:
+            return problem(503, "Too many watch", "so many watch already; try again later")
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=HEADERS)
+        return state.feed.answer()
+
+    return [
+        Route("/healthz", health),
+        Route("/metrics", metrics),
+        Route("/api/v1/live", live),
+        *(_file(name) for name in FILES),
+    ]
 
 
 def _file(name: str) -> Route:
     content = resources.files("notifier.server").joinpath("static", name).read_text(encoding="utf-8")
 
     async def endpoint(_: Request) -> Response:
-        return Response(content, media_type=TYPES[name], headers=HEADERS)
+        return Response(content, media_type=TYPES[PurePosixPath(name).suffix], headers=HEADERS)
 
     return Route(f"/{name}", endpoint)
 

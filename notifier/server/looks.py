@@ -49,7 +49,8 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
     minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
     live, dead = state.live()
-    return read_stats(live, minutes).as_json() | {"dead": dead}
+    found = read_stats(live, minutes)
+    return found.as_json() | {"live": found.as_live()["now"], "dead": dead}
 
 
 def user(state: State, request: Request) -> dict[str, Any]:

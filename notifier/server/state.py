@@ -16,9 +16,11 @@ from notifier.errors import RedisUnusableError
 from notifier.operations.audit.background import BackgroundAudit
 from notifier.operations.in_force import InForce, Known
 from notifier.operations.route_view import limited_routes
+from notifier.operations.stats import read_stats
 from notifier.operations.traffic import Traffic
 from notifier.producer.notifier import Notifier
 from notifier.server.answers import BusyError
+from notifier.server.feed import Feed
 from notifier.server.metrics import Metrics
 from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
@@ -46,6 +48,7 @@ class State:
         self.metrics = Metrics(self.clients, limited_routes(settings))
         self.traffic = Traffic(self.clients)
         self.audit = BackgroundAudit(self.clients)
+        self.feed = Feed(lambda minutes: self.in_time(lambda: self._live_numbers(minutes)))
         self.previewing = threading.Lock()
         hook = settings.events.webhook
         self.webhook = None if hook is None else Webhook(self.clients, hook, hook.read_secret(os.environ))
@@ -98,6 +101,10 @@ class State:
                     raise
                 dead[name] = str(error)
         return live, dead
+
+    def _live_numbers(self, minutes: int) -> dict[str, Any]:
+        live, dead = self.live()
+        return read_stats(live, minutes).as_live() | {"dead": dead}
 
     def now(self) -> datetime:
         """The time by Redis's clock: of the first shard that answers."""

@@ -148,3 +148,42 @@ def test_pages_renew_themselves_and_fit_a_phone(page: Page, config: Path) -> Non
     with notifier(config) as producer:
         producer.send(note("bob", "Hello", fcm("bob"), category="news"))
     expect(lane.get_by_role("cell").nth(1)).to_have_text("1", timeout=20_000)
+
+
+def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Client) -> None:
+    """The page Now draws what happens as it happens, by the stream alone; what is drawn stays when the page renews."""
+    page.clock.install()
+    page.goto("/")
+    figures = page.locator("dl.figures > div")
+    waiting = figures.filter(has_text="waiting").locator("dd")
+    expect(waiting).to_have_text("0")
+    canvas = page.get_by_role("img", name="Notifications accepted and ended").locator("canvas")
+    expect(canvas).to_be_visible()
+    drawn = "canvas => canvas.toDataURL()"
+    before = canvas.evaluate(drawn)
+    # As long as somebody works in the page, it does not renew itself.
+    page.locator("#plots").evaluate("plots => { plots.tabIndex = 0; plots.focus(); }")
+    with worker(config, name="worker-1"), notifier(config) as producer:
+        ids = [producer.send(note("ann", "Hello", fcm("ann"), category="chat")) for _ in range(3)]
+        ends(producer, ids[0], "delivered")
+        expect(waiting).to_have_text("2", timeout=20_000)
+    legend = page.locator("#plot-throughput table")
+    assert canvas.evaluate(drawn) != before
+    expect(legend).to_contain_text(re.compile(r"accepted.*\d"))
+    page.locator("#plots").evaluate("plots => plots.blur()")
+    with page.expect_response(f"{server.url}/"):
+        page.clock.run_for(6_000)
+    expect(page.get_by_role("row").filter(has_text="delivered").last).to_contain_text("fcm")
+    assert canvas.evaluate(drawn) != before
+
+
+def test_without_a_script_the_tables_show_what_happens(browser: Browser, server: Client) -> None:
+    """Who runs no script sees the figures and the tables, and no empty frame."""
+    with browser.new_context(
+        base_url=server.url, http_credentials={"username": "any", "password": TOKEN}, java_script_enabled=False
+    ) as context:
+        page = context.new_page()
+        page.goto("/")
+        expect(page.get_by_text("accepted this minute")).to_be_visible()
+        expect(page.get_by_role("row").filter(has_text="bulk")).to_be_visible()
+        expect(page.locator("#plots")).to_be_hidden()

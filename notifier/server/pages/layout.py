@@ -48,8 +48,8 @@ class View:
     is_long: bool = False
 
 
-def document(view: View, title: str, *body: Any, renew: bool = False) -> str:
-    """A whole page. renew: it shows what is now, and renews itself."""
+def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
+    """A whole page. renew: it shows what is now, and renews itself. plots: live.js draws in it."""
     shown = f"{title} · push-throttle"
     head = [
         tag("meta", charset="utf-8"),
@@ -58,6 +58,13 @@ def document(view: View, title: str, *body: Any, renew: bool = False) -> str:
         tag("link", rel="icon", href="/icon.svg"),
         tag("link", rel="stylesheet", href="/style.css"),
         tag("script", src="/page.js", defer=True),
+        [
+            tag("link", rel="stylesheet", href="/uplot/uPlot.css"),
+            tag("script", src="/uplot/uPlot.js", defer=True),
+            tag("script", src="/live.js", defer=True),
+        ]
+        if plots
+        else None,
         tag("noscript", tag("meta", http_equiv="refresh", content=RENEW_S)) if renew else None,
     ]
     links = [tag("a", name, href=path, aria_current="page" if path == view.at else None) for path, name in PAGES]

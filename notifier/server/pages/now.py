@@ -11,7 +11,7 @@ from notifier.server.pages.layout import View, dead_shards, document
 
 def now_page(told: dict[str, Any], view: View) -> str:
     """The page, of what `Stats.as_json` tells."""
-    body: list[Any] = [tag("h1", "Now"), dead_shards(told)]
+    body: list[Any] = [tag("h1", "Now"), dead_shards(told), _figures(told), _plots()]
     for shard, now in told["now"].items():
         of = "" if shard == "redis" else f" on {shard}"
         body += [tag("h2", f"Lanes{of}"), _lanes(now)]
@@ -28,7 +28,40 @@ def now_page(told: dict[str, Any], view: View) -> str:
         tag("h2", "What ended"),
         table(("route", "category", "outcome", "count"), ends, "Nothing ended.", slim=True),
     ]
-    return document(view, "Now", body, renew=True)
+    return document(view, "Now", body, renew=True, plots=True)
+
+
+def _figures(told: dict[str, Any]) -> Html:
+    """Large figures of this minute and of now; live.js keeps them up to date by their data-live."""
+    minute, live = told["minutes"][-1], told["live"]
+    delivered = minute["ended"].get("delivered", 0)
+    shown = (
+        ("accepted this minute", "accepted", f"{minute['accepted']:,}"),
+        ("delivered this minute", "delivered", f"{delivered:,}"),
+        ("other ends this minute", "others", f"{sum(minute['ended'].values()) - delivered:,}"),
+        ("late, p99, this minute", "late", _span(minute["lateness"]["p99"]) or "\N{EN DASH}"),
+        ("queued", "queued", f"{live['queued']:,}"),
+        ("waiting", "waiting", f"{live['waiting']:,}"),
+        ("oldest due", "oldest_due", span(live["oldest_due"]) if live["due_users"] else "none"),
+    )
+    return tag(
+        "dl",
+        [tag("div", tag("dt", name), tag("dd", value, data_live=key)) for name, key, value in shown],
+        class_="figures",
+    )
+
+
+def _plots() -> Html:
+    """Where live.js draws; hidden without it."""
+    drawn = (
+        ("throughput", "Notifications a minute", "Notifications accepted and ended by minute, in the last hour"),
+        ("lateness", "How late, by minute", "How late notifications were by minute, in the last hour: p50 and p99"),
+    )
+    figures = [
+        tag("figure", tag("figcaption", title), tag("div", id=f"plot-{name}", role="img", aria_label=says))
+        for name, title, says in drawn
+    ]
+    return tag("div", figures, id="plots", class_="plots", hidden=True)
 
 
 def _lanes(now: dict[str, Any]) -> Html:

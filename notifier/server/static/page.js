@@ -12,7 +12,12 @@
       try {
         const answer = await fetch(here, { signal: AbortSignal.timeout(10000) });
         const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-        if (answer.ok && found && isQuiet()) document.querySelector("main").replaceChildren(...found.childNodes);
+        if (answer.ok && found && isQuiet()) {
+          // What live.js has drawn stays.
+          const plots = document.getElementById("plots");
+          if (plots) found.querySelector("#plots")?.replaceWith(plots);
+          document.querySelector("main").replaceChildren(...found.childNodes);
+        }
         document.body.classList.toggle("stale", !answer.ok);
       } catch {
         document.body.classList.add("stale");

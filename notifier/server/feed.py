@@ -1,0 +1,140 @@
+"""The numbers of the page Now while they change, as Server-Sent Events; read once for all who watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from notifier.errors import NotifierError
+from notifier.server.answers import HEADERS, BusyError
+
+EVERY_S: Final = 1.0
+HEARTBEAT_S: Final = 15.0
+MAX_STREAMS: Final = 32
+MINUTES: Final = 60  # that a stream begins with
+AGAIN_MS: Final = 2_000  # after which a browser comes again, where its stream broke
+
+Read = Callable[[int], Awaitable[dict[str, Any]]]
+
+
+class Feed:
+    """Reads while somebody watches, once a second however many do.
+
+    read: of so many minutes, the newest last, what `notifier.operations.stats.Stats.as_live` tells, and `dead`: why
+    a shard does not answer, by its name.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._one_reads = asyncio.Lock()
+        self._read_at, self._succeeded_at = -EVERY_S, 0.0
+        self._minutes: dict[int, Any] = {}
+        self._others: dict[str, Any] = {}
+        self._trouble = ""
+        self._watching = 0
+        self._ended = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody more may watch."""
+        return self._watching >= MAX_STREAMS
+
+    def end(self) -> None:
+        """End all streams: the server stops."""
+        self._ended.set()
+
+    def answer(self) -> StreamingResponse:
+        """One stream."""
+        return _Stream(self)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count one who watches."""
+        self._watching += 1
+        try:
+            yield
+        finally:
+            self._watching -= 1
+
+    async def events(self) -> AsyncIterator[str]:
+        """What one who watches is told: at first all minutes, then what has changed; a comment where nothing has."""
+        yield f"retry: {AGAIN_MS}\n\n"
+        seen, told_at = _Seen(), monotonic()
+        while not self._ended.is_set():
+            await self._renew()
+            told = seen.changed(self._minutes, self._others, self._trouble)
+            if not told and monotonic() - told_at >= HEARTBEAT_S:
+                told = ": nothing has changed\n\n"
+            if told:
+                told_at = monotonic()
+                yield told
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), EVERY_S)
+
+    async def _renew(self) -> None:
+        """Read, unless that was done for another just now."""
+        async with self._one_reads:
+            if monotonic() - self._read_at < EVERY_S / 2:
+                return
+            try:
+                await self._take(await self._read(self._missing()))
+                self._trouble, self._succeeded_at = "", monotonic()
+            except (BusyError, NotifierError) as error:
+                self._trouble = str(error) or "Redis does not answer in time"
+            self._read_at = monotonic()
+
+    def _missing(self) -> int:
+        """How many minutes may have changed since they were read; one more, as Redis's clock turns them."""
+        return min(MINUTES, 2 + int((monotonic() - self._succeeded_at) / 60)) if self._minutes else MINUTES
+
+    async def _take(self, told: dict[str, Any]) -> None:
+        if self._minutes and told["dead"] != self._others["dead"]:  # older minutes are of other shards
+            told, self._minutes = await self._read(MINUTES), {}
+        known = self._minutes | {each["at"]: each for each in told["minutes"]}
+        self._minutes = dict(sorted(known.items())[-MINUTES:])
+        self._others = {name: value for name, value in told.items() if name != "minutes"}
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one who watches was told last."""
+
+    minutes: dict[int, Any] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+    def changed(self, minutes: dict[int, Any], others: dict[str, Any], trouble: str) -> str:
+        """The event that tells what is new; '' where nothing is. After a trouble there is one always."""
+        if trouble:
+            event = _event("trouble", {"detail": trouble}) if trouble != self.trouble else ""
+            self.trouble = trouble
+            return event
+        if (self.minutes, self.others, self.trouble) == (minutes, others, ""):
+            return ""
+        new = [each for at, each in minutes.items() if each != self.minutes.get(at)]
+        self.minutes, self.others, self.trouble = minutes, others, ""
+        return _event("numbers", {"minutes": new, **others})
+
+
+class _Stream(StreamingResponse):
+    """Counted as long as it lasts: until the client goes, or the server ends."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed.events(), media_type="text/event-stream", headers=HEADERS)
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._feed.watched():
+            await super().__call__(scope, receive, send)
+
+
+def _event(name: str, told: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(told)}\n\n"

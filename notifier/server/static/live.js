@@ -1,0 +1,106 @@
+// The page Now: large figures and two plots, by the numbers that /api/v1/live sends as they change.
+(() => {
+  const HOUR = 60;
+  const HEIGHT = 190;
+  const AGAIN_MS = 10000;
+  const minutes = new Map();
+  const plots = [];
+  let source = null;
+
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const span = (seconds) => {
+    if (seconds === null || seconds === undefined) return "–";
+    if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+    if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+    const [size, unit] = units.find(([size]) => seconds >= size);
+    return `${Number((seconds / size).toFixed(1))} ${unit}`;
+  };
+  const whole = (number) => (number ?? "–").toLocaleString("en");
+  const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 16);
+  const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name);
+  const delivered = (minute) => minute.ended.delivered ?? 0;
+  const others = (minute) => Object.values(minute.ended).reduce((sum, n) => sum + n, 0) - delivered(minute);
+
+  const show = (values) => {
+    for (const [name, value] of Object.entries(values)) {
+      const place = document.querySelector(`[data-live="${name}"]`);
+      if (place) place.textContent = value;
+    }
+  };
+
+  const axis = (values, more) => ({
+    stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
+    font: "12px system-ui, sans-serif", values: (_, splits) => splits.map(values), ...more,
+  });
+  const line = (label, name, value, more) => ({
+    label, stroke: colour(name), width: 2, points: { size: 5 }, value: (_, number) => value(number), ...more,
+  });
+  // While nobody points at a minute, the newest one's numbers stand below.
+  const tell = (plot) => (plot.cursor.left ?? -1) < 0 && plot.data[0].length && plot.setLegend({ idx: plot.data[0].length - 1 });
+  const draw = (id, series, y, scale, columns) => {
+    const place = document.getElementById(id);
+    const options = {
+      width: place.clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      series: [{ label: "minute", value: (_, at) => (at === null ? "–" : clock(at)) }, ...series],
+      axes: [axis(clock, { space: 60, size: 32 }), axis(y, { size: 64, ...(scale.ticks && { splits: (_, __, least, most) => scale.ticks.filter((at) => at >= least && at <= most) }) })],
+      scales: { x: { range: (_, first, last) => [first - 30, last + 30] }, y: scale }, cursor: { drag: { x: false, y: false }, y: false },
+      hooks: { draw: [tell], setCursor: [tell] },
+    };
+    const plot = new uPlot(options, columns([]), place);
+    plot.root.querySelector("table").classList.add("slim");
+    new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: HEIGHT })).observe(place);
+    plots.push({ plot, columns });
+  };
+
+  const drawAll = () => {
+    document.getElementById("plots").hidden = false;
+    draw(
+      "plot-throughput",
+      [
+        line("delivered", "--some", whole, { fill: colour("--some"), paths: uPlot.paths.bars({ size: [0.7, 40] }), width: 0, points: { show: false } }),
+        line("accepted", "--link", whole),
+        line("other ends", "--full", whole),
+      ],
+      (number) => (Number.isInteger(number) ? whole(number) : ""),
+      { range: (_, __, most) => [0, Math.max(5, most * 1.1)] },
+      (of) => [of.map((each) => each.at), of.map(delivered), of.map((each) => each.accepted), of.map(others)],
+    );
+    draw(
+      "plot-lateness",
+      [line("p50", "--link", span), line("p99", "--near", span)],
+      (seconds) => (seconds === null ? "" : span(seconds)),
+      { distr: 3, ticks: [0.001, 0.01, 0.1, 1, 10, 60, 600, 3600], range: (_, least, most) => (most === null ? [0.001, 1] : [Math.min(0.001, least), Math.max(1, most * 2)]) },
+      (of) => [of.map((each) => each.at), of.map((each) => each.lateness.p50), of.map((each) => each.lateness.p99)],
+    );
+  };
+
+  const take = ({ minutes: changed, now }) => {
+    for (const each of changed) minutes.set(each.at, each);
+    const known = [...minutes.values()].sort((one, other) => one.at - other.at);
+    for (const { at } of known.splice(0, known.length - HOUR)) minutes.delete(at);
+    if (!plots.length) drawAll();
+    for (const { plot, columns } of plots) plot.setData(columns(known));
+    const newest = known.at(-1);
+    show({
+      accepted: whole(newest.accepted), delivered: whole(delivered(newest)), others: whole(others(newest)),
+      late: span(newest.lateness.p99), queued: whole(now.queued), waiting: whole(now.waiting),
+      oldest_due: now.due_users ? span(now.oldest_due) : "none",
+    });
+  };
+
+  // A browser opens six connections to a host and no more: a page that nobody sees holds none.
+  const follow = () => {
+    source?.close();
+    source = null;
+    if (document.hidden) return;
+    source = new EventSource("/api/v1/live");
+    source.addEventListener("numbers", (event) => take(JSON.parse(event.data)));
+    source.addEventListener("error", () => {
+      // A browser comes again by itself where the stream broke, but not where it was refused.
+      if (source?.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS);
+    });
+  };
+  document.addEventListener("visibilitychange", follow);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach(({ plot }) => plot.redraw()));
+  follow();
+})();

@@ -1,0 +1,156 @@
+"""What watchers of the page Now are told: once read for all, then what has changed alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from notifier.errors import RedisUnusableError
+from notifier.server import feed as module
+from notifier.server.feed import HEARTBEAT_S, MINUTES, Feed
+
+Told = tuple[str, Any]
+
+
+class Source:
+    """Counts by minute, of two shards of which one may be away. asked: how many minutes each time."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.counts = dict.fromkeys(range(MINUTES), 0)
+        self.dead: dict[str, str] = {}
+        self.fails = ""
+        self.waiting = 0
+
+    async def __call__(self, minutes: int) -> dict[str, Any]:
+        self.asked.append(minutes)
+        await asyncio.sleep(0)
+        if self.fails:
+            raise RedisUnusableError(self.fails)
+        newest = sorted(self.counts.items())[-minutes:]
+        told = [{"at": at * 60, "n": n} for at, n in newest]
+        return {"minutes": told, "now": {"waiting": self.waiting}, "dead": dict(self.dead)}
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EVERY_S", 0.001)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+async def following(stream: AsyncIterator[str]) -> Told:
+    """The next event, or comment, as its name and its data."""
+    text = await anext(stream)
+    assert text.endswith("\n\n")
+    if text.startswith(":"):
+        return "comment", text
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if line)
+    if "retry" in fields:
+        return await following(stream)
+    return fields["event"], json.loads(fields["data"])
+
+
+def test_first_all_then_what_has_changed(source: Source) -> None:
+    """A stream begins with an hour; then it is told the minutes that changed, and only the newest are read again."""
+
+    async def run() -> None:
+        stream = Feed(source).events()
+        name, told = await following(stream)
+        assert (name, len(told["minutes"])) == ("numbers", MINUTES)
+        source.counts[MINUTES - 1] = 7
+        assert await following(stream) == (
+            "numbers",
+            {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}, "dead": {}},
+        )
+        source.waiting = 3
+        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}, "dead": {}})
+        source.counts[MINUTES] = 1
+        assert (await following(stream))[1]["minutes"] == [{"at": MINUTES * 60, "n": 1}]
+        assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
+
+    asyncio.run(run())
+
+
+def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty streams that begin together cost one reading."""
+    monkeypatch.setattr(module, "EVERY_S", 3600)
+
+    async def run() -> None:
+        feed = Feed(source)
+        told = await asyncio.gather(*(following(feed.events()) for _ in range(20)))
+        assert all(each == told[0] for each in told)
+
+    asyncio.run(run())
+    assert source.asked == [MINUTES]
+
+
+def test_a_shard_that_goes_and_comes(source: Source) -> None:
+    """When other shards answer than before, all minutes are read again, as each is now the sum of others."""
+
+    async def run() -> None:
+        stream = Feed(source).events()
+        await following(stream)
+        source.counts[0], source.dead = 5, {"b": "b does not answer"}
+        assert await following(stream) == (
+            "numbers",
+            {"minutes": [{"at": 0, "n": 5}], "now": {"waiting": 0}, "dead": {"b": "b does not answer"}},
+        )
+        source.counts[0], source.dead = 9, {}
+        assert (await following(stream))[1]["minutes"] == [{"at": 0, "n": 9}]
+
+    asyncio.run(run())
+
+
+def test_trouble_and_its_end(source: Source) -> None:
+    """That Redis does not answer is told once, and that it answers again is told even where nothing has changed."""
+
+    async def run() -> None:
+        stream = Feed(source).events()
+        await following(stream)
+        source.fails = "Redis does not answer"
+        assert await following(stream) == ("trouble", {"detail": "Redis does not answer"})
+        source.fails = "Redis refuses"
+        assert await following(stream) == ("trouble", {"detail": "Redis refuses"})
+        source.fails = ""
+        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}, "dead": {}})
+
+    asyncio.run(run())
+
+
+def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream on which nothing is told still says so from time to time: proxies and browsers give up silent ones."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += HEARTBEAT_S / 10
+        return now
+
+    monkeypatch.setattr(module, "monotonic", clock)
+
+    async def run() -> list[str]:
+        stream = Feed(source).events()
+        return [(await following(stream))[0] for _ in range(3)]
+
+    assert asyncio.run(run()) == ["numbers", "comment", "comment"]
+
+
+def test_it_ends_when_the_server_ends(source: Source) -> None:
+    """All streams end, also those that begin after."""
+
+    async def run() -> list[str]:
+        feed = Feed(source)
+        stream = feed.events()
+        await following(stream)
+        feed.end()
+        return [text async for text in stream] + [text async for text in feed.events() if "event" in text]
+
+    assert asyncio.run(run()) == []

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
     from notifier.producer.notifier import Notifier
+    from notifier.rules.calendar_windows import CalendarWindow
     from notifier.rules.policies import Policies, Rules
     from notifier.rules.policy import Burst, Category, Policy, Window
     from notifier.rules.preferences import Mute, Preferences
-    from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+    from notifier.rules.quiet_hours import Hours
     from notifier.settings import Settings, load_settings
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Gone",
     "Held",
     "Hold",
+    "Hours",
     "InvalidNotificationError",
     "InvalidPreferenceError",
     "Limiter",
@@ -58,7 +60,6 @@ __all__ = [
     "Policies",
     "Policy",
     "Preferences",
-    "QuietHours",
     "Record",
     "RedisLimiter",
     "RedisUnusableError",
@@ -90,10 +91,11 @@ __getattr__, __dir__ = lazily(
         "notifier.producer.exchanges": "Status",
         "notifier.producer.feedback": "Gone",
         "notifier.producer.notifier": "Notifier",
+        "notifier.rules.calendar_windows": "CalendarWindow",
         "notifier.rules.policies": "Policies Rules",
         "notifier.rules.policy": "Burst Category Policy Window",
         "notifier.rules.preferences": "Mute Preferences",
-        "notifier.rules.quiet_hours": "CalendarWindow QuietHours",
+        "notifier.rules.quiet_hours": "Hours",
         "notifier.settings": "Settings load_settings",
     },
 )

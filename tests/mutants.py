@@ -305,10 +305,11 @@ MUTANTS = (
     Mutant(
         "quiet hours end early",
         "_zones",
-        "opens = first_outside(zone, hours[1], hours[2], begins) end",
+        "opens = first_outside(zone, hours[1], hours[2], begins, hours[3])",
         "opens = begins end",
         CLOCK,
     ),
+    Mutant("weeks begin on Thursday", "_zones", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
     Mutant("a day has one more", "_zones", "window[1] - line.cost + 1)", "window[1] - line.cost + 2)", CLOCK),
     Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
     Mutant(

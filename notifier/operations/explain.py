@@ -19,6 +19,7 @@ from notifier.rules.local_time import ByClock, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.preferences import Preferences
+from notifier.rules.quiet_hours import closed_minutes, closed_times, text_of
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
@@ -127,9 +128,9 @@ class Inspection:
             now_us = self._now_us()
             held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
             clock = self._clock(user, policies, rules, zone, now_us)
-            quiet = () if rules.category.ignores_quiet else rules.user.quiet
+            of_user = replace(rules.user, quiet=(), send=()) if rules.category.ignores_quiet else rules.user
             uses = self._uses(user, None, rules.user, now_us)
-            uses += self._by_clock(user, None, replace(rules.user, quiet=quiet), clock.zone, now_us)
+            uses += self._by_clock(user, None, of_user, clock.zone, now_us)
             uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
             uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
             expected = self._newcomer(user, category) if newcomer else UNKNOWN
@@ -203,9 +204,12 @@ class Inspection:
             free_us = starts[-1] if len(starts) == window.limit else 0
             used = sum(start > now_us for start in starts)
             yield Use(scope, str(window), used, window.limit, _moment(free_us) if free_us > now_us else None)
-        for hours in policy.quiet:
-            ends = zone.first_outside(hours.from_us, hours.to_us, now_us)
-            yield Use(scope, f"quiet {hours}", None, None, _moment(ends) if ends > now_us else None)
+        of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
+        of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
+        for text, minutes in of_each:
+            times = closed_times(minutes)
+            ends = max((zone.first_outside(c.from_us, c.to_us, now_us, c.every_us) for c in times), default=now_us)
+            yield Use(scope, text, None, None, _moment(ends) if ends > now_us else None)
 
     def _now_us(self) -> int:
         seconds, us = self._redis.time()
@@ -281,8 +285,8 @@ def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     """Where each of the uses of this scope stands, in their order."""
     of_scope = [use for use in found.uses if use.scope == scope]
     windows = iter(places.windows)
-    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet}
-    if scope == "user" and found.preferences.keys() & {"tier", "windows", "gap", "quiet_hours"}:
+    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet, "send": places.send}
+    if scope == "user" and found.preferences.keys() & {"tier", "windows", "gap", "quiet_hours", "send_hours"}:
         return [PREFERENCES] * len(of_scope)
     return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from notifier.limiter.aio_users import Timeout
 from notifier.notification.notification import check_user
-from notifier.producer.users import KEEP, Edit, Edits, Windows, entry_of, nothing, unchanged
+from notifier.producer.users import KEEP, Edit, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
 from notifier.rules.preferences import Preferences, What
-from notifier.rules.quiet_hours import QuietHours
 
 
 class AsyncUsers:
@@ -33,13 +32,15 @@ class AsyncUsers:
         tier: str | None = KEEP,
         windows: Windows | None = KEEP,
         gap: str | timedelta | None = KEEP,
-        quiet_hours: str | QuietHours | None = KEEP,
+        quiet_hours: HoursGiven | None = KEEP,
+        send_hours: HoursGiven | None = KEEP,
         zone: str | None = KEEP,
         who: str = "",
         timeout: Timeout = None,
     ) -> Preferences:
         """See `Users.set`."""
-        given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
+        hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
+        given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
         return await self._prefer(user, self._edits.set(user, given), who, timeout)
 
     async def mute(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.quiet_hours import Hours
 
 Edit = Callable[[Preferences], Preferences]
 Windows = Iterable[str | Window | CalendarWindow]
+HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
 KEEP: Final[Any] = object()  # what is not given stays as it is
 
 
@@ -111,16 +113,19 @@ class Users:
         tier: str | None = KEEP,
         windows: Windows | None = KEEP,
         gap: str | timedelta | None = KEEP,
-        quiet_hours: str | QuietHours | None = KEEP,
+        quiet_hours: HoursGiven | None = KEEP,
+        send_hours: HoursGiven | None = KEEP,
         zone: str | None = KEEP,
         who: str = "",
     ) -> Preferences:
         """Choose rules: those that are given change, None takes one away. Returns all that the user has chosen.
 
         tier: one of the configuration's. windows: such as ``["5/hour", "20/calendar-day"]``. gap: such as ``"10m"``.
-        quiet_hours: such as ``"22:00-08:00"``. zone: whose clock decides where a notification names none.
+        quiet_hours: such as ``"22:00-08:00"``, or ``{"mon-fri": "22:00-07:00", "sat-sun": "22:00-10:00"}``. send_hours:
+        in the same form; outside of them it is quiet. zone: whose clock decides where a notification names none.
         """
-        given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
+        hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
+        given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
         return self._keeper.prefer(user, self._edits.set(user, given), who)
 
     def mute(

@@ -1,4 +1,4 @@
-"""Rules that go by the clock on the user's wall: quiet hours and calendar windows, and when they let something go."""
+"""Rules that go by the clock on the user's wall: quiet hours, send hours and calendar windows, and when they let go."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours, _reading
-from notifier.rules.zones import Zone
-from notifier.units import UNITS
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.quiet_hours import DAYS, WEEK_US, Closed, reading
+from notifier.rules.zones import DAY_US, THURSDAY_US, Zone
 
 if TYPE_CHECKING:
     from notifier.rules.policies import Rules
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
 Scope: TypeAlias = Literal["user", "category"]
 # Whose rule it is, and which; None is the pace after quiet hours.
-Decider: TypeAlias = tuple[Scope, QuietHours | CalendarWindow | None]
+Decider: TypeAlias = tuple[Scope, Closed | CalendarWindow | None]
 
 
 def pace_us(policy: Policy) -> int:
@@ -51,7 +51,7 @@ class ByClock:
         """The first µs from `at_us` on at which it may go, and the last rule that moved it; None where none did."""
         at_us, by = self._by_calendar(at_us)
         quiet = list(self._quiet())
-        for _ in range(2 + 2 * len(quiet) if quiet else 0):  # one may begin where another ends
+        for _ in range(2 + 8 * len(quiet) if quiet else 0):  # one may begin where another ends, on each day of a week
             opens, moved = self._after_quiet(quiet, at_us)
             if opens == at_us:
                 break
@@ -69,12 +69,12 @@ class ByClock:
                     at_us, by = start, (scope, window)
         return at_us, by
 
-    def _after_quiet(self, quiet: list[tuple[Scope, QuietHours]], at_us: int) -> tuple[int, Decider | None]:
+    def _after_quiet(self, quiet: list[tuple[Scope, Closed]], at_us: int) -> tuple[int, Decider | None]:
         by: Decider | None = None
         for scope, hours in quiet:
             begins = self._begins(hours, at_us)
             if begins < at_us + self.lead_us:
-                at_us, by = self.zone.first_outside(hours.from_us, hours.to_us, begins), (scope, hours)
+                at_us, by = self._ends(hours, begins), (scope, hours)
         if any(self._begins(hours, self.since_us) < at_us for _, hours in quiet):
             for scope, policy, latest in self._scopes():
                 last = latest(1)
@@ -86,20 +86,30 @@ class ByClock:
         category = self.rules.category.policy
         return ("user", self.rules.user, self.of_user), ("category", category, self.of_category)
 
-    def _quiet(self) -> Iterator[tuple[Scope, QuietHours]]:
+    def _quiet(self) -> Iterator[tuple[Scope, Closed]]:
         if not self.rules.category.ignores_quiet:
-            yield from (("user", hours) for hours in self.rules.user.quiet)
-        yield from (("category", hours) for hours in self.rules.category.policy.quiet)
+            yield from (("user", hours) for hours in self.rules.user.closed)
+        yield from (("category", hours) for hours in self.rules.category.policy.closed)
 
-    def _begins(self, hours: QuietHours, at_us: int) -> int:
-        return self.zone.first_outside(hours.to_us, hours.from_us, at_us)
+    def _begins(self, hours: Closed, at_us: int) -> int:
+        return self.zone.first_outside(hours.to_us, hours.from_us, at_us, hours.every_us)
+
+    def _ends(self, hours: Closed, at_us: int) -> int:
+        return self.zone.first_outside(hours.from_us, hours.to_us, at_us, hours.every_us)
 
 
 def said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
-    """What decides, for people: 'user quiet until 08:00 Europe/Berlin'. at_us: until when."""
+    """What decides, for people: 'user quiet until 08:00 Europe/Berlin', of a week 'until mon 08:00'.
+
+    at_us: until when.
+    """
     scope, rule = by
     whose = category if scope == "category" else "user"
     if rule is None:
         return f"{whose} pace after quiet hours"
-    until = f"until {_reading(zone.wall_us(at_us) % UNITS['d'])} {zone.name}"
-    return f"{whose} quiet {until}" if isinstance(rule, QuietHours) else f"{whose} {rule} {until}"
+    wall = zone.wall_us(at_us) + THURSDAY_US
+    until = f"{reading(wall % DAY_US)} {zone.name}"
+    if isinstance(rule, CalendarWindow):
+        return f"{whose} {rule} until {until}"
+    day = f"{DAYS[wall % WEEK_US // DAY_US]} " if rule.every_us == WEEK_US else ""
+    return f"{whose} quiet until {day}{until}"

@@ -107,10 +107,11 @@ class Policies:
         policies = chain(
             (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
         )
-        quiet = {category.policy.quiet for category in self._categories.values() if not category.ignores_quiet}
+        of_categories = (c.policy for c in self._categories.values() if not c.ignores_quiet)
+        closed = {policy.closed_minutes for policy in of_categories}
         self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
-        self.combining = Combining(users_may, self.tiers, tuple(quiet), lead_us)
-        self.uses_local_time = any(policy.calendar or policy.quiet for policy in policies)
+        self.combining = Combining(users_may, self.tiers, tuple(closed), lead_us)
+        self.uses_local_time = any(policy.uses_local_time for policy in policies)
 
     @property
     def categories(self) -> Mapping[str, Category]:

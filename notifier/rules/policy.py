@@ -7,7 +7,8 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final, Literal
 
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.quiet_hours import Closed, Hours, closed_minutes, closed_times, longest_open_us, text_of
 from notifier.units import Window, checked_limit, format_duration, interval_of
 
 __all__ = [
@@ -57,19 +58,20 @@ class Burst:
 class Policy:
     """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
 
-    calendar, quiet: what goes by the clock on the user's wall. kept_us: how long a send is kept at least, for calendar
-    windows that somebody else holds.
+    calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of any of `send`.
+    kept_us: how long a send is kept at least, for calendar windows that somebody else holds.
     """
 
     windows: tuple[Window, ...] = ()
     gap_us: int = 0
     burst: Burst | None = None
     calendar: tuple[CalendarWindow, ...] = ()
-    quiet: tuple[QuietHours, ...] = ()
+    quiet: tuple[Hours, ...] = ()
+    send: tuple[tuple[Hours, ...], ...] = ()
     kept_us: int = 0
 
     def __post_init__(self) -> None:
-        """Raise TypeError for what is no rule: it would be noticed much later."""
+        """Raise TypeError for what is no rule, ValueError where nothing could go: it would be noticed much later."""
         if not isinstance(self.windows, tuple):
             raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
         for window in self.windows:
@@ -79,6 +81,8 @@ class Policy:
             raise TypeError(f"Policy.gap_us is a whole number of microseconds, not {self.gap_us!r}")
         if self.burst is not None and not isinstance(self.burst, Burst):
             raise TypeError(f"Policy.burst is a Burst, not {self.burst!r}: write Burst(20, '3m')")
+        if (self.quiet or self.send) and not longest_open_us(self.closed_minutes):
+            raise ValueError("Policy.quiet and Policy.send leave no minute of a week in which something could go")
 
     @property
     def is_empty(self) -> bool:
@@ -94,12 +98,24 @@ class Policy:
     @property
     def uses_local_time(self) -> bool:
         """Whether a rule asks for the user's zone."""
-        return bool(self.calendar or self.quiet)
+        return bool(self.calendar or self.quiet or self.send)
+
+    @property
+    def closed(self) -> tuple[Closed, ...]:
+        """When nothing is sent, by its quiet hours and its send hours."""
+        return closed_times(self.closed_minutes) if self.quiet or self.send else ()
+
+    @property
+    def closed_minutes(self) -> int:
+        """The same as minutes of a week, one bit each."""
+        return closed_minutes(self.quiet, self.send)
 
     @property
     def without_local_time(self) -> Policy:
         """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
-        return replace(self, calendar=(), quiet=(), kept_us=self._calendar_us) if self.uses_local_time else self
+        if not self.uses_local_time:
+            return self
+        return replace(self, calendar=(), quiet=(), send=(), kept_us=self._calendar_us)
 
     @property
     def is_plain(self) -> bool:
@@ -149,11 +165,12 @@ class Policy:
         windows: tuple[Window | CalendarWindow, ...] | None = None,
         gap_us: int | None = None,
         burst: Burst | Literal["none"] | None = None,
-        quiet: QuietHours | Literal["none"] | None = None,
+        quiet: tuple[Hours, ...] | None = None,
+        send: tuple[Hours, ...] | None = None,
     ) -> Policy:
         """Put what is given in the place of this policy's own; None leaves a part as it is.
 
-        windows: of both kinds.
+        windows: of both kinds. quiet, send: () is none.
         """
         rolling, calendar = (self.windows, self.calendar) if windows is None else _parted(windows)
         return Policy(
@@ -161,7 +178,8 @@ class Policy:
             self.gap_us if gap_us is None else gap_us,
             self.burst if burst is None else None if burst == "none" else burst,
             calendar,
-            self.quiet if quiet is None else () if quiet == "none" else (quiet,),
+            self.quiet if quiet is None else quiet,
+            self.send if send is None else (send,) if send else (),
         )
 
     def __str__(self) -> str:
@@ -171,6 +189,7 @@ class Policy:
         if self.burst is not None:
             parts.append(str(self.burst))
         parts += [f"quiet {hours}" for hours in self.quiet]
+        parts += [f"send {text_of(hours)}" for hours in self.send]
         return ", ".join(parts) or "no rules"
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours, free_us, parse_calendar_window, parse_quiet_hours
+from notifier.rules.quiet_hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
 from notifier.rules.zones import check_zone
 from notifier.units import Window, duration_us, format_duration, parse_window
 
@@ -29,14 +30,15 @@ MAX_MUTES: Final = 20
 class UsersMay:
     """What users may change of their rules.
 
-    tiers: which they may choose. windows, gap, quiet_hours: `stricter` holds theirs beside the configured ones, `any`
-    puts theirs in their place. zone, mute: whether they may.
+    tiers: which they may choose. windows, gap, quiet_hours, send_hours: `stricter` holds theirs beside the configured
+    ones, `any` puts theirs in their place. zone, mute: whether they may.
     """
 
     tiers: frozenset[str] = frozenset()
     windows: How = "stricter"
     gap: How = "stricter"
     quiet_hours: How = "stricter"
+    send_hours: How = "stricter"
     zone: bool = True
     mute: bool = True
 
@@ -69,7 +71,8 @@ class Preferences:
     tier: str | None = None
     windows: tuple[Window | CalendarWindow, ...] | None = None
     gap_us: int | None = None
-    quiet_hours: QuietHours | None = None
+    quiet_hours: tuple[Hours, ...] | None = None
+    send_hours: tuple[Hours, ...] | None = None
     zone: str | None = None
     mutes: tuple[Mute, ...] = ()
 
@@ -83,7 +86,8 @@ class Preferences:
         given: dict[str, Any] = {"tier": self.tier, "zone": self.zone}
         given["windows"] = None if self.windows is None else [str(window) for window in self.windows]
         given["gap"] = None if self.gap_us is None else format_duration(self.gap_us)
-        given["quiet_hours"] = None if self.quiet_hours is None else str(self.quiet_hours)
+        for name, hours in (("quiet_hours", self.quiet_hours), ("send_hours", self.send_hours)):
+            given[name] = None if hours is None else text_of(hours)
         given["mutes"] = [_mute_as_dict(mute) for mute in self.mutes] or None
         return {name: value for name, value in given.items() if value is not None}
 
@@ -142,14 +146,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How preferences combine with the rules. also_quiet: the quiet hours of each category.
+    """How preferences combine with the rules. also_closed: the minutes of a week that each category closes.
 
-    lead_us: how long a send takes; less time than that must not be left of a day.
+    lead_us: how long a send takes; it must be left somewhere in a week.
     """
 
     may: UsersMay = field(default_factory=UsersMay)
     tiers: Mapping[str, Policy] = field(default_factory=dict)
-    also_quiet: tuple[tuple[QuietHours, ...], ...] = ((),)
+    also_closed: tuple[int, ...] = (0,)
     lead_us: int = 0
 
     def chosen(self, of_user: Policy, preferences: Preferences) -> Chosen:
@@ -163,16 +167,27 @@ class Combining:
         if preferences.gap_us is not None and may.gap != "none":
             gap_us = max(policy.gap_us, preferences.gap_us) if may.gap == "stricter" else preferences.gap_us
             policy = policy.replaced(gap_us=gap_us)
-        if preferences.quiet_hours is not None and may.quiet_hours != "none":
-            own = (*(policy.quiet if may.quiet_hours == "stricter" else ()), preferences.quiet_hours)
-            if self.leaves_time(own):
-                policy = replace(policy, quiet=own)
+        policy = self._with_hours(policy, preferences)
         zone = preferences.zone if may.zone else None
         return Chosen(policy, zone, preferences.mutes if may.mute else ())
 
-    def leaves_time(self, quiet: tuple[QuietHours, ...]) -> bool:
-        """Whether quiet hours leave time to send in each category."""
-        return all(free_us(*quiet, *also) > self.lead_us for also in self.also_quiet)
+    def _with_hours(self, policy: Policy, preferences: Preferences) -> Policy:
+        """The policy with the hours that were chosen, as far as they leave time to send in each category."""
+        may = self.may
+        if preferences.quiet_hours is not None and may.quiet_hours != "none":
+            quiet = (*(policy.quiet if may.quiet_hours == "stricter" else ()), *preferences.quiet_hours)
+            if self.leave_time(quiet, policy.send):
+                policy = replace(policy, quiet=quiet)
+        if preferences.send_hours is not None and may.send_hours != "none":
+            send = (*(policy.send if may.send_hours == "stricter" else ()), preferences.send_hours)
+            if self.leave_time(policy.quiet, send):
+                policy = replace(policy, send=send)
+        return policy
+
+    def leave_time(self, quiet: tuple[Hours, ...], send: tuple[tuple[Hours, ...], ...]) -> bool:
+        """Whether these hours leave time to send in each category."""
+        closed = closed_minutes(quiet, send)
+        return all(longest_open_us(closed | also) > self.lead_us for also in self.also_closed)
 
     def why_not(self, of_user: Policy, wanted: Preferences) -> str:
         """Which preference users may not have, as '<field>: <why>'; '' where they may have all."""
@@ -180,7 +195,7 @@ class Combining:
         if wanted.tier is not None and wanted.tier not in may.tiers & self.tiers.keys():
             known = ", ".join(sorted(may.tiers & self.tiers.keys())) or "none"
             return f"tier: users may not choose {wanted.tier!r}; users_may.tier allows {known}"
-        for name in ("windows", "gap", "quiet_hours"):
+        for name in ("windows", "gap", "quiet_hours", "send_hours"):
             value = wanted.gap_us if name == "gap" else getattr(wanted, name)
             if value is not None and getattr(may, name) == "none":
                 return f"{name}: users may not change it, see users_may.{name}"
@@ -188,8 +203,14 @@ class Combining:
             return "zone: users may not change it, see users_may.zone"
         if wanted.mutes and not may.mute:
             return "mutes: users may not mute, see users_may.mute"
-        if wanted.quiet_hours is not None and wanted.quiet_hours not in self.chosen(of_user, wanted).policy.quiet:
-            return f"quiet_hours: {wanted.quiet_hours}, beside the configured ones, leave no time to send"
+        return self._without_time(self.chosen(of_user, wanted).policy, wanted)
+
+    def _without_time(self, policy: Policy, wanted: Preferences) -> str:
+        quiet, send = wanted.quiet_hours or (), wanted.send_hours or ()
+        if not {*quiet} <= {*policy.quiet}:
+            return f"quiet_hours: {text_of(quiet)}, beside what is configured, leave no time to send"
+        if send and send not in policy.send:
+            return f"send_hours: {text_of(send)}, beside what else holds, leave no time to send"
         return ""
 
 
@@ -216,8 +237,8 @@ def _gap(value: Any) -> int:
     return duration_us(value)
 
 
-def _quiet_hours(value: Any) -> QuietHours:
-    return value if isinstance(value, QuietHours) else parse_quiet_hours(_text(value))
+def _send_hours(value: Any) -> tuple[Hours, ...]:
+    return parse_hours(value, "send hours")
 
 
 def _text(value: Any) -> str:
@@ -258,7 +279,8 @@ FIELDS: Final[Mapping[str, Any]] = {
     "tier": _text,
     "windows": _windows,
     "gap": _gap,
-    "quiet_hours": _quiet_hours,
+    "quiet_hours": parse_hours,
+    "send_hours": _send_hours,
     "zone": check_zone,
     "mutes": _mutes,
 }

@@ -22,6 +22,7 @@ import tzdata
 DEFAULT_ZONE: Final = "Etc/UTC"
 VERSION: Final = str(tzdata.IANA_VERSION)  # as 2026a, 2026b: the later is the greater
 DAY_US: Final = 86_400_000_000
+THURSDAY_US: Final = 3 * DAY_US  # since Monday: 1 January 1970 was a Thursday
 EPOCH: Final = date(1970, 1, 1)
 MARGIN_US: Final = 40 * DAY_US  # what is asked of a table lies within so much of now: a month, and some days
 
@@ -48,18 +49,19 @@ class Zone:
         """What the clock reads, as µs since its own 1 January 1970."""
         return at_us + self.offset_us[self._index(at_us)]
 
-    def first_outside(self, from_us: int, to_us: int, at_us: int) -> int:
+    def first_outside(self, from_us: int, to_us: int, at_us: int, every_us: int = DAY_US) -> int:
         """The first µs from `at_us` on at which the clock does not read `from_us` or later, and before `to_us`.
 
-        Both are µs since midnight; a span over midnight has the later one first. What the clock reads decides: an
-        hour that is repeated is inside twice, one that is skipped never comes.
+        Both are µs since midnight, or since Monday's midnight where every_us is a week; a span over its end has the
+        later one first. What the clock reads decides: an hour that is repeated is inside twice, one that is skipped
+        never comes.
         """
         while True:
             index = self._index(at_us)
-            wall = (at_us + self.offset_us[index]) % DAY_US
-            if (wall - from_us) % DAY_US >= (to_us - from_us) % DAY_US:
+            wall = (at_us + self.offset_us[index] + THURSDAY_US) % every_us
+            if (wall - from_us) % every_us >= (to_us - from_us) % every_us:
                 return at_us
-            ends = at_us + (to_us - wall) % DAY_US
+            ends = at_us + (to_us - wall) % every_us
             if index + 1 == len(self.since_us) or ends < self.since_us[index + 1]:
                 return ends
             at_us = self.since_us[index + 1]
@@ -70,7 +72,7 @@ class Zone:
         if unit == "day":
             day += 1
         elif unit == "week":
-            day += 7 - (day + 3) % 7  # 1 January 1970 was a Thursday
+            day += 7 - (day + THURSDAY_US // DAY_US) % 7
         else:
             day = _month_after(day)
         return self._first_reading(day * DAY_US)

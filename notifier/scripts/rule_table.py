@@ -11,6 +11,7 @@ from typing import Any, Final
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy
 from notifier.rules.preferences import Chosen, Preferences
+from notifier.rules.quiet_hours import WEEK_US
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
@@ -211,8 +212,9 @@ def policy_array(policy: Policy) -> str:
         more["burst"] = [policy.burst.limit, policy.burst.every_us]
     if policy.calendar:
         more["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
-    if policy.quiet:
-        more["quiet"] = [[hours.from_us, hours.to_us] for hours in policy.quiet]
+    if closed := policy.closed:
+        week = [WEEK_US]
+        more["quiet"] = [[c.from_us, c.to_us, *(week if c.every_us == WEEK_US else ())] for c in closed]
     if more:
         array.append(more)
     return json.dumps(array, separators=(",", ":"))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
@@ -20,7 +19,6 @@ from notifier.errors import SettingsError
 from notifier.notification.notification import NAME_FORM, USER_BYTES
 from notifier.notification.subscription import HOST_PATTERN, PORTS
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import QUIET_FORM, QuietHours, parse_quiet_hours
 from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
 from notifier.settings import sentinel_url
@@ -108,22 +106,6 @@ def _rate(value: object) -> Window:
     if not isinstance(value, str):
         raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
     return parse_window(value)
-
-
-def _quiet_hours(value: object) -> QuietHours:
-    if not isinstance(value, str):
-        # YAML 1.1 reads 21:00 as a number, were it not for the rest.
-        raise ValueError(f'must be text such as "21:00-08:00", is {kind(value)}')  # noqa: TRY004
-    return parse_quiet_hours(value)
-
-
-def _quiet_hours_or(word: Literal["none", "ignore"], value: object) -> QuietHours | Literal["none", "ignore"]:
-    if value == word:
-        return word
-    try:
-        return _quiet_hours(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or {word}") from None
 
 
 def _zone(value: object) -> str:
@@ -279,14 +261,6 @@ def _prefix(value: str) -> str:
 
 
 RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
-QUIET_TEXT: Final = Annotated[str, Field(pattern=f"^{QUIET_FORM}$", examples=["21:00-08:00"])]
-QUIET: Final = PlainValidator(_quiet_hours, json_schema_input_type=QUIET_TEXT)
-QUIET_OR_NONE: Final = PlainValidator(
-    partial(_quiet_hours_or, "none"), json_schema_input_type=Literal["none"] | QUIET_TEXT
-)
-QUIET_OR_IGNORE: Final = PlainValidator(
-    partial(_quiet_hours_or, "ignore"), json_schema_input_type=Literal["ignore"] | QUIET_TEXT
-)
 ZONE: Final = PlainValidator(_zone, json_schema_input_type=str)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)

@@ -21,6 +21,7 @@ class Places:
     gap: str
     burst: str
     quiet: str
+    send: str
 
 
 class Provenance:
@@ -49,7 +50,8 @@ class Provenance:
         windows = everyone.windows if entry.windows is None else (own,) * len(entry.windows)
         gap = everyone.gap if entry.gap_us is None else own
         burst = everyone.burst if entry.burst is None else own
-        return Places(f"users_from, {user}", windows, gap, burst, everyone.quiet if entry.quiet is None else own)
+        quiet = everyone.quiet if entry.quiet is None else own
+        return Places(f"users_from, {user}", windows, gap, burst, quiet, everyone.send if entry.send is None else own)
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
@@ -58,7 +60,8 @@ class Provenance:
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
-        windows, *others = (self._first(key, sections) for key in ("windows", "gap", "burst", "quiet_hours"))
+        keys = ("windows", "gap", "burst", "quiet_hours", "send_hours")
+        windows, *others = (self._first(key, sections) for key in keys)
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
         return Places(path, each, *(self._at(other) if other else "" for other in others))

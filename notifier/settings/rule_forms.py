@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.policy import MAX_BUCKETS, Burst
-from notifier.rules.quiet_hours import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, kind
 from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
 

@@ -7,7 +7,7 @@ only enqueues has no keys and must be able to load the same file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
@@ -16,10 +16,11 @@ from notifier.errors import SettingsError
 from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.rules.preferences import How, UsersMay
-from notifier.rules.quiet_hours import QuietHours, free_us
+from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
+from notifier.settings.hours import Given, NoTime, without_time
 from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.schema_types import (
@@ -33,6 +34,7 @@ from notifier.settings.schema_types import (
     QuietOrIgnore,
     QuietOrNone,
     Section,
+    SendOrNone,
     Windows,
     Zone,
 )
@@ -56,13 +58,14 @@ class RuleSettings(Section):
     windows: Windows = ()
     gap_us: Duration = Field(default=0, alias="gap")
     burst: BurstRule | None = None
+    send: SendOrNone | None = Field(default=None, alias="send_hours")
 
     def policy(self) -> Policy:
         """Return these rules."""
-        return Policy().replaced(self.windows, self.gap_us, self.burst, self.hours)
+        return Policy().replaced(self.windows, self.gap_us, self.burst, self.quiet_hours, self.send)
 
     @property
-    def hours(self) -> QuietHours | None:
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours given here."""
         return None
 
@@ -74,9 +77,9 @@ class UserSettings(RuleSettings):
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
 
     @property
-    def hours(self) -> QuietHours | None:
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours given here."""
-        return None if self.quiet == "none" else self.quiet
+        return self.quiet
 
 
 class OverrideSettings(Section):
@@ -86,16 +89,12 @@ class OverrideSettings(Section):
     gap_us: Duration | None = Field(default=None, alias="gap")
     burst: BurstRule | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
+    send: SendOrNone | None = Field(default=None, alias="send_hours")
     max_waiting: MaxWaiting | None = None
 
     def policy(self, everyone: Policy) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet)
-
-    @property
-    def hours(self) -> QuietHours | None:
-        """The quiet hours given here."""
-        return None if self.quiet == "none" else self.quiet
+        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet, self.send)
 
 
 class UsersMaySettings(Section):
@@ -105,12 +104,14 @@ class UsersMaySettings(Section):
     windows: How = "stricter"
     gap: How = "stricter"
     quiet_hours: How = "stricter"
+    send_hours: How = "stricter"
     zone: bool = True
     mute: bool = True
 
     def value(self) -> UsersMay:
         """Return what the rules need."""
-        return UsersMay(frozenset(self.tier), self.windows, self.gap, self.quiet_hours, self.zone, self.mute)
+        hours = self.quiet_hours, self.send_hours
+        return UsersMay(frozenset(self.tier), self.windows, self.gap, *hours, self.zone, self.mute)
 
 
 class DigestSettings(Section):
@@ -149,7 +150,7 @@ class CategorySettings(RuleSettings):
     cost: int = Field(default=1, ge=1, le=10)
 
     @property
-    def hours(self) -> QuietHours | None:
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours of its own."""
         return None if self.quiet == "ignore" else self.quiet
 
@@ -292,22 +293,28 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
-    def _quiet_hours_leave_time_to_send(self) -> Self:
-        own: dict[str, QuietHours | None] = {"user": self.user.hours}
+    def _hours_leave_time_to_send(self) -> Self:
+        own: dict[str, UserSettings | OverrideSettings | Entry] = {"user": self.user}
         for section, entries in (("tiers", self.tiers), ("users", self.users)):
-            own |= {f"{section}.{name}": entry.hours for name, entry in entries.items() if not isinstance(entry, str)}
-        beside = {path: [hours] for path, hours in own.items() if hours is not None}
-        for name, category in self.categories.items():
-            if category.hours is not None and not category.bypass:
-                beside[f"categories.{name}"] = [category.hours, *(hours for hours in own.values() if hours is not None)]
-        for path, (mine, *others) in beside.items():
-            for hours in {mine, *others}:
-                if free_us(mine, hours) <= self.worker.lease_us:
-                    held = str(mine) if hours == mine else f"{mine}, beside the {hours} of users,"
-                    raise wrong_at(
-                        f"{path}.quiet_hours", f"{held} leaves no time to send; leave more than worker.lease"
-                    )
+            own |= {f"{section}.{name}": entry for name, entry in entries.items()}
+        for path, why in self._without_time(own):
+            raise wrong_at(path, why)
         return self
+
+    def _without_time(self, own: Mapping[str, UserSettings | OverrideSettings | Entry]) -> Iterator[NoTime]:
+        """Which of these, or of the categories beside them, have hours that leave no time to send."""
+        user = Given.of(self.user.quiet, self.user.send)
+        given = {
+            path: Given.of(entry.quiet, entry.send, user)
+            for path, entry in own.items()
+            if not isinstance(entry, str) and not entry.quiet is entry.send is None
+        }
+        categories = {
+            f"categories.{name}": Given.of(category.quiet_hours, category.send)
+            for name, category in self.categories.items()
+            if not category.bypass and not category.quiet_hours is category.send is None
+        }
+        return without_time(given, categories, self.worker.lease_us)
 
     @model_validator(mode="after")
     def _every_cost_fits(self) -> Self:
@@ -348,7 +355,10 @@ class Settings(Section):
         return self._users_in_files
 
     def take_users(self, users: dict[str, Entry]) -> None:
-        """Keep the users of `users_from`, which have been read."""
+        """Keep the users of `users_from`, which have been read. Raises SettingsError for hours that leave no time."""
+        for path, why in self._without_time(users):
+            user, _, key = path.rpartition(".")
+            raise SettingsError(f"{self.users_from}: user {user[:20]!r}: {key}: {why}")
         self._users_in_files = users
 
     def waiting_limits(self) -> WaitingLimits:

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
-from notifier.settings import checks, rule_forms
+from notifier.rules.quiet_hours import Hours
+from notifier.settings import checks, hours, rule_forms
 from notifier.settings.checks import duration
 from notifier.units import UNITS
 
@@ -19,8 +20,9 @@ Rate = Annotated[Window, checks.RATE]
 Rates = Annotated[tuple[Rate, ...], checks.WINDOWS]
 Windows = Annotated[tuple[Annotated[Window | CalendarWindow, rule_forms.WINDOW], ...], checks.WINDOWS]
 BurstRule = Annotated[rule_forms.BurstRule, rule_forms.BURST]
-QuietOrNone = Annotated[QuietHours | Literal["none"], checks.QUIET_OR_NONE]
-QuietOrIgnore = Annotated[QuietHours | Literal["ignore"], checks.QUIET_OR_IGNORE]
+QuietOrNone = Annotated[tuple[Hours, ...], hours.QUIET_OR_NONE]
+QuietOrIgnore = Annotated[tuple[Hours, ...] | Literal["ignore"], hours.QUIET_OR_IGNORE]
+SendOrNone = Annotated[tuple[Hours, ...], hours.SEND_OR_NONE]
 Zone = Annotated[str, checks.ZONE]
 File = Annotated[Path, checks.FILE]
 AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]

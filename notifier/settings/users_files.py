@@ -8,24 +8,21 @@ import io
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from notifier.errors import SettingsError
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours, parse_quiet_hours
+from notifier.rules.quiet_hours import Hours, parse_hours, text_of
 from notifier.settings.checks import MAX_WINDOWS, check_user
 from notifier.settings.errors import line_of
-from notifier.settings.rule_forms import BurstRule, burst_cell, window
+from notifier.settings.rule_forms import NONE, BurstRule, burst_cell, window
 from notifier.settings.yaml_source import YamlError, decode
 from notifier.units import Window, format_duration, parse_duration
 
-COLUMNS: Final = ("user", "tier", "windows", "gap", "burst", "quiet_hours")
-NO_WINDOWS: Final = "none"  # in a cell; an empty one is as under `user`
+COLUMNS: Final = ("user", "tier", "windows", "gap", "burst", "quiet_hours", "send_hours")
 MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
-
-
-QuietRule: TypeAlias = QuietHours | Literal["none"]
 
 
 class Override(NamedTuple):
@@ -34,11 +31,12 @@ class Override(NamedTuple):
     windows: tuple[Window | CalendarWindow, ...] | None
     gap_us: int | None
     burst: BurstRule | None = None
-    quiet: QuietRule | None = None
+    quiet: tuple[Hours, ...] | None = None
+    send: tuple[Hours, ...] | None = None
 
     def policy(self, everyone: Policy) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet)
+        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet, self.send)
 
 
 Entry: TypeAlias = str | Override  # the name of a tier, or rules
@@ -67,7 +65,9 @@ def _rules(entry: Override) -> dict[str, Any]:
     windows = {} if entry.windows is None else {"windows": [str(window) for window in entry.windows]}
     gap = {} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)}
     burst = {} if entry.burst is None else {"burst": _burst(entry.burst)}
-    return windows | gap | burst | ({} if entry.quiet is None else {"quiet_hours": str(entry.quiet)})
+    both = {"quiet_hours": entry.quiet, "send_hours": entry.send}
+    hours = {key: text_of(given) or NONE for key, given in both.items() if given is not None}
+    return windows | gap | burst | hours
 
 
 def _burst(burst: BurstRule) -> str | dict[str, Any]:
@@ -168,22 +168,22 @@ def _of_user(user: str) -> Wrong | None:
 
 
 def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
-    tier, windows, gap, burst, quiet = (cells.get(name, "").strip() for name in COLUMNS[1:])
-    if tier and (windows or gap or burst or quiet):
+    tier, windows, gap, burst, quiet, send = (cells.get(name, "").strip() for name in COLUMNS[1:])
+    if tier and (windows or gap or burst or quiet or send):
         return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
     if tier:
         return tier if tier in tiers else Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
     try:
-        parsed = () if windows == NO_WINDOWS else tuple(window(part) for part in windows.split())
+        parsed = () if windows == NONE else tuple(window(part) for part in windows.split())
         if len(parsed) > MAX_WINDOWS:
             return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} are allowed")
         rules = parsed if windows else None, parse_duration(gap) if gap else None
-        return Override(*rules, burst_cell(burst), _quiet_cell(quiet))
+        return Override(*rules, burst_cell(burst), _hours_cell(quiet, "quiet hours"), _hours_cell(send, "send hours"))
     except ValueError as error:
         return Wrong(str(error))
 
 
-def _quiet_cell(text: str) -> QuietRule | None:
-    if not text or text == "none":
-        return "none" if text else None
-    return parse_quiet_hours(text)
+def _hours_cell(text: str, what: str) -> tuple[Hours, ...] | None:
+    if not text or text == NONE:
+        return () if text else None
+    return parse_hours(text, what)

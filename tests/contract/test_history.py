@@ -17,9 +17,10 @@ from notifier.dispatch.calls import Cancelled, Job, Leased, Settlement
 from notifier.dispatch.circuits import circuit
 from notifier.dispatch.ends import NOTHING, Ends
 from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import zone_or
 from notifier.scripts import loader
 from notifier.scripts.keys import in_script, redis_key
@@ -211,7 +212,7 @@ def test_the_rule_is_named_that_decides(hand: Hand) -> None:
 
 def test_quiet_hours(redis: Redis) -> None:
     """What waits for the end of quiet hours says so."""
-    hand = Hand(redis, user=Policy(quiet=(QuietHours(11 * HOUR, 13 * HOUR),)))
+    hand = Hand(redis, user=Policy(quiet=(Hours(11 * HOUR, 13 * HOUR),)))
     hand.accept()
     assert hand.take() == []
     (leased,) = hand.take(HOUR)

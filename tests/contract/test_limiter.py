@@ -18,9 +18,9 @@ from notifier.dispatch.calls import Job
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.limiter.memory_sends import MemorySends
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Category, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 

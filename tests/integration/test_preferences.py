@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,11 @@ def test_quiet_hours_of_one_user_are_no_ones_else(
         status = producer.status(held)
         assert status is not None
         assert (status.held_by or "").startswith("user quiet until")
-        producer.users.set("ann", quiet_hours=None)
+        tomorrow = f"{now + timedelta(days=1):%a}".lower()
+        producer.users.set("ann", quiet_hours=None, send_hours={tomorrow: "00:00-24:00"})
+        opens = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
+        eventually(lambda: (told := producer.status(held)) and told.expected_at == opens, "the send hours")
+        producer.users.set("ann", send_hours={f"{now:%a}".lower(): "00:00-24:00", tomorrow: "00:00-12:00"})
         ends(producer, held, "delivered")
     assert simulators.titles("night") == ["night-bob", "night"]
 

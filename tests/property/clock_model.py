@@ -15,7 +15,9 @@ from notifier.rules.local_time import pace_us
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+    from notifier.rules.calendar_windows import CalendarWindow
+    from notifier.rules.policy import Policy
+    from notifier.rules.quiet_hours import Hours
     from tests.property.model import Sends
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
@@ -28,17 +30,20 @@ def reads(name: str, quarter: int) -> datetime:
 
 
 @cache
-def _is_quiet(name: str, hours: QuietHours, quarter: int) -> bool:
+def _contains(name: str, hours: Hours, quarter: int) -> bool:
     at = reads(name, quarter)
-    wall = (at.hour * 60 + at.minute) * 60_000_000
+    wall, today, yesterday = (at.hour * 60 + at.minute) * 60_000_000, at.weekday(), (at.weekday() - 1) % 7
     if hours.from_us < hours.to_us:
-        return hours.from_us <= wall < hours.to_us
-    return wall >= hours.from_us or wall < hours.to_us
+        return today in hours.days and hours.from_us <= wall < hours.to_us
+    return (today in hours.days and wall >= hours.from_us) or (yesterday in hours.days and wall < hours.to_us)
 
 
-def is_quiet(name: str, hours: QuietHours, us: int) -> bool:
-    """Whether the clock reads a time within the quiet hours."""
-    return _is_quiet(name, hours, us // QUARTER)
+def is_quiet(name: str, policy: Policy, us: int) -> bool:
+    """Whether the clock reads a time within the quiet hours of a policy, or outside of its send hours."""
+    quarter = us // QUARTER
+    if any(_contains(name, hours, quarter) for hours in policy.quiet):
+        return True
+    return not all(any(_contains(name, hours, quarter) for hours in each) for each in policy.send)
 
 
 @cache
@@ -50,18 +55,18 @@ def period(name: str, unit: str, quarter: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClockModel:
-    """The head of a line and its rules: its zone, when it came, the quiet hours in force, and the sends so far."""
+    """The head of a line and its rules: its zone, when it came, whose quiet and send hours hold, the sends so far."""
 
     zone: str
     since_us: int
-    quiet: Sequence[QuietHours]
+    quiet: Sequence[Policy]
     scopes: Sequence[Sends]
     lead_us: int
 
     def admits(self, t: int) -> bool:
         """Whether these rules let it go at `t`."""
         moments = [t, *range(t // QUARTER * QUARTER + QUARTER, t + self.lead_us, QUARTER)]
-        if any(is_quiet(self.zone, hours, at) for hours in self.quiet for at in moments):
+        if any(is_quiet(self.zone, policy, at) for policy in self.quiet for at in moments):
             return False
         return self._keeps_calendars(t) and (not self._waited(t) or self._keeps_pace(t))
 
@@ -91,15 +96,15 @@ class ClockModel:
 
     def _waited(self, t: int) -> bool:
         moments = [self.since_us, *range(self.since_us // QUARTER * QUARTER + QUARTER, t, QUARTER)]
-        return any(is_quiet(self.zone, hours, at) for hours in self.quiet for at in moments if at < t)
+        return any(is_quiet(self.zone, policy, at) for policy in self.quiet for at in moments if at < t)
 
     def _keeps_pace(self, t: int) -> bool:
         return all(t - send.at_us >= pace_us(sends.policy) for sends in self.scopes for send in sends.all)
 
 
-def unquiet(name: str, quiet: Iterable[QuietHours], times: Iterable[int]) -> list[int]:
-    """The receipts within the quiet hours; the law says that there is none."""
-    return [at for hours in quiet for at in times if is_quiet(name, hours, at)]
+def unquiet(name: str, policy: Policy, times: Iterable[int]) -> list[int]:
+    """The receipts within the quiet hours, or outside of the send hours; the law says that there is none."""
+    return [at for at in times if is_quiet(name, policy, at)]
 
 
 def over_calendar(name: str, windows: Iterable[CalendarWindow], times: Iterable[int]) -> list[str]:

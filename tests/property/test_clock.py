@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import assume, given, settings
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from notifier.operations.preview.replay import Replay
 from notifier.operations.preview.trace import Event
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours, free_us
+from notifier.rules.quiet_hours import EVERY_DAY, Hours, closed_minutes, longest_open_us
 from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet
@@ -38,17 +40,28 @@ def at(*moment: int) -> int:
 STARTS = (at(2024, 3, 30, 18), at(2024, 10, 26, 18), at(2024, 4, 6, 10), at(2024, 11, 3, 3), at(2024, 7, 31, 12))
 
 quarters = st.integers(0, 95).map(lambda n: n * H // 4)
-quiet = st.builds(QuietHours, quarters, quarters).filter(lambda hours: hours.from_us != hours.to_us)
+days = st.sampled_from([EVERY_DAY, EVERY_DAY, tuple(range(5)), (5, 6), (6,), (4, 5, 6, 0)])
+hours = st.builds(Hours, quarters, quarters, days).filter(lambda hours: hours.from_us != hours.to_us)
+whole_days = st.sampled_from([Hours(0, 24 * H, (5, 6)), Hours(0, 24 * H, (0,)), Hours(20 * H, 24 * H, (6,))])
+quiet = st.lists(hours | whole_days, max_size=2).map(tuple)
+# One sends by the clock of an office, and now and then in an hour of one day alone.
+send = st.lists(st.tuples(hours) | st.tuples(hours, hours), max_size=1).map(tuple)
 calendar = st.builds(CalendarWindow, st.integers(1, 3), st.sampled_from(["day", "day", "week"]))
-policies = st.builds(
-    Policy,
-    st.lists(st.builds(Window, st.integers(1, 4), interval_us=st.sampled_from([60 * S, H, 5 * H])), max_size=1).map(
-        tuple
-    ),
-    st.sampled_from([0, 0, 60 * S]),
-    calendar=st.lists(calendar, max_size=1).map(tuple),
-    quiet=st.lists(quiet, max_size=2).map(tuple),
-)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """Some windows, a gap, calendar windows, quiet hours and send hours that leave time."""
+    quiet_hours, send_hours = draw(quiet), draw(send)
+    assume(longest_open_us(closed_minutes(quiet_hours, send_hours)))
+    windows = st.builds(Window, st.integers(1, 4), interval_us=st.sampled_from([60 * S, H, 5 * H]))
+    return Policy(
+        tuple(draw(st.lists(windows, max_size=1))),
+        draw(st.sampled_from([0, 0, 60 * S])),
+        calendar=tuple(draw(st.lists(calendar, max_size=1))),
+        quiet=quiet_hours,
+        send=send_hours,
+    )
 
 
 @st.composite
@@ -56,13 +69,13 @@ def rule_sets(draw: st.DrawFn) -> Policies:
     """Rules for everyone and for bob; categories that ignore the user's quiet hours, have their own, or bypass all."""
     categories = {
         "chat": Category("chat", policy=Policy((Window(3, interval_us=H),)), ignores_quiet=draw(st.booleans())),
-        "news": Category("news", policy=draw(policies)),
-        "offers": Category("offers", policy=draw(policies), bypass=draw(st.booleans())),
+        "news": Category("news", policy=draw(policies())),
+        "offers": Category("offers", policy=draw(policies()), bypass=draw(st.booleans())),
     }
-    zone, of_users = draw(st.sampled_from(ZONES)), (draw(policies), draw(policies))
+    zone, of_users = draw(st.sampled_from(ZONES)), (draw(policies()), draw(policies()))
     # What leaves no time at all is refused in the configuration.
-    for held in ((user.quiet, category.policy.quiet) for user in of_users for category in categories.values()):
-        assume(free_us(*(hours for some in held for hours in some)) > 0)
+    for user, category in product(of_users, categories.values()):
+        assume(longest_open_us(user.closed_minutes | category.policy.closed_minutes))
     return Policies(of_users[0], users={"bob": of_users[1]}, categories=categories, zone=zone, lead_us=LEASE)
 
 
@@ -99,8 +112,8 @@ def test_who_waits_for_the_clock_goes_when_it_says(
             assert not over_calendar(zone, own.calendar, [moment for moment, _ in receipts])
         for moment, name in held:
             category = rules.category(name)
-            assert not unquiet(zone, () if category.ignores_quiet else own.quiet, [moment])
-            assert not unquiet(zone, category.policy.quiet, [moment])
+            assert category.ignores_quiet or not unquiet(zone, own, [moment])
+            assert not unquiet(zone, category.policy, [moment])
 
 
 events = st.builds(
@@ -129,6 +142,6 @@ def test_the_replay_goes_by_the_same_clock(redis: Redis, rules: Policies, trace:
 
 def test_a_worker_keeps_its_own_lease_before_quiet_hours() -> None:
     """A lease that was changed in the file holds from the next start: until then the old one must be over by night."""
-    night = Policies(Policy(quiet=(QuietHours(0, H),)), lead_us=3 * S)
+    night = Policies(Policy(quiet=(Hours(0, H),)), lead_us=3 * S)
     tables = [json.loads(RuleTable(night, lead_us=lead_us).encode([])[0]) for lead_us in (None, 10 * S)]
     assert [table["clock"]["lead_us"] for table in tables] == [3 * S, 10 * S]

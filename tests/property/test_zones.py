@@ -31,7 +31,7 @@ LUA = """
 --! include zones
 local zone, reply = cjson.decode(ARGV[1]), {}
 for _, call in ipairs(cjson.decode(ARGV[2])) do
-  if call[1] == 'quiet' then reply[#reply + 1] = first_outside(zone, call[2], call[3], call[4])
+  if call[1] == 'quiet' then reply[#reply + 1] = first_outside(zone, call[2], call[3], call[4], call[5])
   else reply[#reply + 1] = next_start(zone, call[1], call[2]) end
 end
 return reply
@@ -108,6 +108,33 @@ def test_quiet_hours_over_every_change_of_the_clocks(redis: Redis, name: str) ->
                 ends.append(us(found))
                 assert zone.first_outside(*span, us(moment)) == ends[-1], (change, begin, end, moment)
             assert in_lua(redis, zone, [("quiet", *span, us(moment)) for moment in minutes]) == ends
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "Australia/Lord_Howe", "America/Havana"])
+def test_hours_of_a_week_over_every_change_of_the_clocks(redis: Redis, name: str) -> None:
+    """As those of a day, but on one day of the week alone: what the clock reads decides, and its date."""
+    info = plain(name)
+    for change in changes(info):
+        zone, monday = zone_at(name, us(change)), timedelta(days=change.astimezone(info).weekday())
+        reads = (change - timedelta(minutes=1)).astimezone(info).replace(tzinfo=None)
+        midnight = datetime.combine(reads.date(), time()) - monday
+        for shift, length in ((-90, 60), (-30, 120), (0, 45), (-600, 700), (-720, 7 * 1440 - 1)):
+            begin = (reads + timedelta(minutes=shift + 1) - midnight) // timedelta(minutes=1) % 10080
+            end = (begin + length) % 10080
+
+            def is_inside(moment: datetime, begin: int = begin, length: int = length) -> bool:
+                at = moment.astimezone(info)
+                return (at.weekday() * 1440 + at.hour * 60 + at.minute - begin) % 10080 < length
+
+            moments, ends = [change + timedelta(minutes=60 * n) for n in range(-2, 3)], []
+            for moment in moments:
+                found = moment
+                while is_inside(found):
+                    found += timedelta(minutes=1)
+                ends.append(us(found))
+            calls = [(begin * MINUTE, end * MINUTE, us(moment), 7 * DAY_US) for moment in moments]
+            assert [zone.first_outside(*call) for call in calls] == ends, (change, begin, end)
+            assert in_lua(redis, zone, [("quiet", *call) for call in calls]) == ends
 
 
 @pytest.mark.parametrize("name", ZONES)

@@ -654,7 +654,7 @@ class World:
         if not any(sends.policy.uses_local_time for sends in scopes):
             return at
         told, ignores = self.told[job_id], self._category(category).ignores_quiet
-        quiet = [hours for sends in scopes[ignores:] for hours in sends.policy.quiet]
+        quiet = [sends.policy for sends in scopes[ignores:]]
         model = ClockModel(told.zone, told.since_us, quiet, scopes, self.policies.lead_us)
         return model.earliest(max(at, self.now))
 

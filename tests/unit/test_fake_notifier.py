@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier import Cancellation, InvalidNotificationError, Notifier, OverloadedError, RedisUnusableError
+from notifier import (
+    Cancellation,
+    InvalidNotificationError,
+    InvalidPreferenceError,
+    Notifier,
+    OverloadedError,
+    RedisUnusableError,
+)
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
@@ -52,6 +59,27 @@ def test_quiet_hours_are_the_users() -> None:
     assert (status.state, status.expected_at) == ("waiting", datetime(2030, 1, 8, 8, tzinfo=UTC))
     made.advance("10h")
     assert len(made.outbox) == 1
+
+
+def test_send_hours_open_by_the_week() -> None:
+    """What comes on a Friday evening goes on Monday; a user's own hold beside them; the alarm goes at once."""
+    made = fake(
+        'user: {send_hours: {mon-fri: "09:00-18:00"}, windows: [2/1h]}\n'
+        "categories: {default: {lane: default}, alarm: {lane: urgent, quiet_hours: ignore}}",
+        now=datetime(2030, 1, 11, 18, tzinfo=UTC),
+    )
+    made.users.set("bert", send_hours={"mon": "08:00-09:00", "wed": "10:00-11:00"})
+    jobs = [made.send(note(user)) for user in ("anna", "anna", "bert")]
+    told = [made.status(job_id) for job_id in jobs]
+    assert [status and status.expected_at for status in told] == [
+        datetime(2030, 1, 14, 9, tzinfo=UTC),
+        datetime(2030, 1, 14, 9, 30, tzinfo=UTC),
+        datetime(2030, 1, 16, 10, tzinfo=UTC),
+    ]
+    made.send(note("anna", category="alarm"))
+    assert [sent.notification.category for sent in made.outbox] == ["alarm"]
+    with pytest.raises(InvalidPreferenceError, match=r"send_hours: sat 10:00-12:00, .* leave no time"):
+        made.users.set("bert", send_hours="sat 10:00-12:00")
 
 
 def test_what_is_wrong_or_too_much_is_refused() -> None:

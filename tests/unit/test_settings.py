@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import notifier.settings
 from notifier.errors import SettingsError
 from notifier.providers.fcm.settings import FcmSettings
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import VERSION
 from notifier.settings import load_settings, parse_settings, settings_path
 from notifier.settings.json_schema import schema
@@ -138,7 +139,7 @@ def test_quiet_hours_and_calendar_windows_are_resolved_like_other_rules() -> Non
           news: {lane: bulk, quiet_hours: 12:00-13:00}
         """
     ).policies()
-    day, night = CalendarWindow(3, "day"), QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
+    day, night = CalendarWindow(3, "day"), Hours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
     rolling = (Window(10, interval_us=MINUTE),)
     assert (policies.zone, policies.lead_us) == ("Asia/Tokyo", 20 * SECOND)
     assert policies.for_user("anyone") == Policy(rolling, calendar=(day,), quiet=(night,))
@@ -214,17 +215,18 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [-1/day]}", ("1:18: user.windows[0]: '-1/day': a limit cannot be negative; "
          "it must be at least 1")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
-        ("user: {zzz: 1}", "1:8: user.zzz: unknown key; known are windows, gap, burst, max_waiting, quiet_hours"),
+        ("user: {zzz: 1}", ("1:8: user.zzz: unknown key; known are windows, gap, burst, send_hours, max_waiting, "
+         "quiet_hours")),
         ("zone: Europe/Berln", ("1:7: zone: 'Europe/Berln' is not a time zone of the IANA database, "
          f"{VERSION}; did you mean Europe/Berlin?")),
         ("zone: 1", (f"1:7: zone: int is not a time zone of the IANA database, {VERSION}; "
          "write one as Europe/Berlin or Etc/UTC")),
         ('user: {quiet_hours: "21-8"}', ("1:21: user.quiet_hours: '21-8' are no quiet hours; write from when until "
-         "when, such as 21:00-08:00, or none")),
-        ("user: {quiet_hours: [1]}", ('1:21: user.quiet_hours: must be text such as "21:00-08:00", is a list, '
-         "or none")),
-        ('tiers: {a: {quiet_hours: "08:00-08:00"}}', ("1:26: tiers.a.quiet_hours: '08:00-08:00': begins when it ends, "
-         "so nothing would ever be sent; leave a part of the day, or none")),
+         "when, such as 21:00-08:00 or sat-sun 21:00-08:00, or none")),
+        ("user: {quiet_hours: [1]}", ('1:21: user.quiet_hours: must be text such as "21:00-08:00", a list of it, '
+         "or text by day, or none")),
+        ('tiers: {a: {quiet_hours: "08:00-08:00"}}', ("1:26: tiers.a.quiet_hours: '08:00-08:00': begins when it ends; "
+         "a whole day is 00:00-24:00, or none")),
         ("worker: {lease: 2m}\nuser: {quiet_hours: 09:01-09:00}", ("2:21: user.quiet_hours: 09:01-09:00 leaves no time "
          "to send; leave more than worker.lease")),
         ("user: {quiet_hours: 21:00-08:00}\ncategories: {c: {lane: bulk, quiet_hours: 08:00-21:00}}",

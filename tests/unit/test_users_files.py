@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from notifier.errors import SettingsError
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.rules.quiet_hours import CalendarWindow, QuietHours
+from notifier.rules.quiet_hours import Hours
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
 from notifier.settings.users_files import as_written
@@ -61,11 +62,11 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     users = "user,windows,quiet_hours\na,10/minute 3/calendar-day,\nb,,22:30-06:00\nc,,none\n"
     found = load(tmp_path, users, config)
     policies = found.policies()
-    night = QuietHours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
+    night = Hours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
     assert policies.for_user("a") == Policy(
         (Window(10, interval_us=MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=(night,)
     )
-    assert policies.for_user("b") == Policy(gap_us=S, quiet=(QuietHours(1350 * MINUTE, 360 * MINUTE),))
+    assert policies.for_user("b") == Policy(gap_us=S, quiet=(Hours(1350 * MINUTE, 360 * MINUTE),))
     assert policies.for_user("c") == Policy(gap_us=S)
     written = as_written(found.users_in_files)
     assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]

@@ -1,7 +1,8 @@
 --! exports by_the_clock first_outside next_start
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
--- A policy may have quiet {{from, to}, …}: quiet hours, µs since midnight; calendar {{limit, unit}, …}: calendar
--- windows, unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the zones' data,
+-- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
+-- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
+-- calendar windows, unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the data,
 -- zone: of who names none, lead_us: µs that must be left until quiet hours begin, of_users: true if only users chose
 -- such rules, whose zones are in @zones:users then}, and ignores_quiet {category: true}: the user's quiet hours do not
 -- hold it.
@@ -10,6 +11,7 @@
 --   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
 local DAY, MARGIN = 86400000000, 3456000000000
+local THURSDAY = 3 * DAY -- since Monday: 1 January 1970 was a Thursday
 
 local function index_of(zone, at)
   for i = #zone.s, 2, -1 do
@@ -18,12 +20,14 @@ local function index_of(zone, at)
   return 1
 end
 
-local function first_outside(zone, from, to, at)
+-- first_outside: the first µs from `at` on at which the clock reads no time from `from` to `to`.
+local function first_outside(zone, from, to, at, every)
+  every = every or DAY
   while true do
     local i = index_of(zone, at)
-    local wall = (at + zone.o[i]) % DAY
-    if (wall - from) % DAY >= (to - from) % DAY then return at end
-    local ends, change = at + (to - wall) % DAY, zone.s[i + 1]
+    local wall = (at + zone.o[i] + THURSDAY) % every
+    if (wall - from) % every >= (to - from) % every then return at end
+    local ends, change = at + (to - wall) % every, zone.s[i + 1]
     if not change or ends < change then return ends end
     at = change
   end
@@ -45,7 +49,7 @@ end
 local function next_start(zone, unit, at)
   local day = math.floor((at + zone.o[index_of(zone, at)]) / DAY)
   if unit == 'day' then day = day + 1
-  elseif unit == 'week' then day = day + 7 - (day + 3) % 7
+  elseif unit == 'week' then day = day + 7 - (day + THURSDAY / DAY) % 7
   else day = month_after(zone, day) end
   return first_reading(zone, day * DAY)
 end
@@ -105,13 +109,17 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
       if opens > at then at, line.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
     end
   end
-  for _ = 1, quiet[1] and 2 + 2 * #quiet or 0 do -- one may begin where another ends
+  for _ = 1, quiet[1] and 2 + 8 * #quiet or 0 do -- one may begin where another ends, on each day of a week
     local opens, waited = at, false
     for _, hours in ipairs(quiet) do
-      local begins = first_outside(zone, hours[2], hours[1], opens)
-      if begins < opens + rules.clock.lead_us then opens = first_outside(zone, hours[1], hours[2], begins) end
+      local begins = first_outside(zone, hours[2], hours[1], opens, hours[3])
+      if begins < opens + rules.clock.lead_us then
+        opens = first_outside(zone, hours[1], hours[2], begins, hours[3])
+      end
     end
-    for _, hours in ipairs(quiet) do waited = waited or first_outside(zone, hours[2], hours[1], since) < opens end
+    for _, hours in ipairs(quiet) do
+      waited = waited or first_outside(zone, hours[2], hours[1], since, hours[3]) < opens
+    end
     for _, scope in ipairs(waited and scopes or {}) do
       local last = nth(scope[1], scope[2], 1, redis.call('ZCARD', scope[1]))
       if last then opens = math.max(opens, last + pace_after_quiet(scope[2])) end

@@ -1,0 +1,51 @@
+"""Calendar windows as values: how they are written, and what they hold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from notifier.rules.zones import Unit
+from notifier.units import UNITS, shown
+
+LARGEST_CALENDAR_LIMIT: Final = 1_000  # each send is kept as itself for as long as the window may be
+SPANS: Final = {"day": UNITS["d"], "week": 7 * UNITS["d"], "month": 31 * UNITS["d"]}
+CHANGES_US: Final = 2 * UNITS["h"]  # by so much clocks that change can make them longer
+CALENDAR_FORM: Final = rf"\s*([0-9]{{1,15}})\s*/\s*calendar-({'|'.join(SPANS)})\s*"
+_CALENDAR: Final = re.compile(CALENDAR_FORM)
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarWindow:
+    """At most `limit` sends in any one day, ISO week (from Monday on) or month of the user's."""
+
+    limit: int
+    unit: Unit
+
+    @property
+    def span_us(self) -> int:
+        """How long it is, in microseconds; of a month, the longest."""
+        return SPANS[self.unit]
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send may count, in microseconds."""
+        return self.span_us + CHANGES_US
+
+    def __str__(self) -> str:
+        return f"{self.limit}/calendar-{self.unit}"
+
+
+def parse_calendar_window(text: str) -> CalendarWindow | None:
+    """Return the window in `3/calendar-day`, or None where it is none; raise ValueError for a limit out of bounds."""
+    match = _CALENDAR.fullmatch(text)
+    if match is None:
+        if "calendar" in text:
+            units = ", ".join(f"calendar-{unit}" for unit in get_args(Unit))
+            raise ValueError(f"{shown(text)} is not a rate; write a limit and one of {units}, such as 3/calendar-day")
+        return None
+    limit = int(match[1])
+    if not 1 <= limit <= LARGEST_CALENDAR_LIMIT:
+        raise ValueError(f"{shown(text)}: the limit of a calendar window must be from 1 to {LARGEST_CALENDAR_LIMIT}")
+    return CalendarWindow(limit, cast("Unit", match[2]))

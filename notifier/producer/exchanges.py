@@ -30,7 +30,7 @@ from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
 from notifier.scripts.rule_table import decoded
-from notifier.store.exchange import Commands, Exchange, Item, Search
+from notifier.store.exchange import Command, Commands, Exchange, Item, Search
 from notifier.units import from_bytes
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Exchanges:
         timeout_ms = settings.socket_timeout_us // 2000
         try:
             # On another connection it would count the replicas of nothing, so it is not repeated.
-            (have,) = yield Commands(lambda pipe: pipe.wait(settings.wait_replicas, timeout_ms), repeatable=False)
+            have = yield Command(lambda client: client.wait(settings.wait_replicas, timeout_ms))
         except RedisError as error:
             raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}") from error
         if have < settings.wait_replicas:

@@ -36,6 +36,16 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """One command on the client itself, so on its connection where it has one alone; never sent twice.
+
+    ask: calls the client's method. (A pipeline would take a connection of its own.)
+    """
+
+    ask: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """Not a step, but something found, for the loop that iterates over a search."""
 
@@ -47,7 +57,7 @@ class _End:
     value: Any
 
 
-Step = Call[Any] | Commands
+Step = Call[Any] | Commands | Command
 Exchange = Generator[Step, Any, T]
 Search = Generator[Step | Item[T], Any, None]
 
@@ -116,7 +126,7 @@ def _resumed(resume: Callable[[], Any]) -> Any:
 
 def _may_repeat(step: Step) -> bool:
     # A call names its jobs, and its script does for them once what it is asked twice.
-    return isinstance(step, Call) or step.repeatable
+    return not isinstance(step, Command) and (isinstance(step, Call) or step.repeatable)
 
 
 def _answer(redis: Any, step: Step) -> Any:
@@ -140,6 +150,8 @@ async def _answer_async(redis: Any, step: Step) -> Any:
 def _once(redis: Any, step: Step) -> Any:
     if isinstance(step, Call):
         return run(redis, step)
+    if isinstance(step, Command):
+        return step.ask(redis)
     with redis.pipeline(transaction=False) as pipe:
         step.queue(pipe)
         return pipe.execute()
@@ -148,6 +160,8 @@ def _once(redis: Any, step: Step) -> Any:
 async def _once_async(redis: Any, step: Step) -> Any:
     if isinstance(step, Call):
         return await run_async(redis, step)
+    if isinstance(step, Command):
+        return await step.ask(redis)
     async with redis.pipeline(transaction=False) as pipe:
         step.queue(pipe)
         return await pipe.execute()

@@ -177,8 +177,24 @@ def test_replicas_are_waited_for(redis: Redis, config: Path, redis_server: Embed
             await made.send(note("anna"), job_id="kept", timeout=30)
         assert caught.value.job_ids == ["kept"]
 
-    with_notifier(config, session)
+    with redis.monitor() as seen:
+        with_notifier(config, session)
+        assert _who_waits(seen) == "the writer"
+        with notifier(config) as plain, pytest.raises(NotReplicatedError):
+            plain.send(note("anna"))
+        assert _who_waits(seen) == "the writer"
     assert redis.exists("rq:job:kept") == 1
+
+
+def _who_waits(seen: Any) -> str:
+    """Which connection sent the next WAIT: Redis counts what that one wrote."""
+    writer = None
+    while True:
+        command = seen.next_command()
+        if command["command"].startswith("WAIT "):
+            return "the writer" if command["client_port"] == writer else "another"
+        if command["command"].startswith("EVAL"):
+            writer = command["client_port"]
 
 
 def test_several_shards_are_refused(config: Path, redis_server: EmbeddedRedis) -> None:

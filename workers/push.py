@@ -31,7 +31,7 @@ from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
 from notifier.scripts.loader import Call, run_async
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import check_when_there, unusable
+from notifier.store.connection import check_when_there, is_away, unusable
 from workers import rq_compat
 from workers.capacity import Capacity
 from workers.circuits import Circuits
@@ -73,6 +73,23 @@ def wait_for_redis(connection: Any) -> None:
         connection, lambda why: log.warning("limiter_unreachable", reason=why, waits="until it is there")
     ):
         log.info("limiter_reachable")
+
+
+class _Wait:
+    """A wait for a Redis that has gone: the log says once that it has begun, and when it is over."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self.begun = False
+
+    def goes_on(self, error: RedisError) -> None:
+        if not self.begun:
+            self._log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+        self.begun = True
+
+    def is_over(self) -> None:
+        if self.begun:
+            self._log.info("limiter_reachable")
 
 
 class PushWorker(Worker):
@@ -144,7 +161,7 @@ class PushWorker(Worker):
             raise SystemExit(1) from None
         self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         try:
-            self.bootstrap(logging_level, *args)
+            self._register(logging_level, *args)
         except ValueError as error:  # RQ's answer to a name that a living worker has
             print(error, file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(1) from None
@@ -160,6 +177,29 @@ class PushWorker(Worker):
                 self.teardown()  # type: ignore[no-untyped-call]
         assert self._engine is not None
         return bool(self._engine.delivered + self._engine.failed)
+
+    def _register(self, *args: Any) -> None:
+        """Become known to RQ. A Redis that has gone since it was looked for is waited for, as it is later."""
+        wait = _Wait(self._structlog)
+        while not self._stop_requested:
+            try:
+                if wait.begun:
+                    self._forget_own_entry()
+                self.bootstrap(*args)
+            except RedisError as error:
+                if not is_away(error):
+                    raise
+                wait.goes_on(error)
+                time.sleep(AGAIN_S)
+            else:
+                wait.is_over()
+                break
+
+    def _forget_own_entry(self) -> None:
+        """Remove what an attempt has left whose answer was lost: RQ would take it for another worker of this name."""
+        entry: Any = self.connection.hmget(self.key, "hostname", "pid")
+        if entry == [self.hostname.encode(), str(self.pid).encode()]:
+            self.connection.delete(self.key)
 
     async def _work(
         self,
@@ -213,18 +253,15 @@ class PushWorker(Worker):
 
     async def _begin(self, reload: Reload, settings: Settings) -> Settings:
         """The rates in force; a Redis that has gone since the worker was registered is waited for, as it is later."""
-        waited = False
+        wait = _Wait(self._structlog)
         while not self._stop_requested:
             try:
                 settings = await reload.begin()
             except RedisError as error:
-                if not waited:
-                    self._structlog.warning("limiter_unreachable", reason=str(error), waits="until it is there")
-                waited = True
+                wait.goes_on(error)
                 await asyncio.sleep(AGAIN_S)
             else:
-                if waited:
-                    self._structlog.info("limiter_reachable")
+                wait.is_over()
                 break
         return settings
 

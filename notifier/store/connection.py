@@ -162,8 +162,11 @@ def check(client: redis.Redis) -> None:
     where = address(client)
     try:
         info: dict[str, Any] = client.info("server")
+        # One that loads its data answers INFO, and nothing else.
+        if client.info("persistence").get("loading"):
+            raise redis.exceptions.BusyLoadingError
     except redis.exceptions.RedisError as error:
-        kind = RedisAwayError if _is_away(error) else RedisUnusableError
+        kind = RedisAwayError if is_away(error) else RedisUnusableError
         raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
@@ -173,7 +176,8 @@ def check(client: redis.Redis) -> None:
         raise RedisUnusableError(f"Redis at {where} is version {version or 'unknown'}; 6.2 or newer is needed")
 
 
-def _is_away(error: redis.exceptions.RedisError) -> bool:
+def is_away(error: redis.exceptions.RedisError) -> bool:
+    """Whether Redis may be there by and by: it cannot be reached, or is loading."""
     lasting = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
     passing = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
     return isinstance(error, passing) and not isinstance(error, lasting)

@@ -134,6 +134,7 @@ def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
     [
         (b"-LOADING Redis is loading the dataset in memory\r\n", "is still loading its data"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers with an error: "),
+        (b"$30\r\nredis_version:7.0.0\r\nloading:1\r\n", "is still loading its data"),
         (b"-ERR hunter2\r\n", "answers with an error: ResponseError"),
     ],
 )

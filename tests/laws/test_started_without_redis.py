@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import BusyLoadingError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq.worker import Worker
 from structlog.testing import capture_logs
 
 from notifier.settings import Settings, load_settings
@@ -35,6 +37,34 @@ def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
 
     monkeypatch.setattr("workers.push.AGAIN_S", 0, raising=False)
     monkeypatch.setattr(Reload, "begin", fails)
+    with notifier(config) as producer, capture_logs() as logged:
+        job_id = producer.send(note("anna"))
+        worker.work(burst=True, logging_level="CRITICAL")
+        assert state(producer, job_id) == ("queued" if stopped else "delivered")
+    events = [line["event"] for line in logged]
+    assert events.count("limiter_unreachable") == 1
+    assert events.count("limiter_reachable") == (not stopped)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_redis_that_goes_while_a_worker_registers_is_waited_for(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    """It loads its data, then an answer is lost after the entry was written: it says so once, and goes on, or ends."""
+    config = write_config(tmp_path, redis_server.url)
+    worker = InProcess(list(LANES), connection=redis, settings=load_settings(config, {}), config=config)
+    register, failures = Worker.register_birth, [BusyLoadingError("loading"), RedisTimeoutError("lost")]
+
+    def fails(self: Worker) -> None:
+        error = failures.pop() if failures else None
+        if not isinstance(error, BusyLoadingError):
+            register(self)
+        if error is not None:
+            self._stop_requested = stopped
+            raise error
+
+    monkeypatch.setattr("workers.push.AGAIN_S", 0)
+    monkeypatch.setattr(Worker, "register_birth", fails)
     with notifier(config) as producer, capture_logs() as logged:
         job_id = producer.send(note("anna"))
         worker.work(burst=True, logging_level="CRITICAL")

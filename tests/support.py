@@ -90,13 +90,14 @@ class Simulators:
         self._folder.mkdir(parents=True, exist_ok=True)
         certificates = make_certificates(self._folder)
         self._key, public = make_apns_key(self._folder, KEY_ID)
+        self.team_keys = {KEY_ID: (TEAM_ID, public)}  # of Apple's
         self._ca_file = str(certificates.ca_file)
         self.apns = ApnsSimulator(
             certificates=certificates,
             log=self._log,
             scripts=self.scripts,
             topics={TOPIC, *self._topics.values()},
-            team_keys={KEY_ID: (TEAM_ID, public)},
+            team_keys=self.team_keys,
             **self._apns_options,
         )
         self.fcm = FcmSimulator(

@@ -41,6 +41,8 @@ from workers.idle import LISTEN_S, IdleWorker
 from workers.in_flight import Tuning
 from workers.reload import Reload
 from workers.rq_jobs import ForkedRqJobs
+from workers.secrets import ProviderSecrets
+from workers.sender import Sender
 from workers.start import load_at_start
 from workers.tracing import Tracing
 from workers.wiring import (
@@ -124,6 +126,7 @@ class PushWorker(Worker):
         self._providers = providers
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._secrets: ProviderSecrets | None = None
         self._counted = (0, 0)
         self._told: Any = None
         self._grace_s = 0.0
@@ -151,10 +154,7 @@ class PushWorker(Worker):
                 configure_logging(settings.log.format, settings.log.level)
             wait_for_redis(self.connection)
             redis = asyncio_client(self.connection)
-            tokens, late = RedisTokenStore(redis), LateFeedback(redis, settings.keep_feedback_us)
-            built = self._providers
-            if built is None:
-                built = build_providers(settings, tokens=tokens, report=late.report)
+            built = self._build(settings, redis) if self._providers is None else self._providers
             self._tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
@@ -201,6 +201,13 @@ class PushWorker(Worker):
         if entry == [self.hostname.encode(), str(self.pid).encode()]:
             self.connection.delete(self.key)
 
+    def _build(self, settings: Settings, redis: Any) -> dict[str, Provider]:
+        """The configured providers; from now on the files that they are built from are followed."""
+        late = LateFeedback(redis, settings.keep_feedback_us)
+        build = partial(build_providers, settings, tokens=RedisTokenStore(redis), report=late.report)
+        self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
+        return build()
+
     async def _work(
         self,
         settings: Settings,
@@ -239,7 +246,8 @@ class PushWorker(Worker):
         )
         if self._stop_requested:
             self._engine.stop()
-        beat = asyncio.create_task(self._beat(self._engine, rq_jobs, reload, capacity, redis, build_tuning(settings)))
+        tuning = build_tuning(settings)
+        beat = asyncio.create_task(self._beat(self._engine, sender, rq_jobs, reload, capacity, redis, tuning))
         try:
             await self._engine.run(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_s)
         finally:
@@ -268,13 +276,14 @@ class PushWorker(Worker):
     async def _beat(  # noqa: PLR0917 - all that it tends
         self,
         engine: Engine,
+        sender: Sender,
         rq_jobs: ForkedRqJobs,
         reload: Reload | None,
         capacity: Capacity,
         redis: Any,
         tuning: Tuning,
     ) -> None:
-        """Once a second: changed rates, and what the rest of RQ wants to know of a worker."""
+        """Once a second: changed secrets and rates, and what the rest of RQ wants to know of a worker."""
         next_heartbeat = 0.0
         swept = sweep(
             self.queue_names(),
@@ -286,6 +295,8 @@ class PushWorker(Worker):
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
             try:
+                if self._secrets is not None:
+                    await self._secrets.follow(sender)
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
                 self.connection.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -91,6 +92,7 @@ class Sender:
     observer: is told of every answer by a route with a circuit.
     answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
         does not keep them.
+    lease_s: how long after it was leased a notification is handed over at the latest.
     capacity: learns from how long the answers take.
     """
 
@@ -101,12 +103,16 @@ class Sender:
         observer: Observer,
         *,
         answer_s: float = 10.0,
+        lease_s: float = 10.0,
         capacity: Capacity | None = None,
         numbers: Numbers | None = None,
     ) -> None:
         self.numbers = numbers or Numbers()
-        self._providers = providers
+        self._providers = dict(providers)
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
         self._answer_s = answer_s
+        self._lasts_s = lease_s + answer_s
         self._deadlines = Deadlines()
         self._backoff = backoff
         self._observer = observer
@@ -190,9 +196,27 @@ class Sender:
             if (provider := self._providers.get(route(device.platform, app)))
         )
 
+    def replace(self, providers: Mapping[str, Provider]) -> None:
+        """Send by these from now on; those in whose place they come are closed when none of their sends can last."""
+        old = {by: self._providers[by] for by in providers}
+        self._providers.update(providers)
+        task = asyncio.create_task(self._retire(old))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, providers: Mapping[str, Provider]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._lasts_s):
+                await self._ended.wait()
+        await self._close(providers)
+
     async def close(self) -> None:
         """Close the providers: what is under way answers now, UNKNOWN or UNSENT. One that does not end is left."""
-        closing = {asyncio.create_task(provider.close()): by for by, provider in self._providers.items()}
+        self._ended.set()
+        await asyncio.gather(*self._retiring, self._close(self._providers))
+
+    async def _close(self, providers: Mapping[str, Provider]) -> None:
+        closing = {asyncio.create_task(provider.close()): by for by, provider in providers.items()}
         if not closing:
             return
         done, late = await asyncio.wait(closing, timeout=CLOSING_S)

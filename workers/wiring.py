@@ -41,12 +41,14 @@ def build_providers(
     *,
     tokens: TokenStore | None = None,
     report: Report = keep_silent,
+    platform: str | None = None,
 ) -> dict[str, Provider]:
-    """The configured providers by route. tokens, report: see `Build`.
+    """The configured providers by route, or those of one platform. tokens, report: see `Build`.
 
     Raises SettingsError where a key or an account cannot be read.
     """
-    return {by: build() for by, build in _builders(settings, Build(environ, tokens=tokens, report=report)).items()}
+    build = Build(environ, tokens=tokens, report=report)
+    return {by: make() for by, make in _builders(settings, build, platform).items()}
 
 
 def provider_builders(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Callable[[], Provider]]:
@@ -54,10 +56,11 @@ def provider_builders(settings: Settings, environ: Mapping[str, str] = os.enviro
     return list(_builders(settings, Build(environ)).values())
 
 
-def _builders(settings: Settings, build: Build) -> dict[str, Callable[[], Provider]]:
+def _builders(settings: Settings, build: Build, platform: str | None = None) -> dict[str, Callable[[], Provider]]:
     return {
         route(name, app): partial(_provider, section, app, build)
         for name, section in settings.providers.platforms().items()
+        if platform in {name, None}
         for app in section.app_names
     }
 
@@ -107,7 +110,14 @@ def build_sender(
     """The sender with these providers; see `Sender` for `observer` and `capacity`."""
     backoff = settings.worker.backoff
     answer_s = build_tuning(settings).timeout_us / 1e6 + LATE_S
-    return Sender(providers, Backoff(backoff.first_us, backoff.max_us), observer, answer_s=answer_s, capacity=capacity)
+    return Sender(
+        providers,
+        Backoff(backoff.first_us, backoff.max_us),
+        observer,
+        answer_s=answer_s,
+        lease_s=settings.worker.lease_us / 1e6,
+        capacity=capacity,
+    )
 
 
 def build_tuning(settings: Settings) -> Tuning:

@@ -6,7 +6,6 @@ URL, a path) is never quoted. (Always ValueError: pydantic lets a TypeError thro
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -22,6 +21,7 @@ from notifier.rules.policy import Policy
 from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
 from notifier.settings import sentinel_url
+from notifier.settings.secret_files import read_regular
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
 MAX_SHARDS: Final = 64
-MAX_SECRET_BYTES: Final = 100_000
 
 _ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
 _APPLE: Final = {
@@ -290,13 +289,7 @@ def check_apple_id(name: str, value: str) -> None:
 def read_secret(path: Path, key: str) -> str:
     """Return the text of the file that `key` names; raise SettingsError if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_SECRET_BYTES + 1)
-        if len(raw) > MAX_SECRET_BYTES:
-            raise SettingsError(f"{key}: {path} is far too large to be a secret")
-        return raw.decode("utf-8-sig")
-    except OSError as error:
-        raise SettingsError(f"{key}: cannot read {path}: {os.strerror(error.errno or 0)}") from None
+        return read_regular(path, key).decode("utf-8-sig")
     except ValueError:
         raise SettingsError(f"{key}: {path} is not UTF-8 text") from None
 

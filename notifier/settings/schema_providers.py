@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator
@@ -89,6 +90,10 @@ class PlatformSettings(Section, Generic[App]):
     def in_force(self) -> PlatformLimits:
         """What the platform itself admits."""
         return PlatformLimits()
+
+    def files(self) -> set[Path]:
+        """The files that its apps are built from: keys, certificates and accounts."""
+        return {value for app in self.app_names for _, value in self.app(app) if isinstance(value, Path)}
 
     @property
     def prints(self) -> bool:

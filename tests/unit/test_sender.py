@@ -332,3 +332,55 @@ def test_a_digest_has_the_text_of_its_category() -> None:
         _, provider = settle(leased()._replace(stands_for=count), Answer(Outcome.DELIVERED), category=category)
         (sent,) = provider.asked
         assert (sent.notification.title, sent.notification.body) == told
+
+
+class Open(Scripted):
+    """A provider whose answer comes when the test lets it; `closed` tells whether it was closed before that."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        self.asked.append(dispatch)
+        return await self.answer
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_provider_that_is_replaced_ends_its_sends() -> None:
+    """What is under way ends by the old provider, what follows goes by the new; the old one is closed after that."""
+
+    async def run() -> None:
+        old, new = Open(), Open()
+        sender = Sender({"apns": old}, Backoff(2_000_000, 600_000_000), Observer(), lease_s=0.05, answer_s=0.05)
+        until = asyncio.get_running_loop().time() + 60
+        under_way = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+        await asyncio.sleep(0)
+        sender.replace({"apns": new})
+        later = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+        await asyncio.sleep(0)
+        assert (len(old.asked), len(new.asked), old.closed.is_set()) == (1, 1, False)
+        for provider in (old, new):
+            provider.answer.set_result(Answer(Outcome.DELIVERED))
+        assert [(await task).word for task in (under_way, later)] == ["delivered", "delivered"]
+        await old.closed.wait()
+        assert not new.closed.is_set()
+
+    asyncio.run(run())
+
+
+def test_who_ends_closes_the_replaced_too() -> None:
+    """A worker that ends waits for nothing: the old provider and the new one are closed at once."""
+
+    async def run() -> None:
+        old, new = Open(), Open()
+        sender = Sender({"apns": old}, Backoff(2_000_000, 600_000_000), Observer(), lease_s=3600)
+        sender.replace({"apns": new})
+        await sender.close()
+        assert old.closed.is_set()
+        assert new.closed.is_set()
+
+    asyncio.run(run())

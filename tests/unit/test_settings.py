@@ -514,7 +514,7 @@ def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     (tmp_path / "keys" / "a.p8").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="is not UTF-8 text"):
         apns(tmp_path).read_key({})
-    (tmp_path / "keys" / "a.p8").write_bytes(b"x" * 100_001)
+    (tmp_path / "keys" / "a.p8").write_bytes(b"x" * 1_000_001)
     with pytest.raises(SettingsError, match="far too large to be a secret"):
         apns(tmp_path).read_key({})
     nowhere = parse_settings("providers: {apns: {client: console}}").providers.apns

@@ -37,7 +37,7 @@ class Apns(Platform):
         mine = settings.app(app)
         sign_in: dict[str, Any] = {
             "team_id": mine.team_id,
-            "key_id": mine.key_id,
+            "key_id": settings.read_key_id(app),
             "key": "" if mine.cert_file else settings.read_key(build.environ, app),
             "cert_file": mine.cert_file,
             "cert_key_file": mine.cert_key_file,

@@ -7,6 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.policy import PlatformLimits, Policy, Window
@@ -17,7 +18,7 @@ from notifier.settings.schema_types import AppleEndpoint, File, Rates, Section
 from notifier.units import UNITS
 
 APPLE_IDS: Final = ("team_id", "key_id", "topic")
-BY_TOKEN: Final = ("team_id", "key_id", "key_file")
+BY_TOKEN: Final = ("team_id", "key_id", "key_id_file", "key_file")
 
 
 class ApnsApp(Section):
@@ -25,6 +26,7 @@ class ApnsApp(Section):
 
     team_id: str = ""
     key_id: str = ""
+    key_id_file: File | None = None
     topic: str = ""
     key_file: File | None = None
     cert_file: File | None = None
@@ -43,6 +45,8 @@ class ApnsApp(Section):
     def _one_identity(self) -> Self:
         if self.cert_file and (also := self.model_fields_set.intersection(BY_TOKEN)):
             raise wrong_at("cert_file", f"and {min(also)} are two ways to sign in; give one of them")
+        if self.key_id and self.key_id_file:
+            raise wrong_at("key_id_file", "and key_id say the same; give one of them")
         if self.cert_key_file and not self.cert_file:
             raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
         return self
@@ -72,7 +76,7 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
             key if name is None else f"apps.{name}.{key}"
             for name in self.app_names
             for key in (("topic",) if self.app(name).cert_file else APPLE_IDS)
-            if not getattr(self.app(name), key)
+            if not getattr(self.app(name), key) and not (key == "key_id" and self.app(name).key_id_file)
         ]
         if missing:
             raise wrong_at(
@@ -89,9 +93,13 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
             return mine
         given = self.apps[name]
         if given.cert_file:
-            return mine.model_copy(update={"team_id": "", "key_id": "", "key_file": None})
+            return mine.model_copy(update={"team_id": "", "key_id": "", "key_id_file": None, "key_file": None})
         if given.model_fields_set.intersection(BY_TOKEN):
-            return mine.model_copy(update={"cert_file": None, "cert_key_file": None})
+            mine = mine.model_copy(update={"cert_file": None, "cert_key_file": None})
+        if given.key_id:
+            return mine.model_copy(update={"key_id_file": None})
+        if given.key_id_file:
+            return mine.model_copy(update={"key_id": ""})
         return mine
 
     def check(self, notification: Notification, app: str | None) -> None:
@@ -109,5 +117,18 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
 
         Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
         """
-        text, where = self.read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id",))
+        text, where = self.read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id", "key_id_file"))
         return checks.private_pem(text, where)
+
+    def read_key_id(self, app: str | None = None) -> str:
+        """Return the id of the signing key: `key_id`, or what stands in `key_id_file`. Raise SettingsError."""
+        mine = self.app(app)
+        if mine.key_id_file is None:
+            return mine.key_id
+        key = f"providers.apns.{'' if app is None else f'apps.{app}.'}key_id_file"
+        key_id = checks.one_line(checks.read_secret(mine.key_id_file, key), f"{key}: {mine.key_id_file}")
+        try:
+            checks.check_apple_id("key_id", key_id)
+        except ValueError as error:
+            raise SettingsError(f"{key}: {mine.key_id_file}: {error}") from None
+        return key_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import ssl
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from notifier.errors import SettingsError
+from notifier.settings.secret_files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def context(ca_file: Path | None, cert_file: Path | None = None, cert_key_file: 
 def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
     """Say in a person's words what OpenSSL would say in its own. The key never shows."""
     try:
-        certificate = x509.load_pem_x509_certificate(_read(cert_file, "cert_file"))
+        certificate = x509.load_pem_x509_certificate(read_regular(cert_file, "providers.apns.cert_file"))
     except ValueError:
         how = "openssl pkcs12 -in certificate.p12 -out certificate.pem -nodes"
         _refuse("cert_file", f"{cert_file} holds no certificate in PEM; of a .p12 make one by: {how}")
@@ -76,7 +76,7 @@ def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
         structlog.get_logger(__name__).warning("certificate_ends_soon", cert_file=str(cert_file), on=f"{ends:%Y-%m-%d}")
     key_name, key_file = ("cert_file", cert_file) if cert_key_file is None else ("cert_key_file", cert_key_file)
     try:
-        key = load_pem_private_key(_read(key_file, key_name), password=None)
+        key = load_pem_private_key(read_regular(key_file, f"providers.apns.{key_name}"), password=None)
     except TypeError:
         _refuse(key_name, f"the key in {key_file} has a password; take it off by: openssl pkey -in … -out …")
     except (ValueError, UnsupportedAlgorithm):
@@ -84,13 +84,6 @@ def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
         _refuse(key_name, f"{key_file} holds no private key in PEM{hint}")
     if _public(key.public_key()) != _public(certificate.public_key()):
         _refuse(key_name, f"the key in {key_file} is not that of the certificate in {cert_file}")
-
-
-def _read(path: Path, key: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        _refuse(key, f"cannot read {path}: {os.strerror(error.errno or 0)}")
 
 
 def _public(key: PublicKeyTypes) -> bytes:

@@ -1,0 +1,153 @@
+"""Keys, accounts and tokens of the providers that change on disk: taken up without a restart, and nothing is lost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from notifier import Device, Notifier
+from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.expo import ExpoSimulator
+from notifier.simulators.fcm import make_service_account
+from notifier.simulators.hms import HmsSimulator
+from notifier.simulators.wire import WireLog
+from notifier.testing.embedded import EmbeddedRedis
+from tests.support import (
+    TEAM_ID,
+    Simulators,
+    WorkerProcess,
+    apns,
+    client_of,
+    ends,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    worker,
+    write_config,
+)
+
+DEVICES = {
+    "apns": apns("ann"),
+    "fcm": fcm("ann"),
+    "hms": Device("hms", f"IQAAAACy0{'ann':_>40}"),
+    "expo": Device("expo", f"ExponentPushToken[{'ann':_>22}]"),
+}
+
+
+@dataclass
+class Mounted:
+    """Secrets as Kubernetes mounts them: each file is a link into a folder that is exchanged as a whole."""
+
+    folder: Path
+    files: dict[str, str] = field(default_factory=dict)
+    _versions: int = 0
+
+    def write(self, **files: str) -> None:
+        """Replace these files; the others are written anew with the content that they had."""
+        self.files |= files
+        self._versions += 1
+        version = self.folder / f"..{self._versions}"
+        version.mkdir(parents=True)
+        for name, content in self.files.items():
+            (version / name).write_text(content)
+        (self.folder / "..new").symlink_to(version.name)
+        (self.folder / "..new").rename(self.folder / "..data")
+        for name in self.files:
+            if not (self.folder / name).is_symlink():
+                (self.folder / name).symlink_to(f"..data/{name}")
+
+
+@dataclass
+class World:
+    """A worker for four platforms, whose servers accept what `rotate` made last."""
+
+    simulators: Simulators
+    hms: HmsSimulator
+    hms_secrets: dict[str, str]
+    expo: ExpoSimulator
+    secrets: Mounted
+    producer: Notifier
+    worker: WorkerProcess
+
+    def rotate(self, folder: Path, number: int) -> None:
+        """New secrets of all four: their servers accept them beside the old ones, as long as FCM's tokens live."""
+        folder.mkdir()
+        key_id = f"ROTATED{number:03}"
+        key, public = make_apns_key(folder, key_id)
+        self.simulators.team_keys[key_id] = TEAM_ID, public
+        account = make_service_account(folder, f"{self.simulators.fcm.url}/token", "simulated-project")
+        self.simulators.fcm.trust(account)
+        texts = {"key": key.read_text(), "key_id": key_id, "account": account.read_text()}
+        self.secrets.write(**texts, hms=f"secret-{number}", expo=f"token-{number}")
+
+    def forget_old(self, number: int) -> None:
+        """Let the servers accept the newest alone."""
+        for key_id in list(self.simulators.team_keys)[:-1]:
+            del self.simulators.team_keys[key_id]
+        self.simulators.fcm.expire_tokens()
+        self.hms_secrets["1042"] = f"secret-{number}"
+        self.hms.expire_tokens()
+        self.expo._access_token = f"token-{number}"
+
+    def logged(self, event: str, platform: str) -> bool:
+        lines = self.worker.log.splitlines()
+        return any(f'"{event}"' in line and f'"platform": "{platform}"' in line for line in lines)
+
+    def deliver(self, title: str) -> None:
+        """Send one to each platform, and wait until all are delivered."""
+        for device in DEVICES.values():
+            ends(self.producer, self.producer.send(note("ann", title, device, body="…")), "delivered")
+
+
+@pytest.fixture
+def world(tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[World]:
+    certificates, log = make_certificates(tmp_path), WireLog()
+    with Simulators(tmp_path / "simulators") as simulators:
+        hms = HmsSimulator(certificates=certificates, log=log, apps=(hms_secrets := {"1042": "secret-0"}))
+        expo = ExpoSimulator(certificates=certificates, log=log, access_token="token-0")
+        for server in (hms, expo):
+            simulators.call(server.start())
+        more = {"ca_file": str(certificates.ca_file), "timeout": "1s"}
+        providers = simulators.providers() | {
+            "hms": {"app_id": "1042", "secret_file": "s/hms", "endpoint": hms.url, "token_endpoint": hms.url} | more,
+            "expo": {"access_token_file": "s/expo", "endpoint": expo.url} | more,
+        }
+        providers["apns"] |= {"key_file": "s/key", "key_id_file": "s/key_id"}
+        del providers["apns"]["key_id"]
+        providers["fcm"] |= {"service_account": "s/account"}
+        config = write_config(tmp_path / "config", redis_server.url, providers)
+        with client_of(config) as redis, notifier(config) as producer:
+            redis.flushdb()
+            running = worker(config)
+            made = World(simulators, hms, hms_secrets, expo, Mounted(config.parent / "s"), producer, running)
+            made.rotate(tmp_path / "0", 0)
+            with running:
+                running.ready(redis)
+                yield made
+        for server in (hms, expo):
+            simulators.call(server.close())
+
+
+def test_new_secrets_are_taken_up(world: World, tmp_path: Path) -> None:
+    """Servers that accept the new ones alone get all that follows.
+
+    Then half a key, and half an account: they are refused, each with a line that shows nothing of it, and the old ones
+    go on. What has not changed is left alone.
+    """
+    world.deliver("before")
+    world.rotate(tmp_path / "1", 1)
+    eventually(lambda: all(world.logged("secrets_taken_up", name) for name in DEVICES))
+    world.forget_old(1)
+    world.deliver("after")
+
+    half = {name: world.secrets.files[name][:100] for name in ("key", "account")}
+    world.secrets.write(**half)
+    eventually(lambda: all(world.logged("secrets_refused", name) for name in ("apns", "fcm")))
+    world.deliver("broken")
+    assert not any(world.logged("secrets_refused", name) for name in ("hms", "expo"))
+    assert world.worker.log.count("secrets_taken_up") == len(DEVICES)
+    lines_of_key = half["key"].splitlines()[1]
+    for secret in (lines_of_key, half["account"][-40:], "secret-1", "token-1"):
+        assert secret not in world.worker.log

@@ -1,0 +1,46 @@
+"""Live secrets: the keys and certificates of the providers are read again when their files change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import structlog
+
+from notifier.errors import SettingsError
+from notifier.providers.contract import Provider
+from notifier.settings import Settings
+from notifier.settings.secret_files import SecretFiles
+from workers.sender import Sender
+
+# Builds the providers of one platform, by route. Raises SettingsError.
+BuildPlatform: TypeAlias = Callable[[str], Mapping[str, Provider]]
+
+
+class ProviderSecrets:
+    """Follows the files of the providers of one worker: by platform, as the apps of one may share a connection.
+
+    A file that cannot be used is logged, and all of its platform's old ones stay in force.
+    """
+
+    def __init__(self, settings: Settings, build: BuildPlatform) -> None:
+        """Before the providers are built, or a file that changes meanwhile is not noticed."""
+        platforms = settings.providers.platforms()
+        self._files = {name: SecretFiles(section.files()) for name, section in platforms.items() if not section.prints}
+        self._build = build
+        self._log = structlog.get_logger("notifier.worker")
+
+    async def follow(self, sender: Sender) -> None:
+        """Take up what has changed: sends that are under way end as they began, and all later ones go by the new."""
+        for platform in await asyncio.to_thread(self._changed):
+            try:
+                providers = self._build(platform)
+            except SettingsError as error:
+                self._log.error("secrets_refused", platform=platform, problems=str(error).splitlines())
+            else:
+                sender.replace(providers)
+                self._log.info("secrets_taken_up", platform=platform)
+
+    def _changed(self) -> list[str]:
+        return [platform for platform, files in self._files.items() if files.changed()]

@@ -113,6 +113,9 @@ def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
+            if said := value.get(b"push_counted"):
+                counted = json.loads(said)
+                value |= {b"push_counted": counted | {"permit": names[counted["permit"].encode()]}}
             return {plain(name): plain(of) for name, of in value.items() if name != b"push_order"}
         if isinstance(value, bytes):
             whole, _, part = value.rpartition(b":")

@@ -18,6 +18,8 @@ WRITTEN_AT_ONCE: Final = 500
 MARGIN_MS: Final = 1_000
 # What comes along stands before all that the new shard gives out, in its own order: below by more than any counts.
 BEFORE: Final = 1_000_000_000_000
+# Fields of a job that are of the old shard: a permit is a number of its own counter.
+LEFT_BEHIND: Final = {b"push_permit", b"push_counted", b"worker_name"}
 
 # By the names of their keys: where in them µs stand.
 Times = Literal["scores", "members"] | frozenset[bytes]
@@ -116,7 +118,7 @@ class State:
 
     def shifted(self, job: Moving) -> Moving:
         """A job as it is to stand on the new shard: its times by that one's clock, its order before that one's own."""
-        fields = {name: value for name, value in job.fields.items() if name not in {b"push_permit", b"worker_name"}}
+        fields = {name: value for name, value in job.fields.items() if name not in LEFT_BEHIND}
         fields[b"status"] = b"queued" if job.at_us is None else b"scheduled"
         for name in {b"push_deadline", b"push_since", b"push_accepted"} & fields.keys():
             fields[name] = self._later(fields[name])

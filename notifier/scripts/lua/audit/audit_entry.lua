@@ -42,7 +42,7 @@ local function judge(key, member)
   local id, permit = member, nil
   if kind == 'wip' then
     if score ~= 'inf' then return end -- RQ's own execution
-    id, permit = member:match('^(.+):(%d+x?%d*[dn]?)$')
+    id, permit = member:match('^(.+):(%d%w*)$')
     if not id then return end
   end
   local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_rq_job')

@@ -76,13 +76,13 @@ end
 -- send: the job goes, under a permit that is its place.
 function direct.send(id, lane, job, line, plan)
   local order = orders.next()
-  local place = text(order)
-  local permit = line.cost > 1 and place .. 'x' .. line.cost or place
-  if job.priority == 'high' then place = text(order - HIGH) end
+  local permit = text(order)
+  local place = job.priority == 'high' and text(order - HIGH) or permit
   direct.trim = order % 8 == 0
   count_sends(direct, job.user, job.category, direct.rules.users[1], line.policy, permit, line.cost)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
-  lease_job(direct, id, permit, lane, 'push_order', place)
+  if line.cost == 1 then lease_job(direct, id, permit, lane, 'push_order', place)
+  else lease_job(direct, id, permit, lane, 'push_order', place, 'push_counted', text_of_counted(permit, line.cost)) end
   direct.room, line.held.n = direct.room - 1, line.held.n + 1
   direct.leased[#direct.leased + 1] = {id, permit, job.user, job.category, job.data,
     job.deadline and job.deadline - direct.now or false, 0, 0, false, false}

@@ -7,7 +7,7 @@
 -- push_collapse (the id under which it stands in @collapse), push_count (how many it stands for), push_by
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
--- push_orphan (see orphans.lua), push_tagged (see tagged.lua), push_accepted
+-- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
 -- and push_held (see history.lua).
 -- A background push that waits for its device stands behind the alerts of its line: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals

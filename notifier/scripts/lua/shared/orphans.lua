@@ -1,4 +1,4 @@
---! exports may_have_been_sent closed_lines is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
+--! exports closed_lines is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
@@ -7,11 +7,8 @@
 -- @lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash: it is one.
--- Under a permit that ends in 'n' nothing is sent, as the job had expired or is dropped: it is no orphan.
 local ORPHAN = '#o:'
 local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
-
-local function may_have_been_sent(permit) return string.byte(permit, -1) ~= 110 end -- 'n'
 
 -- closed_lines: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
 -- @lines:{user}. Every orphan is leased, so what is not is forgotten.
@@ -57,17 +54,14 @@ local function date_devices(targets, answered, permit, until_text, more)
 end
 
 -- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the
--- devices.
--- ends: the lease's end so far.
-local function stay_in_flight(id, permit, user, category, targets, answered, ends, until_us, until_text)
+-- devices. counted: see permits.lua. ends: the lease's end so far.
+local function stay_in_flight(id, permit, counted, user, category, targets, answered, ends, until_us, until_text)
   local members, more = {permit}, math.max(0, until_us - ends)
-  for n = 2, tonumber(string.match(permit, 'x(%d+)') or 1) do members[n] = permit .. '#' .. n end
+  for n = 2, counted.cost do members[n] = permit .. '#' .. n end
   redis.call('ZADD', '@leases', until_text, id)
   date_ahead(sent_key(user), until_text, more, members)
   date_ahead(sent_key(user, category), until_text, more, members)
-  if targets and string.byte(permit, -1) == 100 then -- 'd', see *admit*
-    date_devices(targets, answered, permit, until_text, more)
-  end
+  if targets and counted.devices then date_devices(targets, answered, permit, until_text, more) end
 end
 
 -- write_lasting: what is dated ahead is kept for as much longer.

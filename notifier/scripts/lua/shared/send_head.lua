@@ -40,23 +40,28 @@ local function fly(user, line, shut)
   user.flying[line.category] = {n = of.n + 1, left = line.left}
 end
 
+-- lease_head: the job is the worker's; what is out of the ordinary is noted beside its permit.
+local function lease_head(look, job, permit, cost, devices, nothing)
+  local plain = cost == 1 and not devices and not nothing
+  if plain and not job.held then return lease_job(look, job.id, permit, job.origin) end
+  local more = {}
+  if not plain then more = {'push_counted', text_of_counted(permit, cost, devices, nothing)} end
+  if job.held then
+    more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, look.now, 'f')
+  end
+  lease_job(look, job.id, permit, job.origin, unpack(more))
+end
+
 -- send_head: takes the head of line i. needs, open, shut: of *decide*; nil for what has expired. dropped: 1 where the
--- rules hold it back and its category lets nothing wait, 2 where its user muted it. A permit that ends in 'd' was
--- counted with devices, one in 'n' nowhere; one with x and a number counts as so many sends.
+-- rules hold it back and its category lets nothing wait, 2 where its user muted it.
 local function send_head(look, user, i, job, needs, open, shut, dropped)
   local line, permit = user.lines[i], text(look.seq + 1)
-  if line.cost > 1 then permit = permit .. 'x' .. line.cost end
-  permit = permit .. (open and 'd' or needs and '' or 'n')
   look.trim = look.seq % TRIM_EVERY == 0
   redis.call('ZREM', line.key, job.id)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
   if job.collapse then forget_newcomer(user.name, line.category, job.id, job.collapse) end
-  if job.held then
-    lease_job(look, job.id, permit, job.origin, 'push_held', history.add(job.accepted, job.held, look.now, 'f'))
-  else
-    lease_job(look, job.id, permit, job.origin)
-  end
+  lease_head(look, job, permit, line.cost, open ~= nil, not needs)
   tell(look, user, line, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
   fly(user, line, shut)
   -- One number for each: those of deleted jobs are not used, as only `room` are ours.

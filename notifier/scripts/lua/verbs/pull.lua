@@ -22,7 +22,7 @@
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
 --! include clock keys history counts burst rules due newcomer end cancel leaving lineup gates claims gather
---! include routes collapse behind targets limits zones preferences opens orphans lease direct full
+--! include routes collapse behind targets permits limits zones preferences opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then
@@ -165,7 +165,7 @@ local function take_over(id)
   local key = job_key(id)
   local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
     'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_accepted',
-    'push_held')
+    'push_held', 'push_counted')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
   if not job.origin then return redis.call('ZREM', '@leases', id) end
   -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
@@ -176,11 +176,13 @@ local function take_over(id)
     redis.call('HSET', key, 'push_crashes', crashes)
   end
   if read[14] and not read[15] then history.note(id, read[14], nil, now - lease, 'f') end
-  local meta = job.permit and may_have_been_sent(job.permit) and is_text(id) and steering(read[8])
+  local counted = job.permit and counted_of(job.permit, read[16])
+  -- Where nothing was counted nothing was sent: it is no orphan.
+  local meta = counted and not counted.nothing and is_text(id) and steering(read[8])
   if not meta then return put_back(id, key, job) end
   local ends = tonumber(redis.call('ZSCORE', '@leases', id))
   orphan(id, meta.user, meta.category)
-  stay_in_flight(id, job.permit, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
+  stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
   orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0,
     crashes,
     read[11], false}

@@ -2,16 +2,17 @@
 -- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
 --      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
---! include clock keys due claims targets orphans full
+--! include clock keys due claims targets permits orphans full
 local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 
 local function renew(id, permit, user, category, answered)
-  local job = redis.call('HMGET', job_key(id), 'push_permit', 'origin', 'push_targets', 'push_answered')
+  local holder, origin, targets, before, counted = unpack(redis.call('HMGET', job_key(id), 'push_permit', 'origin',
+    'push_targets', 'push_answered', 'push_counted'))
   local ends = redis.call('ZSCORE', '@leases', id)
-  if not ends or job[2] and job[1] ~= permit then return 0 end -- without its hash it was deleted in flight
+  if not ends or origin and holder ~= permit then return 0 end -- without its hash it was deleted in flight
   if lease == 0 then
-    if job[2] then
+    if origin then
       orphan(id, user, category)
       if answered ~= '' then redis.call('HSET', job_key(id), 'push_answered', answered) end
     end
@@ -19,7 +20,8 @@ local function renew(id, permit, user, category, answered)
     note_due(now)
     return 1
   end
-  stay_in_flight(id, permit, user, category, job[3], job[4], tonumber(ends), now + lease, until_text)
+  counted = counted_of(permit, counted)
+  stay_in_flight(id, permit, counted, user, category, targets, before, tonumber(ends), now + lease, until_text)
   kept[claim_key(user, category)] = true
   return 1
 end

@@ -21,7 +21,7 @@
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! include clock keys history counts burst rules due newcomer end cancel leaving
---! include lineup gates many claims gather targets limits zones preferences opens orphans minute tagged full
+--! include lineup gates many claims gather targets permits limits zones preferences opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -59,18 +59,17 @@ local function note_sent(sent, policy, permit, cost)
   if not is_empty(policy) then record(sent, policy, permit, now, now_text, now, true, cost) end
 end
 
-local function counts_devices(permit) return string.byte(permit, -1) == 100 end -- 'd', see *admit*
-
 -- read_settled: a job as its worker tells of it, and as its hash does. holder: the permit under which it is in flight
 -- now. origin: false where the job was deleted while it was in flight.
 local function read_settled(id, permit, user, category, index, reached, state, word, detail, answered, gone, handed)
   local key = job_key(id)
-  local holder, origin, status, requeued, orphan, tagged, accepted, held = unpack(redis.call('HMGET', key,
-    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held'))
+  local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
+    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
+    'push_counted'))
   return {id = id, permit = permit, user = user, category = category, policy = rules.users[index + 1],
     reached = reached == 1, state = state, word = word, detail = detail, answered = answered, gone = gone,
     handed = handed, key = key, holder = holder, origin = origin, status = status, requeued = requeued,
-    orphan = orphan, tagged = tagged, accepted = accepted, held = held,
+    orphan = orphan, tagged = tagged, accepted = accepted, held = held, counted = counted_of(permit, counted),
     meta = not origin and cjson.encode({user = user, category = category}) or nil}
 end
 
@@ -97,7 +96,7 @@ end
 local function failed(job)
   local id, key = job.id, job.key
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered', 'push_refusals', 'push_orphan')
+    'push_answered', 'push_refusals', 'push_orphan', 'push_counted')
   if job.word ~= 'expired' then add_one(key, 'push_attempts') end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
   redis.call('EXPIRE', key, keep_failed)
@@ -111,7 +110,7 @@ local function failed(job)
 end
 
 local function dropped(job)
-  redis.call('HDEL', job.key, 'push_permit', 'push_deadline')
+  redis.call('HDEL', job.key, 'push_permit', 'push_deadline', 'push_counted')
   end_unsent(now, job.id, job.origin, job.word, keep_failed, 'push_reason', job.detail)
 end
 
@@ -140,7 +139,7 @@ end
 
 local function back(job)
   local key, state = job.key, job.state
-  redis.call('HDEL', key, 'push_permit', 'push_orphan')
+  redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
     redis.call('HSET', key, 'push_rq_job', '1')
@@ -174,7 +173,7 @@ end
 
 -- cancelled: RQ's own cancel came while it was in flight: it is not tried again, and *end_cancelled* counts it.
 local function cancelled(job)
-  redis.call('HDEL', job.key, 'push_permit', 'push_orphan')
+  redis.call('HDEL', job.key, 'push_permit', 'push_orphan', 'push_counted')
   note_answers(job)
   end_cancelled(now, job.id, redis.call('HMGET', job.key, unpack(CANCEL_READS)), keep_failed, keep_delivered)
   job.word = ''
@@ -208,7 +207,7 @@ end
 -- still; or another worker has ended it since.
 local function end_lease(job)
   if job.origin and job.holder ~= job.permit then return false end
-  job.lease_ends = counts_devices(job.permit) and redis.call('ZSCORE', '@leases', job.id)
+  job.lease_ends = job.counted.devices and redis.call('ZSCORE', '@leases', job.id)
   if job.origin and job.state == 'delivered' then gather('ZREM', '@leases', job.id)
   elseif redis.call('ZREM', '@leases', job.id) == 0 and not job.origin then return false end
   for _, lane in ipairs(job.origin and {job.origin} or rules.lanes) do
@@ -220,7 +219,8 @@ end
 -- close: its permit becomes now, or is refunded.
 local function close(job)
   local permit, user, category = job.permit, job.user, job.category
-  local cost = string.find(permit, 'x', 1, true) and tonumber(string.match(permit, 'x(%d+)')) or 1
+  local cost = job.counted.cost
+  if not job.origin then cost = math.max(cost_in(sent_key(user), permit), cost_in(sent_key(user, category), permit)) end
   close_permit(permit, sent_key(user), job.reached, cost)
   close_permit(permit, sent_key(user, category), job.reached, cost)
   if job.orphan then

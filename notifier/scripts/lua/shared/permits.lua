@@ -1,0 +1,29 @@
+--! exports text_of_counted counted_of cost_in
+-- A permit is a number, and says nothing else: the fence of a lease, and a member of the sets of sends. What was
+-- counted under it stands in the job's hash, for as long as that permit is the job's:
+--   push_counted  JSON {permit, cost: as how many sends, devices: true if they were counted for the devices too,
+--                 nothing: true if no send was counted: the job had expired, or is dropped}. Without it, one send was.
+
+local function text_of_counted(permit, cost, devices, nothing)
+  return cjson.encode({permit = permit, cost = cost, devices = devices or nil, nothing = nothing or nil})
+end
+
+local ONE = {cost = 1}
+-- counted_of: {cost, devices, nothing} of a permit. said: push_counted, or false.
+local function counted_of(permit, said)
+  if said then
+    local ok, counted = pcall(cjson.decode, said)
+    if ok and type(counted) == 'table' and counted.permit == permit and number(counted.cost) then return counted end
+  end
+  if not string.find(permit, '%D') then return ONE end
+  -- An earlier version wrote it into the permit: 417x3d.
+  local cost, kind = string.match(permit, '^%d+x?(%d*)(%a?)$')
+  return {cost = number(cost) or 1, devices = kind == 'd', nothing = kind == 'n'}
+end
+
+-- cost_in: as how many sends a permit stands in a set, where the job's hash is gone.
+local function cost_in(sent, permit)
+  local n = 1
+  while redis.call('ZSCORE', sent, permit .. '#' .. n + 1) do n = n + 1 end
+  return n
+end

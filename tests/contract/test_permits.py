@@ -1,0 +1,115 @@
+"""A permit is a number: what was counted under it stands beside it in the job's hash, and holds for it alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Leased, Settlement
+from notifier.scripts.loader import run
+from tests.contract.test_direct import LEASE, NOW, S, Worker, job
+
+JOB: Final = "rq:job:one"
+SENT: Final = "notifier:sent:{ann}"
+
+
+@pytest.fixture
+def worker(redis: Redis) -> Worker:
+    made = Worker(redis)
+    made.publish()
+    return made
+
+
+def lease(worker: Worker, category: str, *, direct: bool = True) -> Leased:
+    worker.accept(job(category=category))
+    pulled = worker.pull(direct=direct)
+    (leased,) = pulled.leased or worker.admit(pulled)
+    return leased
+
+
+def settle(worker: Worker, leased: Leased, *, reached: bool) -> None:
+    """Half a second later: it was delivered, or is to be tried again."""
+    worker.now += S // 2
+    done: tuple[Any, ...] = ("delivered", "delivered") if reached else ("later", "retried", 60 * S)
+    settlement = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, *done)
+    kept = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
+    call = calls.settle([settlement], worker.rules, worker=worker.name, clock=str(worker.now), **kept)
+    assert run(worker.redis, call) == [True]
+
+
+def sends(worker: Worker) -> dict[str, float]:
+    """µs from now by what stands in the user's set."""
+    found = worker.redis.zrange(SENT, 0, -1, withscores=True)
+    return {member.decode(): at - worker.now for member, at in found}
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("reached", [True, False])
+def test_one_that_counts_as_three(worker: Worker, *, direct: bool, reached: bool) -> None:
+    """All three are in flight until the lease ends; then all are sends of now, or none is left."""
+    leased = lease(worker, "costly", direct=direct)
+    three = [leased.permit, f"{leased.permit}#2", f"{leased.permit}#3"]
+    assert leased.permit.isdigit()
+    assert sends(worker) == dict.fromkeys(three, LEASE)
+    settle(worker, leased, reached=reached)
+    assert sends(worker) == (dict.fromkeys(three, 0) if reached else {})
+    assert not worker.redis.hexists(JOB, "push_counted")
+
+
+def test_a_plain_one_has_nothing_beside_it(worker: Worker) -> None:
+    """Which is nearly every notification."""
+    leased = lease(worker, "free")
+    assert leased.permit.isdigit()
+    assert not worker.redis.hexists(JOB, "push_counted")
+
+
+@pytest.mark.parametrize(
+    "said", [json.dumps({"permit": "7", "cost": 3}), '{"permit": "%s"}', '{"permit": "%s", "cost": "many"}', "[]", "{"]
+)
+def test_what_is_not_said_of_this_permit_says_nothing(worker: Worker, said: str) -> None:
+    """What another permit counted, or anybody wrote there: one send is taken back, and the neighbour stays."""
+    leased = lease(worker, "free")
+    worker.redis.hset(JOB, "push_counted", said.replace("%s", leased.permit))
+    neighbour = f"{leased.permit}#2"
+    worker.redis.zadd(SENT, {neighbour: NOW})
+    settle(worker, leased, reached=False)
+    assert list(sends(worker)) == [neighbour]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_job_that_is_deleted_in_flight(worker: Worker, *, reached: bool) -> None:
+    """All its sends are closed, although nothing beside it says how many there are."""
+    leased = lease(worker, "costly")
+    worker.redis.delete(JOB)
+    settle(worker, leased, reached=reached)
+    assert sorted(sends(worker).values()) == ([0, 0, 0] if reached else [])
+
+
+def by_an_earlier_version(worker: Worker, kind: str = "") -> Leased:
+    """One in flight that counts as three, as it was written before: in the permit."""
+    leased = lease(worker, "free")
+    old = leased._replace(permit=f"{leased.permit}x3{kind}")
+    worker.redis.hset(JOB, "push_permit", old.permit)
+    worker.redis.delete(SENT)
+    worker.redis.zadd(SENT, {f"{old.permit}{of}": worker.now + LEASE for of in ("", "#2", "#3")})
+    return old
+
+
+@pytest.mark.parametrize("kind", ["", "d"])
+def test_one_of_an_earlier_version_is_settled(worker: Worker, kind: str) -> None:
+    """As three sends."""
+    settle(worker, by_an_earlier_version(worker, kind), reached=True)
+    assert sorted(sends(worker).values()) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("kind", "is_orphan"), [("", True), ("d", True), ("n", False)])
+def test_one_of_an_earlier_version_is_taken_over(worker: Worker, kind: str, *, is_orphan: bool) -> None:
+    """Its worker died: what may have been sent stays in flight, as three sends; nothing else does."""
+    by_an_earlier_version(worker, kind)
+    worker.now += LEASE + 1
+    assert [orphan.job_id for orphan in worker.pull().orphans] == (["one"] if is_orphan else [])
+    assert sorted(sends(worker).values()) == [LEASE if is_orphan else -1] * 3

@@ -198,7 +198,7 @@ class PushWorker(Worker):
     def _forget_own_entry(self) -> None:
         """Remove what an attempt has left whose answer was lost: RQ would take it for another worker of this name."""
         entry: Any = self.connection.hmget(self.key, "hostname", "pid")
-        if entry == [self.hostname.encode(), str(self.pid).encode()]:
+        if entry == [str(self.hostname).encode(), str(self.pid).encode()]:
             self.connection.delete(self.key)
 
     def _build(self, settings: Settings, redis: Any) -> dict[str, Provider]:

@@ -612,6 +612,7 @@ class NetworkContract(SendingContract):
         dice = random.Random(20261121)
 
         async def law(s: Stage) -> None:
+            assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED  # it has signed in
             devices = [await s.device(dice.choice(troubles)) for _ in range(150)]
             sends = []
             for number, device in enumerate(devices):

@@ -24,6 +24,7 @@ from notifier.providers.contract import Provider
 from notifier.settings import Settings
 from notifier.settings.schema_providers import PlatformSettings
 from notifier.store.sentinel import AsyncPrimary
+from notifier.store.sign_in import renewing
 from workers.capacity import Capacity, RouteLimit
 from workers.in_flight import Tuning
 from workers.sender import Backoff, Observer, Sender
@@ -145,7 +146,7 @@ def asyncio_client(client: redis.Redis, *, block_s: float = 0.0) -> Any:
     """
     pool = client.connection_pool
     classes = {
-        redis.SSLConnection: redis.asyncio.SSLConnection,
+        redis.SSLConnection: renewing(redis.asyncio.SSLConnection),
         redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
     }
     connection_class = classes.get(pool.connection_class, redis.asyncio.Connection)

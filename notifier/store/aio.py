@@ -13,6 +13,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from notifier.store.connection import connect, connection_options, one_server
 from notifier.store.sentinel import AsyncPrimary
+from notifier.store.sign_in import read_files_again
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
@@ -33,9 +34,11 @@ def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
     if isinstance(plain.connection_pool, SentinelConnectionPool):
         kwargs = plain.connection_pool.connection_kwargs
         return AsyncPrimary(plain.connection_pool, retry | {k: v for k, v in kwargs.items() if k not in NOT_SHARED})
-    return redis.asyncio.Redis.from_url(
+    client = redis.asyncio.Redis.from_url(
         config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
     )
+    read_files_again(client, config)
+    return client
 
 
 class Calls:

@@ -17,6 +17,7 @@ from notifier.errors import RedisAwayError, RedisUnusableError
 from notifier.scripts import keys
 from notifier.settings import sentinel_url
 from notifier.store import sentinel
+from notifier.store.sign_in import read_files_again
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
@@ -55,8 +56,11 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     options["retry"] = Retry(NoBackoff(), 0)
     try:
         if sentinel_url.is_sentinel(config.url):
-            return sentinel.primary(sentinel_url.parse(config.url), options, config.read_sentinel_password())
+            client = sentinel.primary(sentinel_url.parse(config.url), options, config.read_sentinel_password)
+            read_files_again(client, config)
+            return client
         client = redis.Redis.from_url(config.url, **options)
+        read_files_again(client, config)  # a password that stands in the URL goes before the file's
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError) as error:
@@ -94,8 +98,6 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
     options |= config.tls_options()
     if not config.url.startswith("unix:"):
         options["socket_keepalive"] = True
-    if (password := config.read_password()) is not None:
-        options["password"] = password  # one that stands in the URL goes before it
     return options
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -12,13 +12,17 @@ from redis.backoff import NoBackoff
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from notifier.settings.sentinel_url import Service
+from notifier.store.sign_in import by_file, renewing
 
 
-def primary(service: Service, options: Mapping[str, Any], sentinel_password: str | None) -> redis.Redis:
-    """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`."""
+def primary(service: Service, options: Mapping[str, Any], read_password: Callable[[], str | None]) -> redis.Redis:
+    """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`.
+
+    read_password: of the sentinels; it raises SettingsError.
+    """
     shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry", "ssl_"))}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        service.sentinels, sentinel_kwargs={**shared, "password": sentinel_password, "ssl": service.tls}
+        service.sentinels, sentinel_kwargs=by_file({**shared, "ssl": service.tls}, read_password)
     )
     given = {"username": service.username, "password": service.password, "ssl": service.tls}
     client: redis.Redis = sentinel.master_for(  # type: ignore[no-untyped-call]
@@ -51,6 +55,8 @@ class AsyncPrimary(redis.asyncio.Redis):
         tls = issubclass(pool.connection_class, redis.SSLConnection)
         kept = {name: value for name, value in options.items() if name != "connection_pool"}
         template = self._sentinel.master_for(pool.service_name, ssl=tls, **kept)
+        if tls:
+            template.connection_pool.connection_class = renewing(template.connection_pool.connection_class)
         super().__init__(connection_pool=template.connection_pool)
 
     async def aclose(self, close_connection_pool: bool | None = True) -> None:

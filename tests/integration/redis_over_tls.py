@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 from typing import NamedTuple
 
 import pytest
@@ -92,3 +93,29 @@ def test_who_shows_no_certificate_is_refused(tmp_path: Path, guarded: Guarded) -
         pytest.raises(RedisUnusableError, match=r"_ssl\.c|certificate|cannot be reached|does not answer"),
     ):
         producer.send(note("ada"))
+
+
+def test_a_new_certificate_is_taken_up(tmp_path: Path, guarded: Guarded) -> None:
+    """The server trusts another certificate alone and ends all connections: who connects again shows the new one."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    files = {**guarded.files, "cert_file": str(mine / "client.crt"), "cert_key_file": str(mine / "client.key")}
+    for name, path in files.items():
+        if path != guarded.files[name]:
+            copyfile(guarded.files[name], path)
+    config = config_of(tmp_path, guarded._replace(files=files), *files)
+    with Redis.from_url(guarded.plain.url) as plain, notifier(config) as producer, worker(config) as running:
+        running.ready(plain)
+        ends(producer, producer.send(note("ada", "before")), "delivered")
+
+        trusted = str(plain.config_get("tls-ca-cert-file")["tls-ca-cert-file"])
+        _client_certificate(mine)
+        again = tmp_path / "again.pem"
+        again.write_bytes(Path(files["ca_file"]).read_bytes() + (mine / "client.crt").read_bytes())
+        plain.config_set("tls-ca-cert-file", str(again))
+        try:
+            for kind in ("normal", "pubsub"):
+                plain.client_kill_filter(_type=kind, skipme=True)
+            ends(producer, producer.send(note("ada", "after")), "delivered")
+        finally:
+            plain.config_set("tls-ca-cert-file", trusted)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
-from notifier import Device, Notifier
+from notifier import Device, Notifier, RedisUnusableError
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.fcm import make_service_account
@@ -151,3 +152,37 @@ def test_new_secrets_are_taken_up(world: World, tmp_path: Path) -> None:
     lines_of_key = half["key"].splitlines()[1]
     for secret in (lines_of_key, half["account"][-40:], "secret-1", "token-1"):
         assert secret not in world.worker.log
+
+
+def test_a_new_password_of_redis_is_taken_up(tmp_path: Path) -> None:
+    """Redis takes another password and ends all connections: what is sent then goes once the file has the new one.
+
+    A file that is empty for a while changes nothing for who holds the right password.
+    """
+    password = tmp_path / "password"
+    password.write_text("hunter-first\n")
+    with EmbeddedRedis(extra_args=("--requirepass", "hunter-first")) as server:
+        config = write_config(tmp_path, server.url, redis={"url": server.url, "password_file": str(password)})
+        admin = Redis.from_url(server.url, password="hunter-first")
+        with admin, notifier(config) as producer, worker(config) as running:
+            running.ready(admin)
+            ends(producer, producer.send(note("ann", "before")), "delivered")
+
+            password.write_text("")
+            _end_connections(admin)
+            ends(producer, producer.send(note("ann", "empty")), "delivered")
+            assert f"redis.password_file: {password} is empty" in running.log
+
+            admin.config_set("requirepass", "hunter-second")
+            _end_connections(admin)
+            with pytest.raises(RedisUnusableError, match="refuses the password"):
+                producer.send(note("ann", "refused"))
+            password.write_text("hunter-second\n")
+            ends(producer, producer.send(note("ann", "after")), "delivered")
+            for secret in ("hunter-first", "hunter-second"):
+                assert secret not in running.log
+
+
+def _end_connections(admin: Redis) -> None:
+    for kind in ("normal", "pubsub"):
+        admin.client_kill_filter(_type=kind, skipme=True)

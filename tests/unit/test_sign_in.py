@@ -1,0 +1,58 @@
+"""What connections to Redis sign in with: read again for each one, and the last good one where that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from structlog.testing import capture_logs
+
+from notifier.settings import parse_settings
+from notifier.simulators.certificates import make_certificates
+from notifier.store.connection import connect
+from notifier.store.sign_in import renewing
+
+
+def test_the_password_is_read_for_each_connection(tmp_path: Path) -> None:
+    """With the user of the URL; an empty file is told once, however many connect, and the last password holds on."""
+    file = tmp_path / "password"
+    file.write_text("one\n")
+    redis = parse_settings("redis: {password_file: password}", name=str(tmp_path / "notifier.yaml")).redis
+    client = connect(redis.model_copy(update={"url": "redis://worker@localhost/0"}))
+    source = client.connection_pool.connection_kwargs["credential_provider"]
+    assert source.get_credentials() == ("worker", "one")
+    file.write_text("two\n")
+    assert asyncio.run(source.get_credentials_async()) == ("worker", "two")
+    file.write_text("")
+    with capture_logs() as logs:
+        assert [source.get_credentials() for _ in range(3)] == [("worker", "two")] * 3
+    assert [(line["event"], line["platform"]) for line in logs] == [("secrets_refused", "redis")]
+    assert "two" not in str(logs)
+
+
+def test_a_password_in_the_url_goes_before_the_file(tmp_path: Path) -> None:
+    """The URL of one deployment may have its own."""
+    (tmp_path / "password").write_text("of the file")
+    redis = parse_settings("redis: {password_file: password}", name=str(tmp_path / "notifier.yaml")).redis
+    client = connect(redis.model_copy(update={"url": "redis://:own@localhost/0"}))
+    assert client.connection_pool.connection_kwargs["password"] == "own"
+    assert "credential_provider" not in client.connection_pool.connection_kwargs
+
+
+def test_certificates_are_read_for_each_connection(tmp_path: Path) -> None:
+    """Half a file leaves the old one in force; where there was none before, it is an error."""
+    file = make_certificates(tmp_path).ca_file
+    whole = file.read_text()
+    connection = renewing(redis.asyncio.SSLConnection)(ssl_ca_certs=str(file))
+    first = connection._connection_arguments()["ssl"]
+    file.write_text(whole[:100])
+    with capture_logs() as logs:
+        assert connection._connection_arguments()["ssl"] is first
+    assert [line["event"] for line in logs] == ["secrets_refused"]
+    with pytest.raises(ssl.SSLError):
+        renewing(redis.asyncio.SSLConnection)(ssl_ca_certs=str(file))._connection_arguments()
+    file.write_text(whole)
+    assert connection._connection_arguments()["ssl"] is not first

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from notifier.simulators.apns_checks import Checks, Verdict
 from notifier.simulators.apns_connection import Connection
 from notifier.simulators.simulator import HOST, Simulator
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
+from notifier.simulators.wire import Arrival, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from notifier.simulators.certificates import Certificates
+    from notifier.simulators.simulator import Options
 
 
 class ApnsSimulator(Simulator):
@@ -37,21 +37,16 @@ class ApnsSimulator(Simulator):
     def __init__(
         self,
         *,
-        certificates: Certificates,
-        log: WireLog,
         topics: set[str],
         team_keys: Mapping[str, tuple[str, str]],
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
         max_streams: int = 1000,
         window_bytes: int = 65_535,
-        port: int = 0,
-        seed: int = 1,
         clock: Callable[[], float] = time.time,
         token_update_s: float = 0,
         client_ca_file: Path | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
+        super().__init__(**options)
         self.connections_opened = 0
         self.streams_refused = 0
         self.peak_streams = 0
@@ -59,7 +54,6 @@ class ApnsSimulator(Simulator):
         self.window_updates = True
         self.connections: set[Connection] = set()
         self._max_streams = max_streams
-        self._log = log
         self.by_certificate = client_ca_file is not None
         self._checks = Checks(
             topics=topics,

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+from notifier.simulators.wire import Arrival, Reply, part
 
 if TYPE_CHECKING:
-    from notifier.simulators.certificates import Certificates
+    from notifier.simulators.simulator import Options
 
 SEND: Final = "/--/api/v2/push/send"
 RECEIPTS: Final = "/--/api/v2/push/getReceipts"
@@ -66,21 +66,15 @@ class ExpoSimulator(HttpsSimulator):
     def __init__(
         self,
         *,
-        certificates: Certificates,
-        log: WireLog,
         access_token: str = "",
         projects: Mapping[str, str] | None = None,
         rate_limit: int = 600,
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
-        port: int = 0,
-        seed: int = 1,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
+        super().__init__(**options)
         self.rate_limit: float = rate_limit
         self.receipts: dict[str, str] = {}
         self.requests = 0
-        self._log = log
         self._access_token = access_token
         self._projects = projects or {}
         self._taken: deque[float] = deque()  # when, on the monotonic clock

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import jwt
 from aiohttp import web
@@ -21,13 +21,15 @@ from cryptography.hazmat.primitives.serialization import (
 
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.fcm_checks import DURATION, is_valid
-from notifier.simulators.https import HttpsSimulator, cut, page
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+from notifier.simulators.https import cut, page
+from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.wire import Arrival, Reply, part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from notifier.simulators.certificates import Certificates
+    from notifier.simulators.oauth import OauthOptions
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 # FCM wants one of these; what else is asked for, as firebase-admin does, is granted and not needed.
@@ -56,7 +58,7 @@ OF_THE_FRONT_END: Final = {
 }
 
 
-class FcmSimulator(HttpsSimulator):
+class FcmSimulator(OauthSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
     Whom to trust: `public_key` (PEM) and `client_email`, for `project_id`; or later `trust(service account file)`,
@@ -66,63 +68,36 @@ class FcmSimulator(HttpsSimulator):
     """
 
     platform = "fcm"
-    settings = (*HttpsSimulator.settings, "token_lifetime_s")
+    token_endpoint = TOKEN_ENDPOINT
+    token_prefix = "ya29."  # noqa: S105 - as Google's begin
 
     def __init__(
         self,
         *,
-        certificates: Certificates,
-        log: WireLog,
         project_id: str,
         public_key: str = "",
         client_email: str = "",
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
-        port: int = 0,
-        seed: int = 1,
-        token_lifetime_s: int = 3600,
+        **options: Unpack[OauthOptions],
     ) -> None:
-        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
-        self.token_lifetime_s = token_lifetime_s
-        self.token_fetches = 0
-        self._log = log
+        super().__init__(**options)
         self._accounts = {project_id: (client_email, public_key)}
-        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, its project
 
     def routes(self) -> list[web.RouteDef]:
         """What is served where."""
-        return [
-            web.post(TOKEN_ENDPOINT, self._serve_token),
-            web.post("/v1/projects/{project}/messages:send", self._serve_send),
-        ]
+        return [*super().routes(), web.post("/v1/projects/{project}/messages:send", self._serve_send)]
 
     def trust(self, service_account: Path) -> None:
         """Accept the assertions that this service account signs, and no others for its project."""
         account = json.loads(service_account.read_text(encoding="utf-8"))
         self._accounts[account["project_id"]] = account["client_email"], public_key_of(account["private_key"])
 
-    def expire_tokens(self) -> None:
-        """End every access token handed out so far."""
-        self._access.clear()
-
-    async def _serve_token(self, request: web.Request) -> web.StreamResponse:
-        await self._silence_if_dead(request)
-        form = await request.post()
-        self.token_fetches += 1
-        reply = self.playback.next(TOKEN_ENDPOINT) or Reply()
-        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
-            return cut(request)
-        if reply.status != HTTPStatus.OK or reply.reason:
-            return _oauth_error(reply)
-        assertion = str(form.get("assertion", ""))
+    def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
+        assertion = form.get("assertion", "")
         project, (client_email, public_key) = self._account_of(assertion)
-        error = self._assertion_error(str(form.get("grant_type", "")), assertion, client_email, public_key)
-        if error:
-            return _oauth_error(Reply(400, error))
-        token = "ya29." + secrets.token_urlsafe(48)
-        self._access[token] = time.monotonic() + self.token_lifetime_s, project
-        answer = {"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"}
-        return web.json_response(answer)
+        return project, self._assertion_error(form.get("grant_type", ""), assertion, client_email, public_key)
+
+    def _error(self, reason: str) -> dict[str, Any]:
+        return {"error": reason or "invalid_grant"}
 
     def _account_of(self, assertion: str) -> tuple[str, tuple[str, str]]:
         """The project and the account of whom it says that it comes from; some account's if it says nothing."""
@@ -237,11 +212,6 @@ def _response(reply: Reply, name: str) -> web.Response:
         kind = "type.googleapis.com/google.rpc.ErrorInfo"
         error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
     return web.json_response({"error": error}, status=reply.status, headers=headers)
-
-
-def _oauth_error(reply: Reply) -> web.Response:
-    error = {"error": reply.reason or "invalid_grant"}
-    return page(reply) or web.json_response(error, status=reply.status, headers=reply.all_headers())
 
 
 def public_key_of(private_key: str) -> str:

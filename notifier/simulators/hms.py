@@ -8,16 +8,17 @@ import secrets
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
-from notifier.simulators.https import HttpsSimulator, cut, page
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+from notifier.simulators.https import cut, page
+from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.wire import Arrival, Reply, part
 
 if TYPE_CHECKING:
-    from notifier.simulators.certificates import Certificates
+    from notifier.simulators.oauth import OauthOptions
 
 SUCCESS: Final = "80000000"
 BODY_BYTES: Final = 4096  # without the tokens
@@ -34,7 +35,7 @@ ANDROID: Final[Mapping[str, type]] = {
 NEEDED: Final = ("title", "body", "click_action")
 
 
-class HmsSimulator(HttpsSimulator):
+class HmsSimulator(OauthSimulator):
     """Huawei's push API and its token endpoint on one free port of 127.0.0.1.
 
     apps: the secret of each app, by its id. projects: the ids by which v2 is asked, with the app of each.
@@ -43,56 +44,31 @@ class HmsSimulator(HttpsSimulator):
     """
 
     platform = "hms"
-    settings = (*HttpsSimulator.settings, "token_lifetime_s")
+    token_endpoint = HMS_TOKEN_ENDPOINT
+    token_prefix = "CgB6"  # noqa: S105 - as Huawei's begin
 
     def __init__(
         self,
         *,
-        certificates: Certificates,
-        log: WireLog,
         apps: Mapping[str, str],
         projects: Mapping[str, str] | None = None,
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
-        port: int = 0,
-        seed: int = 1,
-        token_lifetime_s: int = 3600,
+        **options: Unpack[OauthOptions],
     ) -> None:
-        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
-        self.token_lifetime_s = token_lifetime_s
-        self.token_fetches = 0
-        self._log = log
+        super().__init__(**options)
         self._secrets = apps
         self._owners = {("v1", app): app for app in apps} | {("v2", p): app for p, app in (projects or {}).items()}
-        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, its app
 
     def routes(self) -> list[web.RouteDef]:
         """What is served where."""
-        return [
-            web.post(HMS_TOKEN_ENDPOINT, self._serve_token),
-            web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_send),
-        ]
+        return [*super().routes(), web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_send)]
 
-    def expire_tokens(self) -> None:
-        """End every access token handed out so far."""
-        self._access.clear()
-
-    async def _serve_token(self, request: web.Request) -> web.StreamResponse:
-        await self._silence_if_dead(request)
-        form = await request.post()
-        self.token_fetches += 1
-        reply = self.playback.next(HMS_TOKEN_ENDPOINT) or Reply()
-        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
-            return cut(request)
-        app = str(form.get("client_id", ""))
+    def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
+        app = form.get("client_id", "")
         known = app in self._secrets and form.get("client_secret") == self._secrets[app]
-        if reply.status != HTTPStatus.OK or reply.reason:
-            return page(reply) or _oauth_error(reply.status, reply.reason, reply.all_headers())
-        if form.get("grant_type") != "client_credentials" or not known:
-            return _oauth_error(400, "invalid client", {})
-        token = "CgB6" + secrets.token_urlsafe(48)
-        self._access[token] = time.monotonic() + self.token_lifetime_s, app
-        return web.json_response({"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"})
+        return app, "" if known and form.get("grant_type") == "client_credentials" else "invalid client"
+
+    def _error(self, reason: str) -> dict[str, Any]:
+        return {"error": 1101, "sub_error": 20001, "error_description": reason or "invalid client"}
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)
@@ -195,8 +171,3 @@ def _response(reply: Reply, request_id: str) -> web.Response:
     code = SUCCESS if reply.status == HTTPStatus.OK and not reply.reason else reply.reason
     said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
     return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())
-
-
-def _oauth_error(status: int, says: str, headers: Mapping[str, str]) -> web.Response:
-    error = {"error": 1101, "sub_error": 20001, "error_description": says or "invalid client"}
-    return web.json_response(error, status=status, headers=headers)

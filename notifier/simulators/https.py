@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -14,13 +14,14 @@ from notifier.simulators.simulator import HOST, Simulator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from notifier.simulators.simulator import Options
     from notifier.simulators.wire import Reply
 
 
 class HttpsSimulator(Simulator):
     """A server over HTTPS. connections: the peers that ever sent a message."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.connections: set[object] = set()
         self._runner: web.AppRunner | None = None

@@ -6,11 +6,11 @@ import random
 import ssl
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from weakref import WeakKeyDictionary, WeakSet
 
 from notifier.simulators.faults import FAULTS
-from notifier.simulators.wire import Playback, Reply, Scripts
+from notifier.simulators.wire import Playback, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,13 +20,26 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 
 
+class Options(TypedDict, total=False):
+    """What each server can be made with, beside what is its own; see `Simulator`."""
+
+    certificates: Required[Certificates]
+    log: Required[WireLog]
+    scripts: Scripts | None
+    latency_ms: float
+    port: int
+    seed: int
+
+
 class Simulator(ABC):
     """One server. Its attributes named in `settings` may be changed at any time, also from another process.
 
+    certificates: that it shows. log: is told of each message. scripts: by device token, what to answer. port: 0 is a
+        free one.
     latency_ms: waited before each answer, in milliseconds. rate: how many messages a second it serves, one after the
         other, each at once if it is idle; the others stand in a queue, in the order of their arrival. 0 is without
-        limit. fail: by a fault's name, the share of the requests
-        (0 to 1) that meets it; what is scripted for a device token goes before it. seed: of the chances.
+        limit. fail: by a fault's name, the share of the requests (0 to 1) that meets it; what is scripted for a
+        device token goes before it. seed: of the chances.
     silent: whoever is connected, or connects from now on, never gets another byte; no connection is closed.
     idle_s: a connection on which nothing came for so long is silent from then on, as after a NAT forgot it;
         0 is never. wrong_name: handshakes from now on show a certificate for another host.
@@ -36,7 +49,14 @@ class Simulator(ABC):
     settings: ClassVar[tuple[str, ...]] = ("latency_ms", "rate", "fail", "silent", "idle_s", "wrong_name")
 
     def __init__(
-        self, *, certificates: Certificates, scripts: Scripts | None, latency_ms: float, port: int, seed: int
+        self,
+        *,
+        certificates: Certificates,
+        log: WireLog,
+        scripts: Scripts | None = None,
+        latency_ms: float = 0,
+        port: int = 0,
+        seed: int = 1,
     ) -> None:
         self.latency_ms = latency_ms
         self.rate: float = 0
@@ -45,6 +65,7 @@ class Simulator(ABC):
         self.idle_s: float = 0
         self.playback = Playback({} if scripts is None else scripts)
         self._certificates = certificates
+        self._log = log
         self._port = port
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._silent = False

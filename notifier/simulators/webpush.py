@@ -5,19 +5,19 @@ from __future__ import annotations
 import secrets
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.webpush_browser import PATH, browser, subscription
 from notifier.simulators.webpush_checks import DIGITS, Checks, Verdict, is_key
-from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog, part
+from notifier.simulators.wire import Arrival, Reply, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from notifier.simulators.certificates import Certificates
+    from notifier.simulators.simulator import Options
 
 NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
 
@@ -35,17 +35,11 @@ class WebPushSimulator(HttpsSimulator):
     def __init__(
         self,
         *,
-        certificates: Certificates,
-        log: WireLog,
         public_key: str,
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
-        port: int = 0,
-        seed: int = 1,
         clock: Callable[[], float] = time.time,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(certificates=certificates, scripts=scripts, latency_ms=latency_ms, port=port, seed=seed)
-        self._log = log
+        super().__init__(**options)
         self._public_key = public_key
         self._senders: dict[str, str] = {}  # by browser, of those that subscribed with a key of their own
         self._checks = Checks(clock)

@@ -24,7 +24,7 @@ class Recorded(Simulator):
     platform = "fcm"
 
     def __init__(self, certificates: Certificates) -> None:
-        super().__init__(certificates=certificates, scripts=None, latency_ms=0, port=0, seed=1)
+        super().__init__(certificates=certificates, log=WireLog())
         self.done: list[str] = []
         self.listens = True
 

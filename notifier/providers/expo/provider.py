@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device
 from notifier.providers.answers import parse, unsendable
 from notifier.providers.build import Late, keep_silent
 from notifier.providers.contract import Answer, Dispatch, Outcome
@@ -16,16 +15,16 @@ from notifier.providers.expo import answers as expo_answers
 from notifier.providers.expo.batches import MAX_REQUESTS, OK, Batches, Replied, Waiting
 from notifier.providers.expo.payload import PAYLOAD_BYTES, message
 from notifier.providers.expo.receipts import Receipts
-from notifier.providers.transport.backoff import SECOND_US, Turns
-from notifier.providers.transport.http1 import Pool, Response, tls_context
-from notifier.providers.transport.probes import http1_lives
+from notifier.providers.transport.backoff import SECOND_US
+from notifier.providers.transport.http1 import Response
+from notifier.providers.transport.one_server import OneServerProvider
 
 SEND_PATH: Final = "/--/api/v2/push/send"
 RECEIPTS_PATH: Final = "/--/api/v2/push/getReceipts"
 MAX_ANSWER_BYTES: Final = 1_000_000  # a hundred tickets with their messages, or a thousand receipts
 
 
-class ExpoProvider:
+class ExpoProvider(OneServerProvider):
     """Sends to Expo over kept connections; neither sleeps nor retries.
 
     access_token: of Expo's dashboard; '' where the project takes messages from anybody. endpoint: scheme, host and
@@ -46,27 +45,14 @@ class ExpoProvider:
         receipts_after_us: int = 0,
         report: Callable[[Late], None] = keep_silent,
     ) -> None:
-        self._timeout_s = timeout_us / SECOND_US
-        self._origin = endpoint.rstrip("/")
+        # And one connection for receipts.
+        super().__init__(endpoint, ca_file, timeout_us, max_connections=MAX_REQUESTS + 1, max_bytes=MAX_ANSWER_BYTES)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if access_token:
             headers["Authorization"] = f"Bearer {access_token}"
         self._headers: Callable[[], dict[str, str]] = lambda: headers  # a secret that no print of this object shows
-        self._pool = Pool(
-            "expo",
-            tls=tls_context(ca_file, "providers.expo.ca_file"),
-            timeout_s=self._timeout_s,
-            max_connections=MAX_REQUESTS + 1,  # and one for receipts
-            max_bytes=MAX_ANSWER_BYTES,
-        )
         self._batches = Batches(self._post)
         self._receipts = Receipts(self._fetch, receipts_after_us / SECOND_US, report) if receipts_after_us else None
-        self._turns = Turns()
-
-    async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; see `Provider.send`. One device's sends reach Expo in the order of the calls."""
-        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
-            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         token = dispatch.device.token
@@ -83,21 +69,11 @@ class ExpoProvider:
             self._receipts.expect(ticket, dispatch.device, dispatch.notification.user, dispatch.job_id)
         return answer
 
-    def service(self, device: Device) -> str:
-        """Expo's server: the same for all devices."""
-        del device
-        return self._origin
-
-    async def probe(self, device: Device) -> bool:
-        """Whether Expo's server answers at all; see `Provider.probe`."""
-        del device
-        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
-
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
         if self._receipts is not None:
             self._receipts.close()
-        await self._pool.close()
+        await super().close()
 
     async def _post(self, batch: Sequence[Waiting]) -> Sequence[Replied]:
         body = b"[" + b",".join(waiting.message for waiting in batch) + b"]"

@@ -11,22 +11,20 @@ import structlog
 from pyfcm import FCMNotification
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device
 from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
 from notifier.providers.fcm.tokens import assertion, check_https, read_account
-from notifier.providers.transport.backoff import SECOND_US, Turns
-from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.oauth import AccessTokens
-from notifier.providers.transport.probes import http1_lives
+from notifier.providers.transport.one_server import OneServerProvider
 from notifier.units import mask
 
-UNAUTHORIZED: Final = 401
+TOLD: Final = frozenset({None, 401})  # of these the tokens tell, once
 
 
-class FcmProvider:
+class FcmProvider(OneServerProvider):
     """Sends to FCM over kept connections; neither sleeps nor retries.
 
     service_account: the parsed JSON file of a Google service account. endpoint: scheme, host and port.
@@ -50,33 +48,22 @@ class FcmProvider:
     ) -> None:
         credentials = read_account(service_account)
         check_https("endpoint", endpoint)
-        timeout_s = self._timeout_s = timeout_us / SECOND_US
+        super().__init__(endpoint, ca_file, timeout_us, max_connections=max_connections)
         self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
-        self._origin = endpoint.rstrip("/")
         self._url: str = self._messages.fcm_end_point
-        tls = tls_context(ca_file, "providers.fcm.ca_file")
-        self._pool = Pool("fcm", tls=tls, timeout_s=timeout_s, max_connections=max_connections)
-        self._tokens = AccessTokens(
-            "fcm", str(service_account["token_uri"]), partial(assertion, credentials), self._pool, timeout_s
-        )
-        self._turns = Turns()
+        token_uri, request = str(service_account["token_uri"]), partial(assertion, credentials)
+        self._tokens = AccessTokens("fcm", token_uri, request, self._pool, self._timeout_s)
         self._log = structlog.get_logger(__name__)
-
-    async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; see `Provider.send`. One device's sends reach FCM in the order of the calls."""
-        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
-            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:
             body = self._messages.build(dispatch)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        token = await self._tokens.take(self._origin, dispatch.send_by)
-        if isinstance(token, Answer):
-            return token
-        answer = await self._post(body, token, dispatch.send_by)
-        if answer.outcome is Outcome.FAULT and answer.status != UNAUTHORIZED:  # that one the tokens tell, once
+        answer = await self._tokens.post(
+            self._url, body, fcm_answers.read, origin=self._origin, send_by=dispatch.send_by
+        )
+        if answer.outcome is Outcome.FAULT and answer.status not in TOLD:
             self._log.debug(  # the circuit of the route is what people are told of, once
                 "fcm_fault",
                 job_id=dispatch.job_id,
@@ -86,31 +73,10 @@ class FcmProvider:
             )
         return answer
 
-    def service(self, device: Device) -> str:
-        """FCM's server: the same for all devices."""
-        del device
-        return self._origin
-
-    async def probe(self, device: Device) -> bool:
-        """Whether FCM's server answers at all; see `Provider.probe`."""
-        del device
-        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
-
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
         self._tokens.close()
-        await self._pool.close()
-
-    async def _post(self, body: bytes, token: str, send_by: float) -> Answer:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        response = await self._pool.post(self._url, body, headers, origin=self._origin, send_by=send_by)
-        if isinstance(response, Answer):
-            return response
-        answer = fcm_answers.read(response.status, response.headers, response.body)
-        if answer.outcome is Outcome.UNSENT:
-            return self._tokens.refused(token, answer)
-        self._tokens.accepted(token)
-        return answer
+        await super().close()
 
 
 class _Messages(FCMNotification):

@@ -9,20 +9,18 @@ from typing import Final
 from urllib.parse import urlencode
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification import Device
 from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.hms import answers as hms_answers
 from notifier.providers.hms.payload import PAYLOAD_BYTES, payload
-from notifier.providers.transport.backoff import SECOND_US, Turns
-from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.oauth import AccessTokens
-from notifier.providers.transport.probes import http1_lives
+from notifier.providers.transport.one_server import OneServerProvider
 
 TOKEN_PATH: Final = "/oauth2/v3/token"  # noqa: S105 - its path
 
 
-class HmsProvider:
+class HmsProvider(OneServerProvider):
     """Sends to Huawei over kept connections; neither sleeps nor retries.
 
     app_id, secret: of AppGallery Connect, by which access tokens are fetched. project_id: sends by v2 where it is
@@ -45,22 +43,14 @@ class HmsProvider:
         timeout_us: int = 5 * SECOND_US,
         max_connections: int = 100,
     ) -> None:
-        timeout_s = self._timeout_s = timeout_us / SECOND_US
-        self._origin = endpoint.rstrip("/")
+        super().__init__(endpoint, ca_file, timeout_us, max_connections=max_connections)
         whose = f"v2/{project_id}" if project_id else f"v1/{app_id}"
         self._url = f"{self._origin}/{whose}/messages:send"
-        tls = tls_context(ca_file, "providers.hms.ca_file")
-        self._pool = Pool("hms", tls=tls, timeout_s=timeout_s, max_connections=max_connections)
         form = {"grant_type": "client_credentials", "client_id": app_id, "client_secret": secret}
         request = partial(str.encode, urlencode(form))
-        self._tokens = AccessTokens("hms", f"{token_endpoint.rstrip('/')}{TOKEN_PATH}", request, self._pool, timeout_s)
-        self._turns = Turns()
+        token_uri = f"{token_endpoint.rstrip('/')}{TOKEN_PATH}"
+        self._tokens = AccessTokens("hms", token_uri, request, self._pool, self._timeout_s)
         self._has_delivered = False
-
-    async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; see `Provider.send`. One device's sends reach Huawei in the order of the calls."""
-        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
-            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         device_token = dispatch.device.token
@@ -70,38 +60,22 @@ class HmsProvider:
             return unsendable(error)
         if len(body) - len(device_token) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        token = await self._tokens.take(self._origin, dispatch.send_by)
-        if isinstance(token, Answer):
-            return token
-        return await self._post(body, token, dispatch.send_by)
-
-    def service(self, device: Device) -> str:
-        """Huawei's server: the same for all devices."""
-        del device
-        return self._origin
-
-    async def probe(self, device: Device) -> bool:
-        """Whether Huawei's server answers at all; see `Provider.probe`."""
-        del device
-        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
-
-    async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
-        self._tokens.close()
-        await self._pool.close()
-
-    async def _post(self, body: bytes, token: str, send_by: float) -> Answer:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json;charset=utf-8"}
-        response = await self._pool.post(self._url, body, headers, origin=self._origin, send_by=send_by)
-        if isinstance(response, Answer):
-            return response
-        answer = hms_answers.read(response.status, response.headers, response.body)
-        if answer.outcome is Outcome.UNSENT:
-            return self._tokens.refused(token, answer)
-        self._tokens.accepted(token)
+        answer = await self._tokens.post(
+            self._url,
+            body,
+            hms_answers.read,
+            origin=self._origin,
+            send_by=dispatch.send_by,
+            content_type="application/json;charset=utf-8",
+        )
         if answer.outcome is Outcome.DELIVERED:
             self._has_delivered = True
         elif answer.outcome is Outcome.DEAD_TOKEN and not self._has_delivered:
             # Huawei says the same of every token where the app id is another's: nobody's device is to be forgotten.
             return replace(answer, outcome=Outcome.REJECTED)
         return answer
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
+        self._tokens.close()
+        await super().close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -48,6 +48,33 @@ class AccessTokens:
         self._backoff = Backoff()
         self._fetching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        read: Callable[[int, Mapping[str, str], bytes], Answer],
+        *,
+        origin: str,
+        send_by: float,
+        content_type: str = "application/json",
+    ) -> Answer:
+        """Post a message with the token, and note what the platform says of the token.
+
+        read: what a response means, from its status, headers and body; UNSENT where the token was refused.
+        """
+        token = await self.take(origin, send_by)
+        if isinstance(token, Answer):
+            return token
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
+        response = await self._pool.post(url, body, headers, origin=origin, send_by=send_by)
+        if isinstance(response, Answer):
+            return response
+        answer = read(response.status, response.headers, response.body)
+        if answer.outcome is Outcome.UNSENT:
+            return self.refused(token, answer)
+        self.accepted(token)
+        return answer
 
     async def take(self, origin: str, until: float) -> str | Answer:
         """Return the token for a send to `origin`, without a pause if it need not be renewed yet; else as `get`.

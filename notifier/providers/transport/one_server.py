@@ -1,0 +1,53 @@
+"""A provider behind one HTTP/1.1 server: what is alike in all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from notifier.notification import Device
+from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.transport.backoff import SECOND_US, Turns
+from notifier.providers.transport.http1 import Pool, tls_context
+from notifier.providers.transport.probes import http1_lives
+
+
+class OneServerProvider(ABC):
+    """Sends to one server over kept connections, and keeps the order of each device's sends.
+
+    endpoint: scheme, host and port. ca_file: trust these authorities and no others. timeout_us: for a connection and
+    for an answer, each. more: of its `Pool`. Raises SettingsError where the CA file cannot be used.
+    """
+
+    platform: str
+
+    def __init__(self, endpoint: str, ca_file: Path | None, timeout_us: int, **more: Any) -> None:
+        self._timeout_s = timeout_us / SECOND_US
+        self._origin = endpoint.rstrip("/")
+        tls = tls_context(ca_file, f"providers.{self.platform}.ca_file")
+        self._pool = Pool(self.platform, tls=tls, timeout_s=self._timeout_s, **more)
+        self._turns = Turns()
+
+    async def send(self, dispatch: Dispatch) -> Answer:
+        """Send to one device; see `Provider.send`. One device's sends reach the server in the order of the calls."""
+        async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
+            return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
+
+    @abstractmethod
+    async def _send(self, dispatch: Dispatch) -> Answer:
+        """Send while it is the device's turn."""
+
+    def service(self, device: Device) -> str:
+        """The server: the same for all devices."""
+        del device
+        return self._origin
+
+    async def probe(self, device: Device) -> bool:
+        """Whether the server answers at all; see `Provider.probe`."""
+        del device
+        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
+        await self._pool.close()

@@ -1,0 +1,77 @@
+"""What the simulators have in common whose clients fetch an access token first."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import abstractmethod
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from aiohttp import web
+
+from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.simulator import Options
+from notifier.simulators.wire import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class OauthOptions(Options, total=False):
+    """As `Options`."""
+
+    token_lifetime_s: int
+
+
+class OauthSimulator(HttpsSimulator):
+    """A service and its token endpoint. scripts under the endpoint's path are for it.
+
+    token_lifetime_s: of the access tokens from now on, in seconds; may be changed. token_fetches: so far.
+    """
+
+    settings = (*HttpsSimulator.settings, "token_lifetime_s")
+    token_endpoint: ClassVar[str]
+    token_prefix: ClassVar[str]
+
+    def __init__(self, *, token_lifetime_s: int = 3600, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        self.token_lifetime_s = token_lifetime_s
+        self.token_fetches = 0
+        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, whose it is
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served where."""
+        return [web.post(self.token_endpoint, self._serve_token)]
+
+    def expire_tokens(self) -> None:
+        """End every access token handed out so far."""
+        self._access.clear()
+
+    @abstractmethod
+    def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
+        """Whose token the form asks for; and why it gets none, or ''."""
+
+    @abstractmethod
+    def _error(self, reason: str) -> dict[str, Any]:
+        """The body of a refusal."""
+
+    async def _serve_token(self, request: web.Request) -> web.StreamResponse:
+        await self._silence_if_dead(request)
+        form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+        self.token_fetches += 1
+        reply = self.playback.next(self.token_endpoint) or Reply()
+        if not await self._may_answer(request, reply, reply.delay_ms / 1000):
+            return cut(request)
+        whose, refusal = self._grant(form)
+        if reply.status == HTTPStatus.OK and not reply.reason:
+            if not refusal:
+                return self._hand_out(whose)
+            reply = Reply(400, refusal)
+        said = self._error(reply.reason)
+        return page(reply) or web.json_response(said, status=reply.status, headers=reply.all_headers())
+
+    def _hand_out(self, whose: str) -> web.Response:
+        token = self.token_prefix + secrets.token_urlsafe(48)
+        self._access[token] = time.monotonic() + self.token_lifetime_s, whose
+        return web.json_response({"access_token": token, "expires_in": self.token_lifetime_s, "token_type": "Bearer"})

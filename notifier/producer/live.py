@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import connect
+from notifier.store.connection import connect, unusable
 from notifier.store.followed import Followed
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
@@ -72,7 +72,7 @@ class LiveSettings:
             with self._lock:
                 self._use(self._followed.reload(self._ask))
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
 
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.

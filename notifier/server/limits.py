@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from notifier.errors import LimiterUnreachableError
 from notifier.operations.limit_view import RANKS, view_namespace, view_namespaces
 from notifier.server.answers import ProblemError
 from notifier.server.state import State
@@ -25,8 +24,6 @@ def namespace(state: State, request: Request) -> dict[str, Any]:
         raise ProblemError(404, "Unknown", f"keys are ranked by {', '.join(RANKS)}")
     try:
         found = view_namespace(state.clients, name, next(rank for rank in RANKS if rank == by), key)
-    except LimiterUnreachableError as error:
-        raise ProblemError(503, "Redis does not answer", str(error)) from None
     except ValueError as error:
         raise ProblemError(404, "Unknown", str(error)) from None
     if found is None:

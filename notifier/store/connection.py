@@ -29,6 +29,12 @@ OLDEST: Final = (6, 2)
 
 AWAY_S: Final = (0.1, 5.0)  # between two looks for a Redis that is not there
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
+_OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
+# What Redis 6.2 and 7 say, also inside a script.
+_FORBIDDEN: Final = re.compile(
+    r"(?i)no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
+    r"NOPERM|ACL failure"
+)
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
@@ -133,8 +139,13 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
     if isinstance(error, redis.exceptions.AuthenticationError):
         return RedisUnusableError(f"Redis {_why(error)}")
-    said = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
-    return RedisUnusableError(f"Redis {said}: {error}")
+    # Of a pipeline redis-py tells the command with its key, which may name a user.
+    said = _OF_PIPELINE.sub("", str(error))
+    if found := _FORBIDDEN.search(said):
+        what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
+        return RedisUnusableError(f"Redis refuses: its user may not {what}; `notifier redis acl` prints what to grant")
+    does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
+    return RedisUnusableError(f"Redis {does}: {said}")
 
 
 def check_when_there(client: redis.Redis, say: Callable[[str], object]) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from redis import Redis
 from redis.exceptions import NoPermissionError
 from typer.testing import CliRunner
 
-from notifier import AsyncNotifier, Permit
+from notifier import AsyncNotifier, Permit, RedisUnusableError
 from notifier.cli.app import app
 from notifier.limiter import Limiter
 from notifier.operations import access
@@ -185,6 +187,91 @@ def test_who_reads_can_see_everything(tmp_path: Path, guarded: EmbeddedRedis, ad
         done = runner.invoke(app, ["--config", str(config), *typed.split()])
         assert done.exit_code in {0, 1}, (typed, done.output)
     assert refused(admin) == []
+
+
+# Each command that asks Redis, and those that ask none, or need several.
+ASKING = (
+    "send ada --device fcm:an-invented-token --title hi",
+    "send-file {folder}/lines.jsonl",
+    "status one",
+    "cancel one",
+    "cancel --user ada",
+    "line ada",
+    "explain --user ada",
+    "routes",
+    "history ada",
+    "history --job one",
+    "health",
+    "stats",
+    "audit",
+    "trace record --out {folder}/trace.jsonl --for 1s",
+    "preview --config {config} --live 1s",
+    "config apply {config} --yes",
+    "config withdraw",
+    "config status",
+    "users get ada",
+    "users mute ada",
+    "users unmute ada",
+    "users clear ada",
+    "users export",
+    "users apply {folder}/users.jsonl",
+    "users log",
+    "users forget ada",
+)
+NOT_ASKING = {"worker", "serve", "load", "config init", "config check", "config schema", "redis acl"}
+OF_SHARDS = {"shards plan", "shards drain", "shards move"}
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> Path:
+    """The configuration of a user who may connect, and nothing else."""
+    admin.execute_command(
+        "ACL", "SETUSER", "notifier-nobody", "reset", "on", f">{PASSWORD}", "+info", "+client", "+ping"
+    )
+    line = '{"user": "ada", "title": "hi", "devices": [{"platform": "fcm", "token": "an-invented-token"}]}'
+    (tmp_path / "lines.jsonl").write_text(line, encoding="utf-8")
+    (tmp_path / "users.jsonl").write_text('{"user": "ada", "gap": "5s"}', encoding="utf-8")
+    return config_of("nobody", tmp_path, guarded)
+
+
+@pytest.mark.parametrize("typed", ASKING)
+def test_a_missing_right_is_named(typed: str, nobody: Path, tmp_path: Path) -> None:
+    """Each command says that Redis refuses, and what: not that it does not answer. It prints no key of Redis."""
+    arguments = typed.format(folder=tmp_path, config=nobody).split()
+    done = CliRunner(env=clean_environ()).invoke(app, ["--config", str(nobody), *arguments])
+    assert isinstance(done.exception, RedisUnusableError), done.output
+    assert re.match(r"Redis refuses: its user may not run [A-Z]+; `notifier redis acl` prints", str(done.exception))
+
+
+def test_all_commands_are_tried() -> None:
+    """A new command is in one of the lists above."""
+    names = set[str]()
+    for name, command in typer.main.get_command(app).commands.items():
+        names |= {f"{name} {each}" for each in getattr(command, "commands", {})} or {name}
+    tried = {name for name in names if any(f"{typed} ".startswith(f"{name} ") for typed in ASKING)}
+    assert names == tried | NOT_ASKING | OF_SHARDS
+
+
+def test_pages_name_a_missing_right(nobody: Path) -> None:
+    """So do the pages and the API."""
+    with serving(nobody, TOKEN) as plain:
+        ask = plain.with_token()
+        for path in (
+            "/",
+            "/user",
+            "/user?id=ada",
+            "/job?id=one",
+            "/routes",
+            "/rates",
+            "/audit",
+            "/limits",
+            "/limits?id=x",
+        ):
+            status, page, _ = ask(path)
+            assert (status, "Redis refuses: its user may not run" in page) == (503, True), path
+            assert "does not answer" not in page, path
+        told = yaml.safe_load(ask("/api/v1/users/ada/history")[1])
+        assert told["detail"].startswith("Redis refuses: its user may not run")
 
 
 @pytest.mark.parametrize("role", access.ROLES)

@@ -15,7 +15,6 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.dispatch.preferences import prefer
-from notifier.errors import RedisUnusableError
 from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_users
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times
@@ -23,6 +22,7 @@ from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
+from notifier.store.connection import unusable
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Audit:
     def findings(self) -> Iterator[Finding]:
         """Every inconsistency, as it is found; with `repair`, what was done about each.
 
-        Raises RedisUnusableError where Redis does not answer.
+        Raises RedisUnusableError.
         """
         try:
             jobs = job_key("")
@@ -84,7 +84,7 @@ class Audit:
             yield from self._times.findings()
             yield from self._judge_preferences()
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
 
     def _pages(self) -> Iterator[list[bytes]]:
         cursor, seen, keys = -1, 0, self._redis.dbsize()

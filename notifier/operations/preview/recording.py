@@ -17,9 +17,9 @@ from typing import Any, Final, Self
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from notifier.errors import NotifierError, RedisUnusableError
+from notifier.errors import NotifierError
 from notifier.scripts.keys import redis_key
-from notifier.store.connection import ask
+from notifier.store.connection import ask, unusable
 
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
 LAPSE_MS: Final = 30_000
@@ -53,12 +53,12 @@ class Recorder:
                 seconds, us = pipe.execute()[-1]
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
-                raise RedisUnusableError(f"Redis answers with an error: {error}") from error
+                raise unusable(error) from error
             raise RecordingError(
                 f"another recording is running, or was {LAPSE_MS // 1000} s ago; there can be one at a time"
             ) from None
         except RedisError as error:
-            raise RedisUnusableError(f"Redis does not answer: {error}") from error
+            raise unusable(error) from error
         self.began_us = seconds * 1_000_000 + us
         self._first = True
 

@@ -86,7 +86,7 @@ def _search(settings: Settings, job_id: str) -> Record | None:
     with connect_all(settings) as clients, ProgressBar("all users") as bar:
         for name, redis in clients.items():
             with on_shard(name):
-                if (found := search_record(redis, job_id, bar.move)) is not None:
+                if (found := search_record(redis, job_id, settings.history.keep_us, bar.move)) is not None:
                     return found
     return None
 

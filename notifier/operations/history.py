@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch.history import Record, decode_records
+from notifier.dispatch.history import Record, decode_records, moment
 from notifier.scripts.keys import redis_key
 from notifier.store.connection import unusable
 
@@ -27,13 +27,17 @@ def record_json(record: Record) -> dict[str, Any]:
     }
 
 
-def search_record(redis: Any, job_id: str, on_progress: Callable[[int, int], None] = lambda *_: None) -> Record | None:
+def search_record(
+    redis: Any, job_id: str, keep_us: int, on_progress: Callable[[int, int], None] = lambda *_: None
+) -> Record | None:
     """Look through the histories of all users. on_progress: of about how many keys how many have been looked at.
 
-    Raises RedisUnusableError.
+    keep_us: none that ended longer ago is shown. Raises RedisUnusableError.
     """
     wanted = b"\n" + job_id.encode()
     try:
+        seconds, us = redis.time()
+        oldest = moment(int(seconds) * 1_000_000 + int(us) - keep_us)
         for keys in _pages(redis, on_progress):
             with redis.pipeline(transaction=False) as pipe:
                 for key, _ in keys:
@@ -41,7 +45,8 @@ def search_record(redis: Any, job_id: str, on_progress: Callable[[int, int], Non
                 lists = pipe.execute()
             for (_, user), entries in zip(keys, lists, strict=True):
                 if found := list(decode_records(user, (entry for entry in entries if entry.endswith(wanted)))):
-                    return found[-1]
+                    newest = max(found, key=lambda each: each.ended_at)
+                    return newest if newest.ended_at >= oldest else None
     except RedisError as error:
         raise unusable(error) from error
     return None

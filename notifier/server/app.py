@@ -23,6 +23,7 @@ from notifier.server import actions, limits, looks
 from notifier.server.actions import Asked
 from notifier.server.answers import HEADERS, BusyError, ProblemError, html_answer, json_answer, problem
 from notifier.server.guard import Guard
+from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.audit import audit_page
 from notifier.server.pages.job import find_job_page, job_page
@@ -62,7 +63,7 @@ def build(state: State, token: str, *, is_open: bool) -> ASGIApp:
         exception_handlers={HTTPException: _not_here, Exception: _broke},
         lifespan=lifespan,
     )
-    return Guard(app, token, is_open=is_open)
+    return Guard(raw_paths(app), token, is_open=is_open)
 
 
 def _pages(at: _Paths) -> list[Route]:
@@ -90,17 +91,17 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/stats", looks.stats),
         at.json("/api/v1/routes", looks.held_routes),
         at.json("/api/v1/routes/all", looks.routes),
-        at.json("/api/v1/users", looks.next_due),
-        at.json("/api/v1/users/{user:path}/history", looks.history),
-        at.json("/api/v1/users/{user:path}", looks.user),
-        at.json("/api/v1/jobs/{job_id}", looks.job),
+        at.json("/api/v1/users", looks.users),
+        at.json("/api/v1/users/{user:id}/history", looks.history),
+        at.json("/api/v1/users/{user:id}", looks.user),
+        at.json("/api/v1/jobs/{job_id:id}", looks.job),
         at.json("/api/v1/rates", looks.rates),
         at.json("/api/v1/audit", looks.audit),
         at.json("/api/v1/limits", limits.namespaces),
-        at.json("/api/v1/limits/{namespace}", limits.namespace),
+        at.json("/api/v1/limits/{namespace:id}", limits.namespace),
         at.json("/api/v1/actions", looks.actions),
-        at.act("/api/v1/jobs/{id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
-        at.act("/api/v1/users/{user:path}/cancel", actions.cancel_of),
+        at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
+        at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of),
         at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),
         at.act("/api/v1/rates/apply", actions.apply),
         at.act("/api/v1/rates/withdraw", actions.withdraw),

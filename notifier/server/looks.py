@@ -53,13 +53,14 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     return found.as_json() | {"live": found.as_live()["now"], "dead": dead}
 
 
+def users(state: State, request: Request) -> dict[str, Any]:
+    """The users who are looked at next; with `id` in the query, the one of that."""
+    return user(state, request) if "id" in request.query_params else next_due(state, request)
+
+
 def user(state: State, request: Request) -> dict[str, Any]:
     """The rules for a user and what is used of them, what waits, when it should go and why it waits."""
-    name = request.path_params.get("user") or request.query_params.get("id", "")
-    try:
-        check_user(name)
-    except ValueError as error:
-        raise ProblemError(404, "Unknown", f"{name[:40]!r} {error}") from None
+    name = _user_of(request)
     known = state.in_force.read()
     with connect_home(known.settings, name) as (shard, redis):
         view = view_user(redis, known, name, request.query_params.get("category") or None)
@@ -71,8 +72,18 @@ def user(state: State, request: Request) -> dict[str, Any]:
 
 def history(state: State, request: Request) -> dict[str, Any]:
     """What became of a user's notifications, and what held each one back."""
-    name = request.path_params["user"]
+    name = _user_of(request)
     return {"user": name, "history": [record_json(record) for record in state.notifier().history(name)]}
+
+
+def _user_of(request: Request) -> str:
+    name: str = request.path_params.get("user") or request.query_params.get("id", "")
+    try:
+        return check_user(name)
+    except UnicodeError:
+        raise ProblemError(404, "Unknown", "a user's id is text in UTF-8") from None
+    except ValueError as error:
+        raise ProblemError(404, "Unknown", f"{name[:40]!r} {error}") from None
 
 
 def next_due(state: State, _: Request) -> dict[str, Any]:

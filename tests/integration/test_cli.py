@@ -18,6 +18,7 @@ from notifier.cli.__main__ import main
 from notifier.dispatch import calls
 from notifier.producer.backend import CHUNK, SingleRedis
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import user_key
 from notifier.scripts.loader import run as run_call
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
@@ -99,6 +100,19 @@ def test_send_status_cancel(run: Run) -> None:
     assert (unknown.status, unknown.out) == (1, "")
     assert json.loads(run("status", "nobody", "--json").out) == {"job_id": "nobody", "state": "unknown"}
     assert run("cancel", "nobody").status == 1
+
+
+def test_no_record_is_shown_that_is_too_old(run: Run, redis: Redis) -> None:
+    """Redis forgets a record some time after `history.keep`; until then nothing shows it."""
+    now, day = int(redis.time()[0]) * 1_000_000, 86_400_000_000
+    for job_id, days in (("young", 2), ("old", 4)):
+        ended = now - days * day
+        redis.rpush(user_key("history", "42", "0"), f"{ended}\n{ended}\ndelivered\nchat\n\n\n\n\n\n{job_id}")
+    assert [each["job_id"] for each in json.loads(run("history", "42", "--json").out)] == ["young"]
+    assert run("history", "--job", "young").status == 0
+    for user in ([], ["42"]):
+        assert run("history", *user, "--job", "old").status == 1
+        assert run("history", *user, "--job", "old").out == ""
 
 
 def test_cancel_by_what_they_have_in_common(run: Run) -> None:

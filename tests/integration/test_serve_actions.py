@@ -271,7 +271,8 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
             assert status in {200, 404}, (path, status)
             checked = Checked()
             checked.feed(page)
-            assert checked.scripts == ["/page.js"], path
+            plots = ["/uplot/uPlot.js", "/live.js"] if path == "/" or path.startswith("/?") else []
+            assert checked.scripts == ["/page.js", *plots], path
             assert "<script>alert" not in page
             assert headers["content-security-policy"].startswith("default-src 'none'")
             assert "unsafe" not in headers["content-security-policy"]

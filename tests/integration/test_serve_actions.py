@@ -22,7 +22,22 @@ PAGES = ("/", "/user", "/user?id=ann", "/job", "/routes", "/rates", "/audit", "/
 TAGS = {
     *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "nav", "main", "footer", "div"),
     *("a", "strong", "h1", "h2", "p", "br", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "time"),
-    *("form", "label", "input", "button", "textarea", "select", "option", "code", "pre", "ul", "li", "span"),
+    *(
+        "form",
+        "label",
+        "input",
+        "button",
+        "textarea",
+        "select",
+        "option",
+        "code",
+        "pre",
+        "ul",
+        "li",
+        "span",
+        "figure",
+        "figcaption",
+    ),
     *("svg", "rect", "text", "line", "polyline"),
 }
 

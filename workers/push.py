@@ -43,7 +43,7 @@ from workers.reload import Reload
 from workers.rq_jobs import ForkedRqJobs
 from workers.secrets import ProviderSecrets
 from workers.sender import Sender
-from workers.start import load_at_start
+from workers.start import Wait, load_at_start
 from workers.tracing import Tracing
 from workers.wiring import (
     asyncio_client,
@@ -58,7 +58,6 @@ from workers.wiring import (
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
-AGAIN_S: Final = 0.5  # between two looks for a Redis that has gone while the worker starts
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
 
@@ -75,23 +74,6 @@ def wait_for_redis(connection: Any) -> None:
         connection, lambda why: log.warning("limiter_unreachable", reason=why, waits="until it is there")
     ):
         log.info("limiter_reachable")
-
-
-class _Wait:
-    """A wait for a Redis that has gone: the log says once that it has begun, and when it is over."""
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self.begun = False
-
-    def goes_on(self, error: RedisError) -> None:
-        if not self.begun:
-            self._log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
-        self.begun = True
-
-    def is_over(self) -> None:
-        if self.begun:
-            self._log.info("limiter_reachable")
 
 
 class PushWorker(Worker):
@@ -180,7 +162,7 @@ class PushWorker(Worker):
 
     def _register(self, *args: Any) -> None:
         """Become known to RQ. A Redis that has gone since it was looked for is waited for, as it is later."""
-        wait = _Wait(self._structlog)
+        wait = Wait(self._structlog)
         while not self._stop_requested:
             try:
                 if wait.begun:
@@ -190,7 +172,7 @@ class PushWorker(Worker):
                 if not is_away(error):
                     raise
                 wait.goes_on(error)
-                time.sleep(AGAIN_S)
+                wait.sleep()
             else:
                 wait.is_over()
                 break
@@ -261,13 +243,13 @@ class PushWorker(Worker):
 
     async def _begin(self, reload: Reload, settings: Settings) -> Settings:
         """The rates in force; a Redis that has gone since the worker was registered is waited for, as it is later."""
-        wait = _Wait(self._structlog)
+        wait = Wait(self._structlog)
         while not self._stop_requested:
             try:
                 settings = await reload.begin()
             except RedisError as error:
                 wait.goes_on(error)
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(wait.again_s)
             else:
                 wait.is_over()
                 break

@@ -1,10 +1,12 @@
-"""What a worker starts with: settings of a file that nobody is writing."""
+"""What a worker starts with: settings of a file that nobody is writing, and a Redis that is there."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from redis.exceptions import RedisError
 
 from notifier.settings import Settings, load_settings
 
@@ -26,3 +28,31 @@ def load_at_start(path: Path | None) -> Settings:
             break
         time.sleep(AGAIN_S - age_s)
     return load_settings(path)
+
+
+class Wait:
+    """A wait for a Redis that has gone: the log says once that it has begun, and when it is over.
+
+    again_s: between two looks for it.
+    """
+
+    again_s = 0.5
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self.begun = False
+
+    def goes_on(self, error: RedisError) -> None:
+        """It has not come back."""
+        if not self.begun:
+            self._log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+        self.begun = True
+
+    def sleep(self) -> None:
+        """Until the next look; where no event loop runs yet."""
+        time.sleep(self.again_s)
+
+    def is_over(self) -> None:
+        """It is there, if it ever was away."""
+        if self.begun:
+            self._log.info("limiter_reachable")

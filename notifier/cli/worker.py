@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
 
 def worker(context: typer.Context) -> None:
     """Run a worker until it is told to stop. See `notifier worker --help`."""

@@ -35,7 +35,7 @@ def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
         worker._stop_requested = stopped
         raise RedisTimeoutError("Timeout reading from socket")
 
-    monkeypatch.setattr("workers.push.AGAIN_S", 0, raising=False)
+    monkeypatch.setattr("workers.start.Wait.again_s", 0)
     monkeypatch.setattr(Reload, "begin", fails)
     with notifier(config) as producer, capture_logs() as logged:
         job_id = producer.send(note("anna"))
@@ -63,7 +63,7 @@ def test_a_redis_that_goes_while_a_worker_registers_is_waited_for(
             self._stop_requested = stopped
             raise error
 
-    monkeypatch.setattr("workers.push.AGAIN_S", 0)
+    monkeypatch.setattr("workers.start.Wait.again_s", 0)
     monkeypatch.setattr(Worker, "register_birth", fails)
     with notifier(config) as producer, capture_logs() as logged:
         job_id = producer.send(note("anna"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,14 @@ def test_the_tests_of_the_rules_exist() -> None:
     for path, name in named:
         # The suite of the contract is a part of the package, because others run it too.
         file = f"tests/{path}.py" if path != "contract/test_contract" else "notifier/testing/provider_contract.py"
-        tree = ast.parse((ROOT if file.startswith("tests/") else PRODUCT).joinpath(file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{path}: {name}"
+        assert name in functions_in((ROOT if file.startswith("tests/") else PRODUCT) / file), f"{path}: {name}"
+
+
+@cache
+def functions_in(file: Path) -> set[str]:
+    """The names of all functions and methods of a module."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def test_all_options_of_fcm_are_told() -> None:

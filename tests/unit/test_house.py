@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -45,9 +46,13 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(path: Path, *, top: bool = False) -> Iterator[str]:
+@cache
+def imports(path: Path, *, top: bool = False) -> list[str]:
     """The modules that a file imports; top: those alone that are imported with it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return list(_imports(ast.parse(path.read_text(encoding="utf-8")), path, top=top))
+
+
+def _imports(tree: ast.Module, path: Path, *, top: bool) -> Iterator[str]:
     for node in tree.body if top else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -84,15 +84,21 @@ local function ignores_quiet(rules, category)
   return rules.ignores_quiet and rules.ignores_quiet[rules.categories[category] and category or 'default']
 end
 
--- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
--- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. line.by becomes what decides
--- it, see *set_gates*.
-local function by_the_clock(rules, user, user_policy, line, at, now)
-  local quiet, calendar = {}, user_policy.calendar or line.policy.calendar
+-- quiet_of: the quiet hours that hold the head of a line, of its user and of its category.
+local function quiet_of(rules, user_policy, line)
+  local quiet = {}
   for _, hours in ipairs(not ignores_quiet(rules, line.category) and user_policy.quiet or {}) do
     quiet[#quiet + 1] = hours
   end
   for _, hours in ipairs(line.policy.quiet or {}) do quiet[#quiet + 1] = hours end
+  return quiet
+end
+
+-- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
+-- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. line.by becomes what decides
+-- it, see *set_gates*.
+local function by_the_clock(rules, user, user_policy, line, at, now)
+  local quiet, calendar = quiet_of(rules, user_policy, line), user_policy.calendar or line.policy.calendar
   if not (calendar or quiet[1]) then return at end
   local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
   local name = head[1] and head[1] ~= '' and head[1] or line.zone or rules.clock.zone

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from notifier.simulators.apns_checks import Checks, Verdict
 from notifier.simulators.apns_connection import Connection
+from notifier.simulators.orders import ApnsOrders
 from notifier.simulators.simulator import HOST, Simulator
 from notifier.simulators.wire import Arrival, Reply
 
@@ -32,7 +33,7 @@ class ApnsSimulator(Simulator):
     """
 
     platform = "apns"
-    settings = (*Simulator.settings, "max_streams", "window_bytes", "window_updates", "token_update_s")
+    orders = ApnsOrders
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 JSON, a line each way. What can be told:
 
   {"scripts": {"<device token>": "unregistered"}}            from its next message on; as in `read_scripts`
-  {"apns": {"silent": true, "latency_ms": 20}}               settings: the attributes in `Simulator.settings`
+  {"apns": {"silent": true, "latency_ms": 20}}               settings: see `Simulator` and `Orders`
   {"apns": {"cut": true}}, {"fcm": {"refuse_s": 10}}         acts: listening (true or false), refuse_s (refuse
       connections for so many seconds), cut, expire_tokens, and for APNs go_away (each true; or for go_away
       {"reason": ..., "keep": the share of the open streams that is still answered})
@@ -26,9 +26,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
+from pydantic import ValidationError
 
 from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.faults import FAULTS, UnusableError, read_scripts
+from notifier.simulators.faults import UnusableError, read_scripts
+from notifier.simulators.orders import ApnsOrders, settings_of, why
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, WireLog
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ANSWER_WITHIN_S: Final = 30.0
-LARGEST: Final = 2**31 - 1
 Step: TypeAlias = Callable[[], Any]
 
 
@@ -72,7 +73,7 @@ class Control:
         """What the simulators have been told so far, in the form in which it is told."""
         state: dict[str, Any] = {}
         for platform, simulator in self._simulators.items():
-            settings = {name: getattr(simulator, name) for name in simulator.settings}
+            settings = {name: getattr(simulator, name) for name in settings_of(simulator.orders)}
             open_now = len(list(simulator.open_connections()))
             state[platform] = {"listening": simulator.listening, **settings, "connections": open_now}
         return {**state, "scripts": self._written}
@@ -109,50 +110,21 @@ class Control:
         told = {**self._written, **document}
         self._written = {token: written for token, written in told.items() if written}
 
-    def _instruct(self, simulator: Simulator, document: object) -> list[Step]:
-        if not isinstance(document, dict):
-            raise UnusableError(f"{simulator.platform}: give an object of settings and actions")
-        steps: list[Step] = []
-        for name, value in document.items():
-            where = f"{simulator.platform}.{name}"
-            if name in simulator.settings:
-                _check(simulator, where, name, value)
-                steps.append(partial(setattr, simulator, name, value))
-            elif name in (acts := self._acts(simulator)):
-                steps.append(acts[name](where, value))
-            else:
-                raise UnusableError(f"{where}: unknown; settings are {', '.join(simulator.settings)};"
-                                    f" actions are {', '.join(acts)}")  # fmt: skip
-        return steps
-
-    # What is done once.
-
-    def _acts(self, simulator: Simulator) -> dict[str, Callable[[str, Any], Step]]:
-        def listening(where: str, value: Any) -> Step:
-            _is(where, value, bool)
-            return lambda: self._listen(simulator, value)
-
-        def refuse(where: str, value: Any) -> Step:
-            _number(where, value)
-            return lambda: self._refuse(simulator, value)
-
-        def plain(act: Step) -> Callable[[str, Any], Step]:
-            def step(where: str, value: Any) -> Step:
-                if value is not True:
-                    raise UnusableError(f"{where}: give true, not {value!r}")
-                return act
-
-            return step
-
-        acts = {
-            "listening": listening,
-            "refuse_s": refuse,
-            "cut": plain(simulator.cut),
-            "expire_tokens": plain(simulator.expire_tokens),
+    def _instruct(self, simulator: Simulator, document: Any) -> list[Step]:
+        platform, known = simulator.platform, simulator.orders
+        try:
+            orders = known.model_validate(document, context=platform)
+        except ValidationError as error:
+            raise UnusableError(why(platform, error, known)) from None
+        acts: dict[str, Step] = {
+            "listening": partial(self._listen, simulator, orders.listening),
+            "refuse_s": partial(self._refuse, simulator, orders.refuse_s),
+            "cut": simulator.cut,
+            "expire_tokens": simulator.expire_tokens,
         }
-        if isinstance(simulator, ApnsSimulator):
-            acts["go_away"] = lambda where, value: _go_away(simulator, where, value)
-        return acts
+        if isinstance(simulator, ApnsSimulator) and isinstance(orders, ApnsOrders):
+            acts["go_away"] = partial(simulator.go_away, orders.go_away.reason, keep=orders.go_away.keep)
+        return [acts.get(name, partial(setattr, simulator, name, value)) for name, value in document.items()]
 
     async def _listen(self, simulator: Simulator, value: bool) -> None:
         if task := self._refusing.pop(simulator.platform, None):
@@ -234,46 +206,3 @@ def tell(path: Path, document: object) -> dict[str, Any]:
 
 def _write(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
     writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-
-
-def _go_away(simulator: ApnsSimulator, where: str, value: Any) -> Step:
-    given = {} if value is True else value
-    if not isinstance(given, dict) or given.keys() - {"reason", "keep"}:
-        raise UnusableError(f"{where}: give true or an object with reason and keep, not {value!r}")
-    keep, reason = given.get("keep", 1), given.get("reason", "Shutdown")
-    _number(f"{where}.keep", keep, most=1)
-    _is(f"{where}.reason", reason, str)
-    return lambda: simulator.go_away(reason, keep=keep)
-
-
-def _check(simulator: Simulator, where: str, name: str, value: Any) -> None:
-    match name:
-        case "silent" | "wrong_name" | "window_updates":
-            _is(where, value, bool)
-        case "fail":
-            _shares(simulator, where, value)
-        case "max_streams" | "token_lifetime_s" | "window_bytes":
-            _is(where, value, int)
-            _number(where, value, least=0 if name == "window_bytes" else 1)
-        case _:
-            _number(where, value)
-
-
-def _shares(simulator: Simulator, where: str, value: Any) -> None:
-    _is(where, value, dict)
-    for name, share in value.items():
-        if name not in FAULTS or simulator.platform not in FAULTS[name].replies:
-            raise UnusableError(f"{where}: {name!r} is no fault of this platform; --faults lists them")
-        _number(f"{where}.{name}", share, most=1)
-    if sum(value.values()) > 1:
-        raise UnusableError(f"{where}: the shares are more than 1 in all")
-
-
-def _is(where: str, value: Any, kind: type) -> None:
-    if type(value) is not kind:
-        raise UnusableError(f"{where}: {value!r} is not of the type {kind.__name__}")
-
-
-def _number(where: str, value: Any, *, least: float = 0, most: float = LARGEST) -> None:
-    if type(value) not in {int, float} or not least <= value <= most:
-        raise UnusableError(f"{where}: {value!r} is not a number from {least:g} to {most:g}")

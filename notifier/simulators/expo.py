@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.orders import ExpoOrders
 from notifier.simulators.wire import Arrival, Reply, part
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class ExpoSimulator(HttpsSimulator):
     """
 
     platform = "expo"
-    settings = (*HttpsSimulator.settings, "rate_limit")
+    orders = ExpoOrders
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.orders import OauthOrders
 from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply
 
@@ -30,7 +31,7 @@ class OauthSimulator(HttpsSimulator):
     token_lifetime_s: of the access tokens from now on, in seconds; may be changed. token_fetches: so far.
     """
 
-    settings = (*HttpsSimulator.settings, "token_lifetime_s")
+    orders = OauthOrders
     token_endpoint: ClassVar[str]
     token_prefix: ClassVar[str]
 

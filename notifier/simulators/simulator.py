@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from weakref import WeakKeyDictionary, WeakSet
 
 from notifier.simulators.faults import FAULTS
+from notifier.simulators.orders import Orders
 from notifier.simulators.wire import Playback, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Options(TypedDict, total=False):
 
 
 class Simulator(ABC):
-    """One server. Its attributes named in `settings` may be changed at any time, also from another process.
+    """One server. Its attributes named in `orders` may be changed at any time, also from another process.
 
     certificates: that it shows. log: is told of each message. scripts: by device token, what to answer. port: 0 is a
         free one.
@@ -46,7 +47,7 @@ class Simulator(ABC):
     """
 
     platform: ClassVar[str]
-    settings: ClassVar[tuple[str, ...]] = ("latency_ms", "rate", "fail", "silent", "idle_s", "wrong_name")
+    orders: ClassVar[type[Orders]] = Orders
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ def test_the_faults_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--with", '{"apns": {"cat": true}}'], "--with: apns.cat: unknown"),
         (["--fail", "cat=0.1"], "--fail cat=0.1: give a fault that --faults lists"),
         (["--fail", "cut"], "--fail cut: give a fault"),
-        (["--fail", "cut=2"], "--fail: apns.fail.cut: 2.0 is not a number from 0 to 1"),
+        (["--fail", "cut=2"], "--fail: apns.fail.cut: 2.0 should be less than or equal to 1"),
         (["--tell", "{}"], "simulators.json is missing or unreadable: no simulators run in this folder"),
     ],
 )

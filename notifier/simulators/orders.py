@@ -1,0 +1,114 @@
+"""What a simulator can be told, and how a mistake in that is said."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from notifier.simulators.faults import FAULTS
+
+LARGEST: Final = 2**31 - 1
+
+Number = Annotated[float, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Do = Annotated[bool, AfterValidator(lambda value: value or _give_true())]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _give_true() -> bool:
+    raise ValueError("give true")
+
+
+class Strict(BaseModel):
+    """True is no 1, 1 is no text, and nothing unknown is passed over."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Acts(Strict):
+    """What is done once."""
+
+    listening: bool = True
+    refuse_s: Number = 0
+    cut: Do = True
+    expire_tokens: Do = True
+
+
+class GoAway(Strict):
+    """keep: the share of the open streams that is still answered."""
+
+    reason: str = "Shutdown"
+    keep: Share = 1
+
+
+class Orders(Acts):
+    """The settings of every simulator: its attributes of these names; see `Simulator`."""
+
+    latency_ms: Number = 0
+    rate: Number = 0
+    fail: dict[str, Share] = {}
+    silent: bool = False
+    idle_s: Number = 0
+    wrong_name: bool = False
+
+    @field_validator("fail")
+    @classmethod
+    def _check_shares(cls, fail: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        for name in fail:
+            if name not in FAULTS or info.context not in FAULTS[name].replies:
+                raise ValueError(f"{name!r} is no fault of this platform; --faults lists them")
+        if sum(fail.values()) > 1:
+            raise ValueError("the shares are more than 1 in all")
+        return fail
+
+
+class ApnsOrders(Orders):
+    """Those of APNs."""
+
+    max_streams: Count = 1
+    window_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    window_updates: bool = True
+    token_update_s: Number = 0
+    go_away: Annotated[GoAway, BeforeValidator(lambda value: {} if value is True else value)] = GoAway()
+
+
+class OauthOrders(Orders):
+    """Those of a service with a token endpoint."""
+
+    token_lifetime_s: Count = 1
+
+
+class ExpoOrders(Orders):
+    """Those of Expo."""
+
+    rate_limit: Number = 0
+
+
+def settings_of(orders: type[Orders]) -> list[str]:
+    """The names of what stays as it is told."""
+    return [name for name in orders.model_fields if name not in {*Acts.model_fields, "go_away"}]
+
+
+def why(where: str, error: ValidationError, known: type[BaseModel]) -> str:
+    """The first mistake, for people: where, what is wrong, and what was given."""
+    first: Any = error.errors(include_url=False)[0]
+    place = ".".join([where, *map(str, first["loc"])])
+    match first["type"]:
+        case "extra_forbidden":
+            return f"{place}: unknown" + f"; give any of: {', '.join(known.model_fields)}" * (len(first["loc"]) == 1)
+        case "model_type":
+            return f"{place}: give an object, not {first['input']!r}"
+        case "value_error":
+            return f"{place}: {first['ctx']['error']}"
+    said = first["msg"].removeprefix("Input ")
+    return f"{place}: {first['input']!r} {said}"

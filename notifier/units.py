@@ -207,3 +207,17 @@ def readable(text: str, most: int = MAX_REASON) -> str:
     if len(text) > most:
         text = f"{text[:most]}…"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def seconds_text(seconds: float) -> str:
+    """How long, for people, in at most two units: '850 ms', '12.3 s', '4 min 10 s', '3 h 05 min', '2 d 4 h'."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -18,11 +18,12 @@ from notifier.cli.output import (
     print_rows,
     say,
 )
-from notifier.dispatch.history import Record, seconds_text
+from notifier.dispatch.history import Record
 from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
 from notifier.shards.map import connect_all, on_shard
+from notifier.units import seconds_text
 
 
 def history(

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from notifier.scripts.keys import user_key
-from notifier.units import format_duration
+from notifier.units import format_duration, seconds_text
 
 MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
@@ -166,17 +166,6 @@ class Record:
             why = self.reason or self.superseded_by
             parts.append(f"{self.outcome} {clock(self.ended_at)}" + (f" ({why})" if why else ""))
         return ", ".join(parts)
-
-
-def seconds_text(seconds: float) -> str:
-    """How long: '45 ms', '4.2 s', '3 min 20 s'."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:  # noqa: PLR2004
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def history_keys(user: str) -> list[str]:

@@ -35,10 +35,6 @@ HOST_PATTERN: Final = re.compile(rf"(?:\*\.)?{_HOST}")
 KEY_NUMBER: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 
-# The curve P-256: y² = x³ - 3x + b, modulo p.
-_P: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
-_B: Final = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
-
 # The push services of the browsers there are: Chrome, Edge and the like; Firefox; Edge on Windows; Safari.
 KNOWN_HOSTS: Final = (
     "fcm.googleapis.com",
@@ -145,6 +141,9 @@ def _check_point(raw: bytes) -> None:
     # A key that is no point of the curve would break every send to it; found out here, it is told to the producer.
     if len(raw) != POINT_BYTES or raw[0] != UNCOMPRESSED:
         raise ValueError(f"its keys.p256dh is not an uncompressed point of {POINT_BYTES} bytes")
-    x, y = int.from_bytes(raw[1:33]), int.from_bytes(raw[33:])
-    if max(x, y) >= _P or (y * y - (x * x * x - 3 * x + _B)) % _P:
-        raise ValueError("its keys.p256dh is not a point of the curve P-256")
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - only for who sends to browsers
+
+    try:
+        ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), raw)
+    except ValueError:
+        raise ValueError("its keys.p256dh is not a point of the curve P-256") from None

@@ -7,6 +7,8 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
+from notifier.units import seconds_text
+
 DAY_S: Final = 86_400
 VOID: Final = frozenset({"br", "input", "link", "meta"})
 
@@ -108,17 +110,8 @@ def counted(number: int, one: str, more: str = "") -> str:
 
 
 def span(seconds: float) -> str:
-    """How long, for people, in at most two units: '850 ms', '12.3 s', '4 min 10 s', '3 h 05 min', '2 d 4 h'."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}\N{NO-BREAK SPACE}ms"
-    if seconds < 60:  # noqa: PLR2004
-        return f"{seconds:.1f}\N{NO-BREAK SPACE}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest} s"
+    """As `seconds_text`, in one piece."""
+    return seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _attribute(key: str, value: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -62,8 +63,8 @@ class MemoryBackend:
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Preferences] = {}
-        self._gone_read: dict[str, int] = {}
-        self._ended_read: dict[str, int] = {}
+        self._gone_read: Counter[str] = Counter()
+        self._ended_read: Counter[str] = Counter()
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
@@ -258,9 +259,7 @@ class MemoryBackend:
         lease: timedelta,  # noqa: ARG002
     ) -> Iterator[Gone]:
         """See `Backend.feedback`: the devices of what was rejected, once for each group. It never waits."""
-        ended = [e for e in self.accepted.values() if self.state(e) == "rejected"]
-        for entry in sorted(ended, key=lambda entry: entry.ends_us)[self._gone_read.get(group, 0) :]:
-            self._gone_read[group] = self._gone_read.get(group, 0) + 1
+        for entry in self._unread(self._gone_read, group, ("rejected",)):
             sent = entry.notification
             for device in sent.devices:
                 gone_at = self.at(entry.ends_us).astimezone(UTC)
@@ -275,13 +274,17 @@ class MemoryBackend:
         lease: timedelta,  # noqa: ARG002
     ) -> Iterator[Ended]:
         """See `Backend.events`: what has ended by now, once for each group. It never waits."""
-        ended = [e for e in self.accepted.values() if self.state(e) in get_args(Outcome)]
-        for entry in sorted(ended, key=lambda entry: entry.ends_us)[self._ended_read.get(group, 0) :]:
-            self._ended_read[group] = self._ended_read.get(group, 0) + 1
+        for entry in self._unread(self._ended_read, group, get_args(Outcome)):
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")
             yield Ended(entry.job_id, entry.job_id, sent.user, sent.category, outcome, at, entry.reason or "", ref=ref)
+
+    def _unread(self, read: Counter[str], group: str, states: Container[str]) -> Iterator[Accepted]:
+        ended = sorted((e for e in self.accepted.values() if self.state(e) in states), key=lambda e: e.ends_us)
+        for entry in ended[read[group] :]:
+            read[group] += 1
+            yield entry
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from notifier.dispatch.history import seconds_text
 from notifier.server.html import Html, moment, table, tag
 from notifier.server.pages.layout import job_link
+from notifier.units import seconds_text
 
 WIDTH: Final = 1000  # of a bar, in its own units
 THINNEST: Final = 4  # so that a short part can be seen

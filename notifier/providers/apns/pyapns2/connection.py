@@ -29,7 +29,13 @@ from notifier.providers.apns.pyapns2.compat import (
 from notifier.providers.apns.pyapns2.push import Pusher
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
-from notifier.providers.transport.http2.requests import STATUS_DIGITS, Response, Result
+from notifier.providers.transport.http2.requests import (
+    MAX_STREAMS,
+    RESPONSE_BYTES,
+    STATUS_DIGITS,
+    Response,
+    Result,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -37,8 +43,6 @@ if TYPE_CHECKING:
 
     from notifier.providers.apns.pyapns2.requests import Request
 
-MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
-RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 # What differs from request to request, or must not be remembered on the way, stays out of the compression table.
 VARYING: Final = frozenset({":path", "authorization", "apns-id", "apns-expiration", "apns-collapse-id"})

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.transport.http2.requests import Request, Waiting
+from notifier.providers.transport.http2.requests import MAX_STREAMS, RESPONSE_BYTES, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
-RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
 MAX_UNANSWERED: Final = 3
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 

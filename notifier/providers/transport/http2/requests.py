@@ -37,6 +37,8 @@ class Response:
 
 
 STATUS_DIGITS: Final = 3
+MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
+RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
 STATUSES: Final = range(200, 600)
 
 Result: TypeAlias = Response | Answer

@@ -36,28 +36,31 @@ class AsyncUserLimiter:
         self, user: str, rules: Policy | Rules, *, cost: int = 1, timeout: Timeout = None
     ) -> Permit | Hold:
         """See `UserLimiter.acquire`."""
-        return await self._run(acquire_call(user, rules, cost, take=True), timeout)
+        return await self._run(user, acquire_call(user, rules, cost, take=True), timeout)
 
     async def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1, timeout: Timeout = None) -> Permit | Hold:
         """See `UserLimiter.peek`."""
-        return await self._run(acquire_call(user, rules, cost, take=False), timeout)
+        return await self._run(user, acquire_call(user, rules, cost, take=False), timeout)
 
     async def refund(self, permit: Permit, *, timeout: Timeout = None) -> bool:
         """See `UserLimiter.refund`."""
-        return await self._run(refund_call(permit), timeout)
+        return await self._run(permit.user, refund_call(permit), timeout)
 
     async def reset(self, user: str, *categories: str, timeout: Timeout = None) -> int:
         """See `UserLimiter.reset`."""
-        return await self._run(reset_call(user, categories), timeout)
+        return await self._run(user, reset_call(user, categories), timeout)
 
-    async def _run(self, call: Call[T], timeout: Timeout) -> T:
+    async def _run(self, user: str, call: Call[T], timeout: Timeout) -> T:
         within = seconds(timeout, self._timeout)
         try:
-            return await self._calls.run(run_async(self._redis, call), within)
+            return await self._calls.run(self._ask(user, call, within), within)
         except TimeoutError:
             raise LimiterUnreachableError(f"the limiter's Redis does not answer within {within:g} s") from None
         except (RedisError, OSError) as error:
             raise LimiterUnreachableError(f"the limiter's Redis cannot be asked: {error}") from error
+
+    async def _ask(self, user: str, call: Call[T], within: float) -> T:  # noqa: ARG002 - over shards both are asked for
+        return await run_async(self._redis, call)
 
 
 def seconds(timeout: Timeout, otherwise: float) -> float:

@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
@@ -21,9 +22,8 @@ from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
-from notifier.producer.admission import all_accepted
 from notifier.producer.aio_users import AsyncUsers
-from notifier.producer.backend import CHUNK
+from notifier.producer.backend import Opened, checked
 from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
@@ -33,6 +33,9 @@ from notifier.producer.users import Edit, Edits
 from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
+from notifier.shards.backend import AsyncShardedLimiter
+from notifier.shards.exchanges import ShardExchanges
+from notifier.shards.map import Map
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
 
@@ -52,24 +55,28 @@ class AsyncNotifier:
     It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
     `timeout=`, in seconds or as a timedelta, else `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
-    One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most
-    50 calls under way at once; the others wait, within their deadline.
+    With `redis.shards`, each shard that a call asks has its part of that time, and ShardsUnusableError names those
+    that did not answer. One AsyncNotifier serves one event loop. It opens no connection before the first call, and has
+    at most 50 calls under way at once; the others wait, within their deadline.
     """
 
-    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
-        """`from_config` builds one from the YAML. client: it must answer in bytes."""
-        if settings.redis.shards:
-            raise SettingsError(
-                "AsyncNotifier serves one Redis, and redis.shards lists several: use Notifier, by asyncio.to_thread"
-            )
-        self._redis = client
+    def __init__(self, client: redis.asyncio.Redis | Mapping[str, redis.asyncio.Redis], settings: Settings) -> None:
+        """`from_config` builds one from the YAML. client: it must answer in bytes; with `redis.shards`, by name."""
+        self._redis: Any = client
         self._builder = JobBuilder(settings)
-        self._exchanges = Exchanges(settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
         self._live: LiveSettings | None = None
         self._follows = False
         self._calls = Calls(MAX_CALLS)
-        self.limiter = AsyncUserLimiter(client, timeout=self._timeout, calls=self._calls)
+        self._exchanges: Exchanges | ShardExchanges
+        self.limiter: AsyncUserLimiter
+        both: dict[str, Any] = {"timeout": self._timeout, "calls": self._calls}
+        if isinstance(client, Mapping):
+            self._exchanges = ShardExchanges(settings)
+            self.limiter = AsyncShardedLimiter(Map.of(settings.redis), client, **both)
+        else:
+            self._exchanges = Exchanges(settings)
+            self.limiter = AsyncUserLimiter(client, **both)
 
     @classmethod
     def from_config(
@@ -77,7 +84,7 @@ class AsyncNotifier:
     ) -> Self:
         """An AsyncNotifier by the YAML, found as `Notifier.from_config` does; see there for `follow`.
 
-        Raises SettingsError where the configuration cannot be used, or has several shards.
+        Raises SettingsError where the configuration cannot be used.
         """
         from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
@@ -126,7 +133,8 @@ class AsyncNotifier:
         """Close the connections to Redis."""
         if self._live is not None:
             self._live.close()
-        await self._redis.aclose()
+        for client in self._redis.values() if isinstance(self._redis, Mapping) else (self._redis,):
+            await client.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,7 +150,8 @@ class AsyncNotifier:
         """See `Notifier.send`."""
         spent = await self._follow(timeout)
         with self._builder.span("send", notification) as trace:
-            return (await self._enqueue([self._builder.build(notification, job_id, trace)], timeout, spent))[0]
+            jobs = [self._builder.build(notification, job_id, trace)]
+            return (await self._enqueue(self._exchanges.enqueue(jobs), timeout, spent))[0]
 
     async def send_many(
         self,
@@ -152,29 +161,31 @@ class AsyncNotifier:
         on_accepted: Callable[[Sequence[str]], object] | None = None,
         timeout: Timeout = None,
     ) -> int:
-        """See `Notifier.send_many`. timeout: of each hundred."""
+        """See `Notifier.send_many`. timeout: of each hundred, of as many hundreds as there are shards."""
         await self._follow(timeout)
-        bulk = Bulk(self._builder, CHUNK, on_accepted)
+        bulk = Bulk(self._builder, self._exchanges.chunk, on_accepted)
+        sending = self._exchanges.sending()
         ids = None if job_ids is None else iter(job_ids)
 
         async def flush() -> bool:
             if jobs := bulk.take():
                 try:
-                    bulk.accepted(await self._enqueue(jobs, timeout))
+                    bulk.accepted(await self._enqueue(sending.enqueue(jobs), timeout))
                 except OverloadedError as error:
                     return bulk.refused(error)
             return True
 
-        try:
-            async for notification in _each(notifications):
-                if bulk.add(notification, _next_id(ids)) and not await flush():
-                    break
-            else:
-                if ids is not None and next(ids, MISSING) is not MISSING:
-                    raise ValueError("job_ids has more entries than there are notifications")
-        finally:
-            await flush()
-            bulk.check()
+        with checked(sending):
+            try:
+                async for notification in _each(notifications):
+                    if bulk.add(notification, _next_id(ids)) and not await flush():
+                        break
+                else:
+                    if ids is not None and next(ids, MISSING) is not MISSING:
+                        raise ValueError("job_ids has more entries than there are notifications")
+            finally:
+                await flush()
+                bulk.check()
         return bulk.tried
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
@@ -239,9 +250,7 @@ class AsyncNotifier:
         lease: timedelta = timedelta(minutes=1),
     ) -> AsyncIterator[Gone]:
         """See `Notifier.feedback`: ``async for gone in notifier.feedback(): …``. Each look has its own deadline."""
-        kwargs = self._redis.connection_pool.connection_kwargs
-        found = self._exchanges.feedback(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
-        return search_async(self._redis, found)
+        return search_async(self._redis, self._exchanges.feedback(group, consumer, follow=follow, lease=lease))
 
     def events(
         self,
@@ -253,9 +262,7 @@ class AsyncNotifier:
     ) -> AsyncIterator[Ended]:
         """See `Notifier.events`: ``async for ended in notifier.events(): …``. Each look has its own deadline."""
         self._builder.check_events()
-        kwargs = self._redis.connection_pool.connection_kwargs
-        found = self._exchanges.events(group, consumer, follow=follow, lease=lease, kwargs=kwargs)
-        return search_async(self._redis, found)
+        return search_async(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease))
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:
         """See `Notifier.routes`."""
@@ -269,25 +276,29 @@ class AsyncNotifier:
         """See `Notifier.history`."""
         return await self._run(self._exchanges.history(user, since), timeout)
 
-    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout, spent: float = 0.0) -> list[str]:
-        steps = self._exchanges.enqueue(jobs)
-        waits = self._exchanges.waits_for_replicas
-        return all_accepted(await self._run(steps, timeout, spent, on_one_connection=waits))
+    async def _enqueue(self, steps: Exchange[list[str]], timeout: Timeout, spent: float = 0.0) -> list[str]:
+        return await self._run(steps, timeout, spent, on_one_connection=self._exchanges.waits_for_replicas)
 
     async def _run(
         self, steps: Exchange[T], timeout: Timeout, spent: float = 0.0, *, on_one_connection: bool = False
     ) -> T:
         within = seconds(timeout, self._timeout)
         try:
-            run = self._on_one_connection(steps) if on_one_connection else exchange_async(self._redis, steps)
-            return await self._calls.run(run, within - spent)
+            ask = self._on_one_connection if on_one_connection else partial(exchange_async, self._redis)
+            return await self._calls.run(ask(steps, within - spent), within - spent)
         except TimeoutError:
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 
-    async def _on_one_connection(self, steps: Exchange[T]) -> T:
-        pool = self._redis.connection_pool
-        async with redis.asyncio.Redis(connection_pool=pool, single_connection_client=True) as client:
-            return await exchange_async(client, steps)
+    async def _on_one_connection(self, steps: Exchange[T], within: float) -> T:
+        async with AsyncExitStack() as stack:
+
+            def one(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
+                made = redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True)
+                stack.push_async_callback(made.aclose)
+                return made
+
+            clients = Opened(self._redis, one) if isinstance(self._redis, Mapping) else one(self._redis)
+            return await exchange_async(clients, steps, within)
 
 
 async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:
@@ -308,6 +319,6 @@ def _next_id(ids: Iterator[str] | None) -> str | None:
         raise ValueError("job_ids has fewer entries than there are notifications") from None
 
 
-def _client(settings: Settings) -> redis.asyncio.Redis:
-    # Of several shards none is asked: AsyncNotifier refuses them.
-    return redis.asyncio.Redis() if settings.redis.shards else connect_async(settings)
+def _client(settings: Settings) -> redis.asyncio.Redis | Mapping[str, redis.asyncio.Redis]:
+    names = [shard.name for shard in settings.redis.shards]
+    return {name: connect_async(settings.redis.shard(name)) for name in names} if names else connect_async(settings)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -13,21 +13,20 @@ from redis.exceptions import RedisError
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
+from notifier.errors import NotifierError
 from notifier.limiter import RedisLimiter, UserLimiter
-from notifier.producer.admission import all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
-from notifier.producer.exchanges import Exchanges, Status
+from notifier.producer.exchanges import Exchanges, Sending, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
 from notifier.rules.preferences import Preferences
 from notifier.store.connection import unusable
-from notifier.store.exchange import exchange, search
+from notifier.store.exchange import Exchange, exchange, search
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
-
-CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
+    from notifier.shards.exchanges import ShardExchanges
 
 
 class Backend(Protocol):
@@ -93,14 +92,15 @@ class Backend(Protocol):
         ...
 
 
-class SingleRedis:
-    """A `Backend` that is one Redis."""
+class RedisBackend:
+    """A `Backend` that runs the exchanges of one Redis, or of several, on its clients."""
 
-    def __init__(self, redis: Redis, settings: Settings) -> None:
+    def __init__(self, redis: Any, exchanges: Exchanges | ShardExchanges, limiter: UserLimiter) -> None:
+        """redis: a client, or where the exchanges name the server of each step, the clients by name."""
         self._redis = redis
-        self._exchanges = Exchanges(settings)
-        self.limiter: UserLimiter = RedisLimiter(redis)
-        self.chunk = CHUNK
+        self._exchanges = exchanges
+        self.limiter = limiter
+        self.chunk = exchanges.chunk
 
     def use(self, settings: Settings) -> None:
         """See `Backend.use`."""
@@ -114,17 +114,17 @@ class SingleRedis:
         """See `Backend.cancel`."""
         return exchange(self._redis, self._exchanges.cancel(job_ids))
 
-    def cancel_of(self, user: str, kind: calls.Kind, fence: Mapping[str, bool] | None = None) -> Cancellation:
-        """See `Backend.cancel_of`. fence: as of `enqueue`."""
-        return exchange(self._redis, self._exchanges.cancel_of(user, kind, fence))
+    def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+        """See `Backend.cancel_of`."""
+        return exchange(self._redis, self._exchanges.cancel_of(user, kind))
 
-    def prefer(self, user: str, edit: Edit, who: str, fence: Mapping[str, bool] | None = None) -> Preferences:
-        """See `Backend.prefer`. fence: as of `enqueue`."""
-        return exchange(self._redis, self._exchanges.prefer(user, edit, who, fence))
+    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        """See `Backend.prefer`."""
+        return exchange(self._redis, self._exchanges.prefer(user, edit, who))
 
-    def forget(self, user: str, *, hard: bool, fence: Mapping[str, bool] | None = None) -> Cancellation:
-        """See `Backend.forget`. fence: as of `enqueue`."""
-        return exchange(self._redis, self._exchanges.forget(user, hard=hard, fence=fence))
+    def forget(self, user: str, *, hard: bool) -> Cancellation:
+        """See `Backend.forget`."""
+        return exchange(self._redis, self._exchanges.forget(user, hard=hard))
 
     def preferences(self) -> Iterator[tuple[str, Preferences]]:
         """See `Backend.preferences`."""
@@ -132,15 +132,11 @@ class SingleRedis:
 
     def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Gone]:
         """See `Backend.feedback`."""
-        found = self._exchanges.feedback(
-            group, consumer, follow=follow, lease=lease, kwargs=self._redis.connection_pool.connection_kwargs
-        )
-        return search(self._redis, found)
+        return search(self._redis, self._exchanges.feedback(group, consumer, follow=follow, lease=lease))
 
     def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Iterator[Ended]:
         """See `Backend.events`."""
-        kwargs = self._redis.connection_pool.connection_kwargs
-        return search(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease, kwargs=kwargs))
+        return search(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease))
 
     def routes(self) -> list[Held]:
         """See `Backend.routes`."""
@@ -154,18 +150,60 @@ class SingleRedis:
         """See `Backend.history`."""
         return exchange(self._redis, self._exchanges.history(user, since))
 
-    def sending(self) -> AbstractContextManager[Callable[[Sequence[calls.Job]], list[str]]]:
+    @contextmanager
+    def sending(self) -> Iterator[Callable[[Sequence[calls.Job]], list[str]]]:
         """See `Backend.sending`."""
-        return nullcontext(self.enqueue)
+        sending = self._exchanges.sending()
+        with checked(sending):
+            yield lambda jobs: self._enqueue(sending.enqueue(jobs))
 
-    def enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> list[str]:
-        """See `Backend.enqueue`. fence: for each user whether it is on the way elsewhere; raises MovedError."""
-        steps = self._exchanges.enqueue(jobs, fence)
+    def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+        """See `Backend.enqueue`."""
+        return self._enqueue(self._exchanges.enqueue(jobs))
+
+    def _enqueue(self, steps: Exchange[list[str]]) -> list[str]:
         if not self._exchanges.waits_for_replicas:
-            return all_accepted(exchange(self._redis, steps))
-        try:
-            # WAIT counts what its own connection wrote.
-            with self._redis.client() as connection:  # type: ignore[no-untyped-call]
-                return all_accepted(exchange(connection, steps))
-        except RedisError as error:
-            raise unusable(error) from error
+            return exchange(self._redis, steps)
+        with ExitStack() as stack:
+            try:
+                return exchange(_on_one_connection(self._redis, stack), steps)
+            except RedisError as error:
+                raise unusable(error) from error
+
+
+@contextmanager
+def checked(sending: Sending) -> Iterator[None]:
+    """Raise in the end for what could not be accepted."""
+    try:
+        yield
+    except NotifierError:
+        sending.check()  # what was refused before that goes first: whoever sent them has to know
+        raise
+    sending.check()
+
+
+def _on_one_connection(redis: Any, stack: ExitStack) -> Any:
+    # WAIT counts what its own connection wrote.
+    if isinstance(redis, Mapping):
+        return Opened(redis, lambda client: stack.enter_context(client.client()))
+    return stack.enter_context(redis.client())
+
+
+class Opened(dict[str, Any]):
+    """Something of each client, by its name, made where it is first asked for."""
+
+    def __init__(self, clients: Mapping[str, Any], make: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._clients = clients
+        self._make = make
+
+    def __missing__(self, name: str) -> Any:
+        made = self[name] = self._make(self._clients[name])
+        return made
+
+
+class SingleRedis(RedisBackend):
+    """A `Backend` that is one Redis."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        super().__init__(redis, Exchanges(settings), RedisLimiter(redis))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, cast
 
 from redis.exceptions import RedisError
 
@@ -20,7 +20,7 @@ from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MOST, Expected, find_forecast
-from notifier.producer.admission import accepted
+from notifier.producer.admission import accepted, all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180
+CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
 CANCELLED_AT_ONCE: Final = 100  # in one call
 LOOK: Final = 500  # users in one step
 
@@ -82,8 +83,22 @@ class _Kept(TypedDict):
     ends: Ends
 
 
+class Sending(Protocol):
+    """By what one call of `send` or `send_many` accepts its chunks."""
+
+    def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
+        """Accept these; their job ids, or none once something was refused that `check` will raise."""
+        ...
+
+    def check(self) -> None:
+        """Raise for what could not be accepted; to be called in the end."""
+        ...
+
+
 class Exchanges:
     """The exchanges with one Redis, by the settings."""
+
+    chunk: int = CHUNK
 
     def __init__(self, settings: Settings) -> None:
         self.use(settings)
@@ -170,21 +185,22 @@ class Exchanges:
         """See `Notifier.routes`."""
         return find_routes()
 
-    def feedback(
-        self, group: str, consumer: str | None, *, follow: bool, lease: timedelta, kwargs: Mapping[str, Any]
-    ) -> Search[Gone]:
-        """See `Notifier.feedback`. kwargs: of the client's connections."""
-        return find_gone(group, consumer, lease, follow=follow, timeout_s=kwargs.get("socket_timeout"))
+    def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Gone]:
+        """See `Notifier.feedback`."""
+        return find_gone(group, consumer, lease, follow=follow, timeout_s=self._settings.redis.socket_timeout_us / 1e6)
 
-    def events(
-        self, group: str, consumer: str | None, *, follow: bool, lease: timedelta, kwargs: Mapping[str, Any]
-    ) -> Search[Ended]:
-        """See `Notifier.events`. kwargs: of the client's connections."""
-        return find_ended(group, consumer, lease, follow=follow, timeout_s=kwargs.get("socket_timeout"))
+    def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Ended]:
+        """See `Notifier.events`."""
+        return find_ended(group, consumer, lease, follow=follow, timeout_s=self._settings.redis.socket_timeout_us / 1e6)
 
-    def enqueue(
-        self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None
-    ) -> Exchange[list[str | Refused]]:
+    def sending(self) -> Sending:
+        """By what `send_many` accepts each chunk, for one call of it."""
+        return self
+
+    def check(self) -> None:
+        """See `Sending.check`: what was refused has been raised at once."""
+
+    def enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
 
         Raises OverloadedError, NotReplicatedError, and MovedError by the fence.
@@ -203,7 +219,7 @@ class Exchanges:
         answers: list[str | Refused] = yield call if fence is None else fenced(call, fence)
         if self.waits_for_replicas:
             yield from self._wait_for_replicas(accepted(answers))
-        return answers
+        return all_accepted(answers)
 
     def _wait_for_replicas(self, job_ids: list[str]) -> Exchange[None]:
         settings = self._settings.redis

@@ -7,29 +7,18 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from threading import Event
-from typing import Final, Protocol
-
-from redis import Redis
+from typing import Any, Final
 
 from notifier.dispatch import calls
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError, Refused, ShardsUnusableError
-from notifier.producer.backend import CHUNK
+from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.ownership import MovedError
 from notifier.shards.map import Map, Route
-from notifier.store.connection import ask
+from notifier.store.exchange import Commands, Exchange, Pause, on
 
 LOOK_EVERY_S: Final = 0.005
 PATIENCE_S: Final = 15.0  # longer than a dead worker's lease
-
-
-class Enqueue(Protocol):
-    """By what a shard accepts jobs: raises MovedError where one of the users does not live there."""
-
-    def __call__(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool]) -> list[str]:
-        """The job ids."""
-        ...
 
 
 class Patience:
@@ -38,33 +27,33 @@ class Patience:
     def __init__(self) -> None:
         self._ends = time.monotonic() + PATIENCE_S
 
-    def wait(self) -> None:
+    def wait(self) -> Exchange[None]:
         """Wait a moment; raise RedisUnusableError where it has been too long."""
         if time.monotonic() > self._ends:
             raise RedisUnusableError(
                 "the move of a user to another shard has not ended in time; "
                 "if `notifier shards` was interrupted, run the same command again: it goes on"
             )
-        Event().wait(LOOK_EVERY_S)
+        yield Pause(LOOK_EVERY_S)
 
 
 class BulkSend:
     """Accepts the notifications of one call, a round trip to a shard for a hundred of them."""
 
-    def __init__(self, of: Map, clients: Mapping[str, Redis], enqueue: Mapping[str, Enqueue]) -> None:
+    def __init__(self, of: Map, at: Mapping[str, Exchanges]) -> None:
+        """at: the exchanges with each shard, by its name."""
         self.map = of
-        self.clients = clients
-        self.ask = enqueue
+        self.at = at
         self.dead: set[str] = set()  # these are not asked again in this call
         self.errors: dict[str, RedisUnusableError] = {}
         self._refused: list[int] = []
         self._seen = 0
 
-    def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
-        """Accept batch. The job ids; none once something was refused, so that what is told in order has no hole."""
+    def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
+        """Accept a chunk. The job ids; none once something was refused, so that what is told in order has no hole."""
         batch = PendingBatch(self, jobs)
         while batch.left:
-            batch.ask_all()
+            yield from batch.ask_all()
         self._refused += [self._seen + place for place in batch.refused]
         self._seen += len(jobs)
         if batch.unsure is not None:
@@ -93,7 +82,7 @@ class PendingBatch:
         self.unsure: NotReplicatedError | None = None
         self.over: list[Refused] = []
 
-    def ask_all(self) -> None:
+    def ask_all(self) -> Exchange[None]:
         """Ask each shard once. Those who are waited for stand apart: they would keep back the others."""
         parted: dict[tuple[str, bool], list[int]] = defaultdict(list)
         for place in self.left:
@@ -101,19 +90,19 @@ class PendingBatch:
             parted[route.shard, route.waits].append(place)
         for (name, waits), places in parted.items():
             for n in range(0, len(places), CHUNK):
-                self._ask(name, places[n : n + CHUNK], waits=waits)
+                yield from self._ask(name, places[n : n + CHUNK], len(parted), waits=waits)
 
-    def _ask(self, name: str, places: list[int], *, waits: bool) -> None:
+    def _ask(self, name: str, places: list[int], of: int, *, waits: bool) -> Exchange[None]:
         bulk = self._bulk
         fence = {self._users[place]: self._routes[self._users[place]].leaves for place in places}
         try:
             if waits:
-                self._patience.wait()
+                yield from self._patience.wait()
             if name in bulk.dead:
                 raise bulk.errors[name]
-            found = bulk.ask[name]([self.left[place] for place in places], fence)
+            found = yield from on(name, bulk.at[name].enqueue([self.left[place] for place in places], fence), of=of)
         except MovedError as moved:
-            self._follow(name, moved.users, places)
+            yield from self._follow(name, moved.users, places)
         except NotReplicatedError as error:
             self.unsure = error
             self._done(places)
@@ -128,11 +117,11 @@ class PendingBatch:
             self.job_ids |= zip(places, found, strict=True)
             self._done(places)
 
-    def _follow(self, name: str, moved: Mapping[str, str], places: list[int]) -> None:
+    def _follow(self, name: str, moved: Mapping[str, str], places: list[int]) -> Exchange[None]:
         """Send those on who have moved, save what that shard had accepted before they did."""
         theirs = [place for place in places if self._users[place] in moved]
         try:
-            known = ask(lambda: self._known(name, theirs))
+            known = yield from on(name, self._known(theirs))
         except RedisUnusableError as error:
             self._refuse(name, error, theirs)
             return
@@ -145,14 +134,16 @@ class PendingBatch:
                 left = [place for place in theirs if self._users[place] == user and place in self.left]
                 self._refuse(at, error, left)
 
-    def _known(self, name: str, places: list[int]) -> dict[int, str]:
-        """The job ids of what that shard has, or has delivered: this is the same call again, or the same dedupe key."""
-        with self._bulk.clients[name].pipeline(transaction=False) as pipe:
+    def _known(self, places: list[int]) -> Exchange[dict[int, str]]:
+        """The job ids of what a shard has, or has delivered: this is the same call again, or the same dedupe key."""
+
+        def ask(pipe: Any) -> None:
             for job in (self.left[place] for place in places):
                 pipe.get(redis_key("dedupe", job.dedupe))
                 pipe.exists(job_key(job.id))
                 pipe.zscore(redis_key("delivered"), job.id)
-            found = pipe.execute()
+
+        found = yield Commands(ask)
         known = {}
         for n, place in enumerate(places):
             earlier, exists, delivered = found[3 * n : 3 * n + 3]

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from notifier.errors import RedisUnusableError, SettingsError, ShardsUnusableError
 from notifier.scripts.keys import redis_key
 from notifier.scripts.ownership import HERE, ON_THE_WAY
 from notifier.store.connection import address, ask, connect, redis_of
+from notifier.store.exchange import Commands, Exchange, exchange, on
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
@@ -112,16 +112,28 @@ def connect_all(settings: Settings | RedisSettings) -> Iterator[Mapping[str, Red
 def connect_home(settings: Settings, user: str) -> Iterator[tuple[str, Redis]]:
     """The name of the shard on which a user lives, and a client to it; '' and its client, where there is one Redis."""
     of = Map.of(settings.redis)
-    name = of.before(user) if of.names else ""
-    while name:
-        with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
-            at = ask(partial(client.hget, redis_key("moves"), user))
+    with connect_all(settings) as clients:
+        name = exchange(clients, find_home(of, user)) if of.names else ""
+        with on_shard(name):
+            yield name, clients[name]
+
+
+def find_home(of: Map, user: str) -> Exchange[str]:
+    """The name of the shard on which a user lives. Raises ShardsUnusableError."""
+    name = of.before(user)
+    while True:
+        with on_shard(name):
+            at = yield from on(name, _moved(user))
         to = at.decode() if isinstance(at, bytes) else HERE
-        if to == HERE or to.startswith(ON_THE_WAY) or name == (to or of.home(user)):
-            break
-        name = to or of.home(user)
-    with on_shard(name), closing(connect(settings.redis.shard(name))) as client:
-        yield name, client
+        goes = name if to == HERE or to.startswith(ON_THE_WAY) else to or of.home(user)
+        if goes == name:
+            return name
+        name = goes
+
+
+def _moved(user: str) -> Exchange[Any]:
+    (at,) = yield Commands(lambda pipe: pipe.hget(redis_key("moves"), user))
+    return at
 
 
 @contextmanager

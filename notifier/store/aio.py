@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
 from notifier.store.connection import connect, connection_options, one_server
+from notifier.store.exchange import in_time
 from notifier.store.sentinel import AsyncPrimary
 from notifier.store.sign_in import read_files_again
 
@@ -48,13 +49,8 @@ class Calls:
         self._slots = asyncio.Semaphore(max_calls)
 
     async def run(self, call: Coroutine[Any, Any, T], within: float) -> T:
-        """The result of a call. Raises TimeoutError at the deadline, in seconds.
-
-        The call runs in a task of its own: redis-py may lose a cancellation that comes while it connects (seen with
-        8.1), and then goes on until its own time-outs. The deadline holds all the same.
-        """
+        """The result of a call. Raises TimeoutError at the deadline, in seconds."""
         ends = asyncio.get_running_loop().time() + within
-        task: asyncio.Task[T] | None = None
         try:
             async with asyncio.timeout_at(ends):
                 await self._slots.acquire()
@@ -62,18 +58,6 @@ class Calls:
             call.close()
             raise
         try:
-            task = asyncio.create_task(call)
-            await asyncio.wait((task,), timeout=max(0.0, ends - asyncio.get_running_loop().time()))
-            if not task.done():
-                raise TimeoutError
-            return task.result()
+            return await in_time(call, ends - asyncio.get_running_loop().time())
         finally:
             self._slots.release()
-            if task is not None and not task.done():
-                task.cancel()
-                task.add_done_callback(_forget)
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # nobody asks for it any more

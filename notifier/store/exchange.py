@@ -1,15 +1,18 @@
 """What is asked of Redis, written once for both kinds of client: a generator that yields steps and is given replies.
 
 The generator decides. What runs it does the input and output: `exchange` and `search` on a `redis.Redis`,
-`exchange_async` and `search_async` on a `redis.asyncio.Redis`.
+`exchange_async` and `search_async` on a `redis.asyncio.Redis`. Where it asks several servers, it names the server of
+each step (`On`), and what runs it has a client of each, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from threading import Event
 from typing import Any, Final, Generic, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -17,11 +20,14 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.scripts.loader import Call, run, run_async
+from notifier.scripts.ownership import MovedError
 from notifier.store.connection import unusable
 
 T = TypeVar("T")
 
+ANSWERS: Final = (RedisError, MovedError)  # for the generator, to decide what comes of them
 LOST: Final = (RedisConnectionError, RedisTimeoutError)
+PART: Final = 0.9  # of the time that there is, so that the server is named where it passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,27 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Not a question: wait so long before the next step."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """A step on one of several servers.
+
+    of: how many are asked in turn, so that one that hangs leaves time for the others. once: it is not asked again where
+    no answer came.
+    """
+
+    server: str
+    step: Call[Any] | Commands | Command | Pause
+    of: int = 1
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """Not a step, but something found, for the loop that iterates over a search."""
 
@@ -57,9 +84,35 @@ class _End:
     value: Any
 
 
-Step = Call[Any] | Commands | Command
+Step = Call[Any] | Commands | Command | Pause | On
 Exchange = Generator[Step, Any, T]
 Search = Generator[Step | Item[T], Any, None]
+
+
+def on(
+    server: str, steps: Generator[Any, Any, T], *, of: int = 1, once: bool = False, seen: set[str] | None = None
+) -> Generator[Any, Any, T]:
+    """The same exchange or search on one of several servers. Raises RedisUnusableError where that one fails.
+
+    of, once: see `On`. seen: gets the name of the server when something is found there.
+    """
+    resume: Callable[[], Any] = partial(next, steps)
+    with closing(steps):
+        while not isinstance(step := _resumed(resume), _End):
+            if isinstance(step, Item):
+                if seen is not None:
+                    seen.add(server)
+                yield step
+                resume = partial(next, steps)
+                continue
+            try:
+                reply = yield On(server, step, of, once)
+            except ANSWERS as error:
+                resume = partial(steps.throw, error)
+            else:
+                resume = partial(steps.send, reply)
+    result: T = step.value
+    return result
 
 
 def exchange(redis: Any, steps: Exchange[T]) -> T:
@@ -76,10 +129,10 @@ def search(redis: Any, steps: Search[T]) -> Iterator[T]:
             yield found.value
 
 
-async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
-    """See `exchange`."""
+async def exchange_async(redis: Any, steps: Exchange[T], within: float | None = None) -> T:
+    """See `exchange`. within: the seconds that there are in all, of which each of several servers has a part."""
     with closing(steps):
-        result: T = (await _go_on_async(redis, steps)).value
+        result: T = (await _go_on_async(redis, steps, within)).value
     return result
 
 
@@ -96,19 +149,19 @@ def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     while not isinstance(step := _resumed(resume), Item | _End):
         try:
             reply = _answer(redis, step)
-        except RedisError as error:
+        except ANSWERS as error:
             resume = partial(steps.throw, error)
         else:
             resume = partial(steps.send, reply)
     return step
 
 
-async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
+async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any], within: float | None = None) -> Item[Any] | _End:
     resume: Callable[[], Any] = partial(next, steps)
     while not isinstance(step := _resumed(resume), Item | _End):
         try:
-            reply = await _answer_async(redis, step)
-        except RedisError as error:
+            reply = await _answer_async(redis, step, within)
+        except ANSWERS as error:
             resume = partial(steps.throw, error)
         else:
             resume = partial(steps.send, reply)
@@ -125,8 +178,10 @@ def _resumed(resume: Callable[[], Any]) -> Any:
 
 
 def _may_repeat(step: Step) -> bool:
+    if isinstance(step, On):
+        return not step.once and _may_repeat(step.step)
     # A call names its jobs, and its script does for them once what it is asked twice.
-    return not isinstance(step, Command) and (isinstance(step, Call) or step.repeatable)
+    return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
 
 
 def _answer(redis: Any, step: Step) -> Any:
@@ -138,7 +193,13 @@ def _answer(redis: Any, step: Step) -> Any:
         return _once(redis, step)
 
 
-async def _answer_async(redis: Any, step: Step) -> Any:
+async def _answer_async(redis: Any, step: Step, within: float | None) -> Any:
+    if isinstance(step, On) and within is not None:
+        part = PART * within / step.of
+        try:
+            return await in_time(_answer_async(redis, step, None), part)
+        except TimeoutError:
+            raise RedisTimeoutError(f"it does not answer within {part:g} s") from None
     try:
         return await _once_async(redis, step)
     except LOST:
@@ -148,6 +209,10 @@ async def _answer_async(redis: Any, step: Step) -> Any:
 
 
 def _once(redis: Any, step: Step) -> Any:
+    if isinstance(step, On):
+        return _once(redis[step.server], step.step)
+    if isinstance(step, Pause):
+        return Event().wait(step.seconds)
     if isinstance(step, Call):
         return run(redis, step)
     if isinstance(step, Command):
@@ -158,6 +223,10 @@ def _once(redis: Any, step: Step) -> Any:
 
 
 async def _once_async(redis: Any, step: Step) -> Any:
+    if isinstance(step, On):
+        return await _once_async(redis[step.server], step.step)
+    if isinstance(step, Pause):
+        return await asyncio.sleep(step.seconds)
     if isinstance(step, Call):
         return await run_async(redis, step)
     if isinstance(step, Command):
@@ -165,3 +234,26 @@ async def _once_async(redis: Any, step: Step) -> Any:
     async with redis.pipeline(transaction=False) as pipe:
         step.queue(pipe)
         return await pipe.execute()
+
+
+async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The result of a call. Raises TimeoutError where that takes longer.
+
+    The call runs in a task of its own: redis-py may lose a cancellation that comes while it connects (seen with
+    8.1), and then goes on until its own time-outs. The deadline holds all the same.
+    """
+    task = asyncio.create_task(call)
+    try:
+        await asyncio.wait((task,), timeout=max(0.0, seconds))
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # nobody asks for it any more

@@ -20,10 +20,9 @@ from notifier.notification import Notification
 from notifier.notification.job import decode_data
 from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.operations.preview.trace import Event
-from notifier.producer.backend import CHUNK
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
-from notifier.producer.exchanges import State, Status
+from notifier.producer.exchanges import CHUNK, State, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
 from notifier.rules.preferences import Mute, Preferences

@@ -24,7 +24,6 @@ from notifier import (
     OverloadedError,
     Permit,
     RedisUnusableError,
-    SettingsError,
 )
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Settlement
@@ -195,18 +194,6 @@ def _who_waits(seen: Any) -> str:
             return "the writer" if command["client_port"] == writer else "another"
         if command["command"].startswith("EVAL"):
             writer = command["client_port"]
-
-
-def test_several_shards_are_refused(config: Path, redis_server: EmbeddedRedis) -> None:
-    """It serves one Redis, and says what to use instead."""
-    shards = {"shards": [{"name": "a", "url": redis_server.url}, {"name": "b", "url": redis_server.url}]}
-    config = write_config(config.parent / "shards", redis_server.url, redis=shards)
-    with pytest.raises(SettingsError, match=r"use Notifier, by asyncio\.to_thread"):
-        asyncio.run(_make(config))
-
-
-async def _make(config: Path) -> AsyncNotifier:
-    return AsyncNotifier.from_config(config)
 
 
 def test_a_redis_that_hangs_never_blocks_the_loop(tmp_path: Path) -> None:

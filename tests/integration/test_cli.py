@@ -16,13 +16,14 @@ from redis import Redis
 from notifier import Notifier
 from notifier.cli.__main__ import main
 from notifier.dispatch import calls
-from notifier.producer.backend import CHUNK, SingleRedis
+from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import run as run_call
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.store.exchange import Exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
@@ -270,16 +271,16 @@ def test_send_file_goes_on_where_it_was_broken_off(
     """After an interruption, also one between the call and its answer, the same command sends the rest: each once."""
     file = tmp_path / "many.jsonl"
     file.write_text("".join(row(f"u{n}") + "\n" for n in range(3 * CHUNK)), encoding="utf-8")
-    enqueue, calls = SingleRedis.enqueue, []
+    enqueue, calls = Exchanges.enqueue, []
 
-    def breaks_off(self: SingleRedis, jobs: list[calls.Job]) -> list[str]:
-        calls.append(enqueue(self, jobs))
+    def breaks_off(self: Exchanges, jobs: list[calls.Job]) -> Exchange[list[str]]:
+        calls.append((yield from enqueue(self, jobs)))
         if len(calls) == 2:
             raise KeyboardInterrupt
         return calls[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(SingleRedis, "enqueue", breaks_off)
+        patch.setattr(Exchanges, "enqueue", breaks_off)
         broken = run("send-file", str(file))
     assert broken.status == 130
     assert f"{file}: interrupted, {CHUNK} accepted so far; the same command goes on from there\n" in broken.err

@@ -19,7 +19,7 @@ from rq.serializers import JSONSerializer
 from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
 from notifier.dispatch import calls
 from notifier.notification.job import decode_data
-from notifier.producer.backend import CHUNK
+from notifier.producer.exchanges import CHUNK
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis

@@ -25,7 +25,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async
-from notifier.scripts.rule_table import People, RuleTable
+from notifier.scripts.rule_table import People, RuleTable, decoded
 from notifier.units import readable
 from workers.capacity import Capacity
 from workers.circuits import Circuits
@@ -280,6 +280,8 @@ class Engine:
             await self._tell_zone(zone, job_id, admitted.now_us)
         for user, text in admitted.chosen:
             self._people.note(user, text)
+            if why_not := decoded(text).unknown_zone:
+                self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.

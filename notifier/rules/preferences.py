@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.policy import Policy
 from notifier.rules.quiet_hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
-from notifier.rules.zones import check_zone
+from notifier.rules.zones import DEFAULT_ZONE, check_zone
 from notifier.units import Window, duration_us, format_duration, parse_window
 
 How = Literal["stricter", "any", "none"]
@@ -112,11 +112,24 @@ class Preferences:
 
     @classmethod
     def decode(cls, text: str | bytes) -> Preferences:
-        """From what stands in Redis. Raises ValueError where that was not written by `encode`."""
+        """From what stands in Redis. Raises ValueError where that was not written by `encode`.
+
+        A zone is not checked: it may have been chosen on a host of newer zones.
+        """
         given = json.loads(text) if text else {}
         if not isinstance(given, dict):
             raise ValueError("preferences: are no object")  # noqa: TRY004 - as for all else that stands there
-        return cls.of(given)
+        zone = given.pop("zone", None)
+        return replace(cls.of(given), zone=None if zone is None else _text(zone))
+
+    @property
+    def unknown_zone(self) -> str:
+        """Why the zone that is chosen cannot be followed here; '' where it can, or there is none."""
+        try:
+            check_zone(DEFAULT_ZONE if self.zone is None else self.zone)
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def muted(self, mute: Mute) -> Preferences:
         """With one mute more. What was said before of the same categories, and what is over, goes."""
@@ -168,7 +181,7 @@ class Combining:
             gap_us = max(policy.gap_us, preferences.gap_us) if may.gap == "stricter" else preferences.gap_us
             policy = policy.replaced(gap_us=gap_us)
         policy = self._with_hours(policy, preferences)
-        zone = preferences.zone if may.zone else None
+        zone = preferences.zone if may.zone and not preferences.unknown_zone else None
         return Chosen(policy, zone, preferences.mutes if may.mute else ())
 
     def _with_hours(self, policy: Policy, preferences: Preferences) -> Policy:

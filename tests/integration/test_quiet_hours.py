@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from notifier import InvalidNotificationError, Notifier
+from notifier import InvalidNotificationError, Notifier, Preferences
 from notifier.operations.explain import Inspection
 from notifier.rules.zones import VERSION, zone_at
 from notifier.settings import load_settings
@@ -117,6 +117,17 @@ def test_a_zone_that_does_not_exist(world: World) -> None:
     unread = queue(world.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "hal", "zone": "Mars/Base"})
     waits(world, unread.id)
     eventually(lambda: "unknown_zone" in world.running.log, "the warning")
+
+
+def test_a_zone_that_one_host_does_not_know(world: World) -> None:
+    """It was chosen on a host of newer zones: here the configured one is followed, said once, and all else holds."""
+    world.redis.hset("notifier:preferences", "zoe", '{"quiet_hours":"00:00-00:01","zone":"Mars/Base"}')
+    waits(world, world.producer.send(note("zoe")))
+    eventually(lambda: "'Mars/Base' is not a time zone" in world.running.log and "zoe" in world.running.log, "the line")
+    chosen = world.producer.users.set("zoe", gap="1s")
+    assert (chosen.zone, str((chosen.quiet_hours or ())[0]), chosen.gap_us) == ("Mars/Base", "00:00-00:01", 1_000_000)
+    assert len(Preferences.decode(world.redis.hget("notifier:preferences", "zoe") or b"").as_dict()) == 3
+    world.producer.users.clear("zoe")
 
 
 def test_explain_says_until_when_and_why(world: World) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -51,7 +52,7 @@ class State:
         self.feed = Feed(lambda minutes: self.in_time(lambda: self._live_numbers(minutes)))
         self.previewing = threading.Lock()
         hook = settings.events.webhook
-        self.webhook = None if hook is None else Webhook(self.clients, hook, hook.read_secret(os.environ))
+        self.webhook = None if hook is None else Webhook(self.clients, hook, partial(hook.read_secret, os.environ))
         self._making = threading.Lock()
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")

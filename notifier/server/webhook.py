@@ -25,6 +25,7 @@ from redis import Redis
 from notifier.errors import NotifierError
 from notifier.producer.events import Ended, find_batches
 from notifier.settings.schema import WebhookSettings
+from notifier.settings.secret_files import LastGood
 from notifier.store.exchange import search
 
 GROUP: Final = "webhook"
@@ -40,9 +41,9 @@ AGAIN: Final = frozenset({408, 425, 429})  # of the 4xx, those that ask for anot
 class Webhook:
     """Posts the events of each Redis, each in a thread of its own. taken, refused: how many events so far."""
 
-    def __init__(self, clients: Mapping[str, Redis], settings: WebhookSettings, secret: str) -> None:
-        """secret: what signs."""
-        self._settings, self._secret = settings, secret.encode()
+    def __init__(self, clients: Mapping[str, Redis], settings: WebhookSettings, read_secret: Callable[[], str]) -> None:
+        """read_secret: what signs; read again for each post. Raises SettingsError, here too."""
+        self._settings, self._secret = settings, LastGood("webhook", read_secret)
         self._url = urlsplit(settings.url)
         self._stop = threading.Event()
         self._log = structlog.get_logger("notifier.webhook")
@@ -83,7 +84,7 @@ class Webhook:
         body, waits = _body(batch), _Backoff(self._stop)
         while not self._stop.is_set():
             try:
-                status = post(self._url, body, self._secret, self._settings.timeout_us / 1e6)
+                status = post(self._url, body, self._secret().encode(), self._settings.timeout_us / 1e6)
             except (OSError, http.client.HTTPException) as error:
                 self._log.warning("webhook_failed", reason=type(error).__name__, events=len(batch))
                 waits.wait()

@@ -202,7 +202,8 @@ class WebhookSettings(Section):
             return environ["NOTIFIER_WEBHOOK_SECRET"]
         if self.secret_file is None:
             raise SettingsError("events.webhook: set NOTIFIER_WEBHOOK_SECRET, or name a file with it in secret_file")
-        return checks.read_secret(self.secret_file, "events.webhook.secret_file").strip()
+        key = "events.webhook.secret_file"
+        return checks.one_line(checks.read_secret(self.secret_file, key), f"{key}: {self.secret_file}")
 
 
 class EventsSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -28,6 +28,34 @@ def read_regular(path: Path, key: str) -> bytes:
     if len(raw) > MAX_BYTES:
         raise SettingsError(f"{key}: {path} is far too large to be a secret")
     return raw
+
+
+class LastGood:
+    """A secret that is read whenever it is asked for; where that fails, the last one that could be."""
+
+    def __init__(self, whose: str, read: Callable[[], str | None]) -> None:
+        """whose: for the log. read: raises SettingsError, here too."""
+        self._whose, self._read = whose, read
+        self._value = read() or ""
+        self._problem = ""
+
+    def __call__(self) -> str:
+        """The secret. A new problem is logged, once."""
+        try:
+            self._value, problem = self._read() or "", ""
+        except SettingsError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            refuse(self._whose, problem)
+        self._problem = problem
+        return self._value
+
+
+def refuse(whose: str, problem: str) -> None:
+    """Log that a new secret cannot be used, so that the old one stays in force."""
+    import structlog  # noqa: PLC0415 - a producer loads it where it has something to say
+
+    structlog.get_logger(__name__).error("secrets_refused", platform=whose, problems=problem.splitlines())
 
 
 class SecretFiles:

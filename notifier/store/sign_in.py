@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis.asyncio
 from redis.credentials import CredentialProvider
 
-from notifier.errors import SettingsError
+from notifier.settings.secret_files import LastGood, refuse
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings
@@ -21,19 +21,13 @@ class PasswordFile(CredentialProvider):
 
     def __init__(self, username: str | None, read: Callable[[], str | None]) -> None:
         """read: raises SettingsError, here too."""
-        self._username, self._read = username, read
-        self._password = read() or ""
-        self._problem = ""
+        self._username = username
+        self._password = LastGood("redis", read)
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         """See redis-py."""
-        try:
-            self._password, self._problem = self._read() or "", ""
-        except SettingsError as error:
-            if self._problem != str(error):  # once, not for each connection
-                _refused(str(error))
-            self._problem = str(error)
-        return (self._username, self._password) if self._username else (self._password,)
+        password = self._password()
+        return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """See redis-py."""
@@ -74,7 +68,7 @@ class _Renewing:
             if kept is None:
                 raise
             why = f"redis: the files for TLS cannot be used: {getattr(error, 'reason', None) or type(error).__name__}"
-            _refused(why)
+            refuse("redis", why)
             self.ssl_context.context = kept
             return super()._connection_arguments()  # type: ignore[misc]
 
@@ -83,9 +77,3 @@ class _Renewing:
 def renewing(connection_class: type) -> type:
     """The same class of asyncio connections over TLS, but reading its certificates whenever it connects."""
     return type(f"Renewing{connection_class.__name__}", (_Renewing, connection_class), {})
-
-
-def _refused(problem: str) -> None:
-    import structlog  # noqa: PLC0415 - a producer loads it where it has something to say
-
-    structlog.get_logger(__name__).error("secrets_refused", platform="redis", problems=[problem])

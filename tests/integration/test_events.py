@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -249,7 +250,7 @@ def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[t
     hook = {"url": receiver.url, "secret_file": str(tmp_path / "secret")}
     settings = load_settings(write_config(tmp_path, url, events={"keep": "1d", "webhook": hook}), {})
     assert settings.events.webhook is not None
-    posts = Webhook({"": redis}, settings.events.webhook, settings.events.webhook.read_secret({}))
+    posts = Webhook({"": redis}, settings.events.webhook, partial(settings.events.webhook.read_secret, {}))
     posts.start()
     try:
         yield receiver, posts
@@ -263,19 +264,20 @@ def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[t
 def test_the_webhook_repeats_until_it_is_taken(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each event comes at least once, in order, signed by the secret; 5xx is repeated, 4xx is not."""
+    """Each event comes at least once, in order, signed by the secret of that moment; 5xx is repeated, 4xx is not."""
     monkeypatch.setattr(webhook, "BACKOFF_S", (0.01, 0.05))
     first = settle_one(redis, config, 10**12, "a")
     with posting(tmp_path, redis_server.url, redis, 500, 503, 200, 400, 200) as (receiver, posts):
         eventually(lambda: posts.taken == 1, "the first")
         second = settle_one(redis, config, 10**12, "b")
         eventually(lambda: posts.refused == 1, "what is refused")
+        (tmp_path / "secret").write_text("another\n")
         third = settle_one(redis, config, 10**12, "c")
         eventually(lambda: posts.taken == 2, "the third")
     assert receiver.jobs() == [first, first, first, second, third]
-    for signature, body in receiver.posts:
+    for secret, (signature, body) in zip([b"s3cret"] * 4 + [b"another"], receiver.posts, strict=True):
         at, made = (part.partition("=")[2] for part in signature.split(","))
-        assert hmac.new(b"s3cret", f"{at}.".encode() + body, hashlib.sha256).hexdigest() == made
+        assert hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest() == made
         (event,) = json.loads(body)["events"]
         assert set(event) == {"event_id", "job_id", "user", "category", "outcome", "at"}
     left = redis.xpending("notifier:events", "webhook")

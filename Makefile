@@ -195,6 +195,8 @@ test-wheel: package  ## the fast part of the suite, the types from outside and t
 	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock "$$(echo dist/*.whl)"
 	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
+	@cd / && $(CURDIR)/$(WHEEL)/bin/python -c \
+	  'from workers.demo.options import example as e; assert e("demo.yaml").is_file() and e("notifications.jsonl").is_file()'
 	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock mypy fastapi "$$(echo dist/*.whl)[all,test]"
 	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
 	@rm -r build/tree/notifier build/tree/workers

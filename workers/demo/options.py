@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
+
+EXAMPLES: Final = Path("examples")
+
+
+def example(name: str) -> Path:
+    """A file of the repository's examples, which can be changed there; else the one that the package brings."""
+    here = EXAMPLES / name
+    return here if here.is_file() else Path(__file__).with_name(name)
 
 
 def parse(argv: list[str] | None, about: str | None) -> argparse.Namespace:
@@ -14,10 +23,10 @@ def parse(argv: list[str] | None, about: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--file",
         type=Path,
-        default=Path("examples/notifications.jsonl"),
+        default=example("notifications.jsonl"),
         help="the notifications, one JSON object a line (default: %(default)s)",
     )
     parser.add_argument(
-        "--rates", type=Path, default=Path("examples/demo.yaml"), help="the rates, as YAML (default: %(default)s)"
+        "--rates", type=Path, default=example("demo.yaml"), help="the rates, as YAML (default: %(default)s)"
     )
     return parser.parse_args(argv)

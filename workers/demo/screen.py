@@ -29,6 +29,13 @@ What to try next:
   - Make a provider fail while you send: docs/how-to/simulators.md.
   - Give one user another rate: docs/tutorials/rates.md.
 """
+# Of an installed package, which has neither.
+NEXT_INSTALLED = """
+What to try next:
+  - Copy the rates, change them, and run the demo with --rates demo.yaml:
+    cp {rates} .
+  - Write a configuration of your own: notifier config init
+"""
 
 
 class Screen:
@@ -99,4 +106,5 @@ def print_report(found: Report, rates: Path) -> None:
         console.print("[red]A promise was broken: see above.[/red]")
         return
     console.print("[green]No limit was exceeded, nothing was lost, and the order was kept.[/green]")
-    console.print(NEXT.format(rates=rates), end="", soft_wrap=True)
+    suggestions = NEXT_INSTALLED if rates.parent == Path(__file__).parent else NEXT
+    console.print(suggestions.format(rates=rates), end="", soft_wrap=True)

@@ -40,7 +40,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  { echo "Python's venv is incomplete here; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing into .venv; the first time takes a minute or two …" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python $(INSTALL) -r requirements.lock
+	@$(BIN)/python $(INSTALL) --use-pep517 -r requirements.lock
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 

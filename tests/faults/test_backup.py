@@ -1,0 +1,91 @@
+"""A backup taken while workers sent, restored as docs/how-to/operate.md says: it is clean, and bursts nobody."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.consistency import assert_consistent, assert_empty_of_work
+from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.processes import await_that, total
+
+RATES = {
+    "user": {"windows": ["3/1s"], "gap": "20ms"},
+    "worker": {"lease": "3s", "grace": "2s"},
+}
+OF = {n: (f"u{n % 12}", "default") for n in range(84)}
+SOON = 24  # delivered when the copy is taken
+
+
+def copy_rdb(redis: Any, source: Path, target: Path) -> None:
+    """The snapshot, while everything runs."""
+    redis.bgsave()
+    await_that(lambda: not redis.info("persistence")["rdb_bgsave_in_progress"], "the snapshot")
+    shutil.copy(source / "dump.rdb", target)
+
+
+def copy_aof(redis: Any, source: Path, target: Path) -> None:
+    """The append-only files, while everything runs: none of them is rewritten meanwhile."""
+    redis.config_set("auto-aof-rewrite-percentage", 0)
+    await_that(lambda: not redis.info("persistence")["aof_rewrite_in_progress"], "the end of a rewrite")
+    for found in source.glob("appendonly*"):  # one file on Redis 6.2, a folder on 7
+        (shutil.copytree if found.is_dir() else shutil.copy)(found, target / found.name)
+    redis.config_set("auto-aof-rewrite-percentage", 100)
+
+
+@contextmanager
+def restored_rdb(folder: Path) -> Iterator[EmbeddedRedis]:
+    """From a snapshot: first without the append-only files, as Redis would not read the snapshot; then with them."""
+    with EmbeddedRedis(folder) as server, Redis.from_url(server.url) as redis:
+        redis.config_set("appendonly", "yes")
+        await_that(lambda: bool(list(folder.glob("appendonly*"))), "the append-only files")
+        yield server
+
+
+@contextmanager
+def restored_aof(folder: Path) -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(folder, appendonly=True) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("copy", "restored"), [(copy_rdb, restored_rdb), (copy_aof, restored_aof)])
+def test_a_copy_that_was_taken_while_workers_sent(
+    copy: Callable[..., None], restored: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    """It is consistent before a worker starts, each user's limits hold across it, and all that waits in it goes."""
+    with start_fleet(RATES, workers=2, apns={"timeout": "1s"}, appendonly=copy is copy_aof) as fleet:
+        with fleet.notifier() as producer:
+            producer.send_many(notification(user, n) for n, (user, _) in OF.items())
+        fleet.await_delivered(SOON)
+        copied = len(fleet.arrivals())
+        copy(fleet.redis, fleet.server.folder, tmp_path)
+        before = {arrival.data["n"]: arrival for arrival in fleet.arrivals()}
+        stop_workers(fleet)
+        lost = len(fleet.arrivals())
+        with restored(tmp_path) as server, Redis.from_url(server.url) as redis:
+            assert_consistent(redis)
+            known = total(redis, "delivered")
+            assert SOON <= known < len(OF)
+            fleet.server, fleet.redis = server, redis
+            fleet.start_worker()
+            fleet.await_ended(len(OF))
+            stop_workers(fleet)
+            assert_empty_of_work(redis)
+            assert total(redis, "delivered") == len(OF)
+        after = fleet.arrivals()[lost:]
+        assert {int(arrival.data["n"]) for arrival in after} | {int(n) for n in before} == set(OF)
+        assert len(after) >= len(OF) - known  # what went after the copy goes once more
+        assert broken_rules(fleet, sends([*fleet.arrivals()[:copied], *after], OF)) == []
+
+
+def stop_workers(fleet: Fleet) -> None:
+    fleet.end_workers()
+    for worker in fleet.workers:
+        worker.wait(30)

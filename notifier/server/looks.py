@@ -17,6 +17,7 @@ from notifier.operations.history import record_json
 from notifier.operations.in_force import Known
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
+from notifier.operations.throttled import read_throttled
 from notifier.operations.user_view import next_users, view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.scripts.keys import job_key
@@ -50,7 +51,8 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
     live, dead = state.live()
     found = read_stats(live, minutes)
-    return found.as_json() | {"live": found.as_live()["now"], "dead": dead}
+    more = {"at": state.now(), "live": found.as_live()["now"], "throttled": read_throttled(live), "dead": dead}
+    return found.as_json() | more
 
 
 def users(state: State, request: Request) -> dict[str, Any]:

@@ -48,7 +48,12 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert 'notifier_redis_up{shard=""} 1.0' in text
             assert f'notifier_project_used_ratio{{route="fcm",shard=""}} {3 / 600_000}' in text
             eventually(lambda: 'notifier_workers_healthy{shard=""} 1.0' in ask("/metrics")[1], "a healthy worker")
-            assert json.loads(ask("/api/v1/stats")[1])["now"]["redis"]["totals"]["delivered"] == 3
+            stats = json.loads(ask("/api/v1/stats")[1])
+            assert stats["now"]["redis"]["totals"]["delivered"] == 3
+            (most,) = stats["throttled"]["users"]
+            assert (most["user"], most["waiting"], most["categories"]) == ("u0", 1, {"chat": 1})
+            assert most["next_at"] > stats["minutes"][-1]["at"]
+            assert '<a href="/user?id=u0">' in ask("/")[1]
             told = json.loads(ask("/api/v1/users/u0?category=chat")[1])
             assert [each["job_id"] for each in told["line"]] == [last]
             assert told["uses"][0]["used"] == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from notifier.server.html import Html, moment, span, table, tag
-from notifier.server.pages.layout import View, dead_shards, document
+from notifier.server.html import Html, counted, moment, span, table, tag
+from notifier.server.pages.layout import View, dead_shards, document, link, when
 
 
 def now_page(told: dict[str, Any], view: View) -> str:
@@ -16,17 +16,25 @@ def now_page(told: dict[str, Any], view: View) -> str:
         of = "" if shard == "redis" else f" on {shard}"
         body += [tag("h2", f"Lanes{of}"), _lanes(now)]
         body += [tag("h2", f"Closed routes{of}"), _routes(now), tag("h2", f"Workers{of}"), _workers(now)]
-    body += [tag("h2", "Minutes"), _minutes(told)]
+    body += [
+        tag("h2", "Who waits most"),
+        _throttled(told["throttled"], told["at"]),
+        tag("h2", "Minutes"),
+        _minutes(told),
+    ]
     for title, key, of in (
         ("How late, by category", "lateness", "category"),
         ("How long providers take, by route", "provider_latency", "route"),
     ):
         rows = [(name, each["count"], _span(each["p50"]), _span(each["p99"])) for name, each in told[key].items()]
         body += [tag("h2", title), table((of, "count", "p50", "p99"), rows, "Nothing was sent.", slim=True)]
-    ends = [(o["route"], o["category"], o["outcome"], o["count"]) for o in told["outcomes"]]
+    number = len(told["minutes"])
+    ends = [
+        (o["route"], o["category"], o["outcome"], o["count"], f"{o['count'] / number:.1f}") for o in told["outcomes"]
+    ]
     body += [
-        tag("h2", "What ended"),
-        table(("route", "category", "outcome", "count"), ends, "Nothing ended.", slim=True),
+        tag("h2", f"What ended in {counted(number, 'minute')}"),
+        table(("route", "category", "outcome", "count", "a minute"), ends, "Nothing ended.", slim=True),
     ]
     return document(view, "Now", body, renew=True, plots=True)
 
@@ -99,6 +107,24 @@ def _workers(now: dict[str, Any]) -> Html:
     ]
     columns = ("worker", "host", "healthy", "looked for work", "rates")
     return table(columns, rows, "No worker is known, so nothing is sent: start notifier worker.")
+
+
+def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
+    rows = [
+        (
+            link("/user", each["user"], id=each["user"]),
+            f"{each['waiting']:,}",
+            ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
+            moment(when(each["next_at"]), now),
+        )
+        for each in told["users"]
+    ]
+    hint = (
+        None
+        if told["is_all"]
+        else tag("p", "Too many wait to look at all: these are of some by chance.", class_="hint")
+    )
+    return [table(("user", "waiting", "of these", "looked at next"), rows, "No user waits."), hint]
 
 
 def _minutes(told: dict[str, Any]) -> Html:

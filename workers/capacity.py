@@ -42,14 +42,14 @@ FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for s
 class RouteLimit:
     """One route's: how many sends may be under way at once.
 
-    most: the limit never exceeds it. timeout_s: after which a send without an answer ends. Times are in seconds on
-    the caller's clock.
+    max_in_flight: the limit never exceeds it. timeout_s: after which a send without an answer ends. Times are in
+    seconds on the caller's clock.
     """
 
-    def __init__(self, *, most: int, timeout_s: float) -> None:
-        self._most = most
+    def __init__(self, *, max_in_flight: int, timeout_s: float) -> None:
+        self._max = max_in_flight
         self.timeout_s = timeout_s
-        self._queue_s, self._base_most_s = timeout_s * QUEUE, timeout_s * BASE
+        self._queue_s, self._base_max_s = timeout_s * QUEUE, timeout_s * BASE
         self.in_flight = self._peak = 0
         self._used_at = self._changed_at = self._overtaken = -math.inf
         self._forget()
@@ -60,9 +60,9 @@ class RouteLimit:
         return int(self._limit)
 
     @property
-    def most(self) -> int:
+    def max_in_flight(self) -> int:
         """What the limit never exceeds."""
-        return self._most
+        return self._max
 
     @property
     def room(self) -> int:
@@ -94,7 +94,7 @@ class RouteLimit:
                 self._count(now - began, now)
 
     def _forget(self) -> None:
-        self._limit = float(min(FIRST, self._most))
+        self._limit = float(min(FIRST, self._max))
         self._base = self._base_before = math.inf
         self._base_until = -math.inf
         self._changed_at = self._overtaken = -math.inf
@@ -120,14 +120,14 @@ class RouteLimit:
         self._note_effect(took)
         base = min(self._base, self._base_before)
         queued = took - base
-        if queued > min(self._queue_s, max(self._base_most_s - base, self._queue_s * CALM)):
+        if queued > min(self._queue_s, max(self._base_max_s - base, self._queue_s * CALM)):
             kept = min(max(KEPT[1] * base / took, KEPT[0]), KEPT[1])
             self._expected = took * (1 + kept) / 2
             self._shrink(kept, now)
             return
         if used:  # else nobody knows what more would do
             self._limit += self._answers * (1.0 if queued < self._queue_s * CALM else 1 / self._limit)
-            self._limit = min(self._limit, float(self._most))
+            self._limit = min(self._limit, float(self._max))
         self._new_round()
 
     def _note_effect(self, took: float) -> None:
@@ -136,7 +136,7 @@ class RouteLimit:
         self._expected = math.inf
         if self._vain >= IN_VAIN:
             self._vain = 0
-            self._base, self._base_before = min(took, self._base_most_s), math.inf
+            self._base, self._base_before = min(took, self._base_max_s), math.inf
 
     def _shrink(self, kept: float, now: float) -> None:
         self._limit = max(1.0, self._limit * kept)
@@ -175,7 +175,7 @@ class Capacity:
             return None
         if len(self._limits) >= MAX_SERVICES:  # strangers may name them
             self._limits = {name: old for name, old in self._limits.items() if old.in_flight or name in self._routes}
-        limit = self._limits[route] = RouteLimit(most=of.most, timeout_s=of.timeout_s)
+        limit = self._limits[route] = RouteLimit(max_in_flight=of.max_in_flight, timeout_s=of.timeout_s)
         return limit
 
     @property
@@ -183,9 +183,9 @@ class Capacity:
         """How many more may begin in all; None is any number."""
         return sum(limit.room for limit in self._limits.values()) if self._limits else None
 
-    def rooms(self, most: int) -> dict[str, int]:
-        """The routes by which fewer than `most` may begin now, and how many."""
-        return {route: limit.room for route, limit in self._limits.items() if limit.room < most}
+    def rooms(self, room: int) -> dict[str, int]:
+        """The routes by which fewer than `room` may begin now, and how many."""
+        return {route: limit.room for route, limit in self._limits.items() if limit.room < room}
 
     def describe(self) -> str:
         """How many may be under way at once by each route, as a worker tells it in Redis: JSON."""

@@ -200,7 +200,7 @@ class Engine:
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             calls.pull(
-                most=room,
+                max_jobs=room,
                 lease_us=self._tuning.lease_us,
                 leads=self._idle.leads,
                 lanes=self._lanes,
@@ -266,7 +266,7 @@ class Engine:
             calls.admit(
                 users,
                 self._rules,
-                most=room,
+                max_jobs=room,
                 lease_us=self._tuning.lease_us,
                 worker=self._worker,
                 lanes=self._lanes,

@@ -141,7 +141,7 @@ class Reload:
     async def _walk(self, lane: str) -> None:
         cursor = "0"
         while True:
-            cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, most=CHUNK))
+            cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, max_users=CHUNK))
             if cursor == "0":
                 return
 

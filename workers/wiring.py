@@ -101,7 +101,11 @@ def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
     platforms, most = settings.providers.platforms(), settings.worker.in_flight
     found = {by: platforms.get(by.partition("/")[0]) for by in routes}
     return Capacity(
-        {by: RouteLimit(most=most, timeout_s=of.timeout_us / 1e6) for by, of in found.items() if of is not None}
+        {
+            by: RouteLimit(max_in_flight=most, timeout_s=of.timeout_us / 1e6)
+            for by, of in found.items()
+            if of is not None
+        }
     )
 
 

@@ -121,7 +121,7 @@ class Pulled:
 
 def pull(
     *,
-    most: int,
+    max_jobs: int,
     lease_us: int,
     leads: bool,
     lanes: Sequence[str],
@@ -156,7 +156,7 @@ def pull(
         )
 
     kept = ends.encode(keep_failed_us)
-    args: list[str | bytes | int] = [clock, most, lease_us, int(leads), worker, on_join, kept]
+    args: list[str | bytes | int] = [clock, max_jobs, lease_us, int(leads), worker, on_join, kept]
     args += (json.dumps(rooms) if rooms else "", keep_delivered_us)
     args += (direct.of_everyone, direct.exceptions, *lanes) if direct else ("", "", *lanes)
     return Call(script("pull"), [], args, decode)
@@ -228,7 +228,7 @@ def admit(
     users: Sequence[Named],
     rules: RuleTable,
     *,
-    most: int,
+    max_jobs: int,
     lease_us: int,
     worker: str,
     lanes: Sequence[str],
@@ -245,7 +245,15 @@ def admit(
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
-    args: list[str | bytes | int] = [clock, most, lease_us, worker, json.dumps(list(lanes)), table, json.dumps(flat)]
+    args: list[str | bytes | int] = [
+        clock,
+        max_jobs,
+        lease_us,
+        worker,
+        json.dumps(list(lanes)),
+        table,
+        json.dumps(flat),
+    ]
     args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, to_bytes(chosen))
 
     def decode(reply: list[Any]) -> Admitted:
@@ -372,13 +380,13 @@ def cancel_of(
     keep_failed_us: int,
     keep_delivered_us: int = 0,
     ends: Ends = NOTHING,
-    most: int = CANCELLED_AT_ONCE,
+    max_jobs: int = CANCELLED_AT_ONCE,
     clock: str = "",
 ) -> Call[CancelledPage]:
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
     wanted = {name: value for name, value in asdict(kind).items() if value is not None}
     args: list[str | bytes | int] = [clock, ends.encode(keep_failed_us), keep_delivered_us, to_bytes(user)]
-    args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, most)
+    args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, max_jobs)
 
     def decode(reply: list[Any]) -> CancelledPage:
         next_cursor, places, cancelled, late = reply
@@ -407,9 +415,12 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
     return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
 
 
-def retime(lane: str, cursor: str, *, most: int, clock: str = "") -> Call[tuple[str, int]]:
-    """Make about `most` of a lane's gates due; the reply holds the next cursor, '0' at the end, and how many moved."""
-    return Call(script("retime"), [], [clock, lane, cursor, most], lambda reply: (from_bytes(reply[0]), reply[1]))
+def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[tuple[str, int]]:
+    """Make about `max_users` of a lane's gates due.
+
+    The reply holds the next cursor, '0' at the end, and how many moved.
+    """
+    return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
 def _more(settlement: Settlement, now_s: float, *, history: bool) -> list[Any]:

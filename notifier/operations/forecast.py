@@ -24,7 +24,7 @@ from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import from_bytes, to_bytes
 
-MOST: Final = 1_000  # of each line: what stands behind them has no expected time
+MAX_READ: Final = 1_000  # of each line: what stands behind them has no expected time
 NEVER_US: Final = 2**62
 MUTED: Final = "the user muted it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
@@ -87,7 +87,7 @@ def find_forecast(
     fields = {name.decode(): value for name, value in lines.items()}
     names = sorted(name for name in fields if name[:1] != "#")
     heads = yield Commands(
-        lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MOST - 1, withscores=True) for name in names]
+        lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MAX_READ - 1, withscores=True) for name in names]
     )
     ids = [job_id for line in heads for job_id, _ in line]
     jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))

@@ -46,11 +46,11 @@ def find_ended(
 
 
 def find_batches(
-    group: str, consumer: str, lease: timedelta, *, most: int, follow: bool, timeout_s: float | None
+    group: str, consumer: str, lease: timedelta, *, max_events: int, follow: bool, timeout_s: float | None
 ) -> Search[list[Ended]]:
     """As `find_ended`, at most so many at a time; they are acknowledged together."""
     return stream.find_batches(
-        Reader(redis_key("events"), group, consumer, lease, timeout_s, most), _ended, follow=follow
+        Reader(redis_key("events"), group, consumer, lease, timeout_s, max_events), _ended, follow=follow
     )
 
 

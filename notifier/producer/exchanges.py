@@ -19,7 +19,7 @@ from notifier.dispatch.history import Record, decode_records, history_keys, so_f
 from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
-from notifier.operations.forecast import MOST, Expected, find_forecast
+from notifier.operations.forecast import MAX_READ, Expected, find_forecast
 from notifier.producer.admission import accepted, all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
@@ -304,7 +304,7 @@ class Exchanges:
         if user is None:  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
-        return forecast.of(job_id) or Expected(None, f"more than {MOST:,} wait before it")
+        return forecast.of(job_id) or Expected(None, f"more than {MAX_READ:,} wait before it")
 
 
 def _steering(meta: bytes | None) -> dict[str, Any]:

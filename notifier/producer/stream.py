@@ -50,11 +50,17 @@ class Reader:
     """One consumer of a group. done: the entries to acknowledge along with the next look."""
 
     def __init__(  # noqa: PLR0917 - who reads what
-        self, stream: str, group: str, consumer: str | None, lease: timedelta, timeout_s: float | None, most: int = 1
+        self,
+        stream: str,
+        group: str,
+        consumer: str | None,
+        lease: timedelta,
+        timeout_s: float | None,
+        max_entries: int = 1,
     ) -> None:
-        """timeout_s: of the connection. most: how many are given at a time."""
+        """timeout_s: of the connection. max_entries: how many are given at a time."""
         self._stream = stream
-        self._most = most
+        self._max_entries = max_entries
         self._group = group
         self._consumer = consumer or ANYONE
         self._lease_ms = max(0, -(-lease // timedelta(milliseconds=1)))
@@ -78,7 +84,7 @@ class Reader:
         def once(pipe: Any) -> None:
             if self.done:
                 pipe.xack(self._stream, self._group, *self.done)
-            pipe.xreadgroup(self._group, self._consumer, {self._stream: after}, count=self._most, block=block_ms)
+            pipe.xreadgroup(self._group, self._consumer, {self._stream: after}, count=self._max_entries, block=block_ms)
 
         streams = yield from self._ask(once)
         self.done = []
@@ -91,7 +97,7 @@ class Reader:
 
             def once(pipe: Any, start: bytes = cursor) -> None:
                 pipe.xautoclaim(
-                    self._stream, self._group, self._consumer, self._lease_ms, start_id=start, count=self._most
+                    self._stream, self._group, self._consumer, self._lease_ms, start_id=start, count=self._max_entries
                 )
 
             cursor, entries = (yield from self._ask(once))[:2]

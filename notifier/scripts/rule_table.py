@@ -15,7 +15,7 @@ from notifier.rules.quiet_hours import WEEK_US
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
-MOST_PEOPLE: Final = 10_000  # whose choices a worker keeps in memory
+MAX_PEOPLE: Final = 10_000  # whose choices a worker keeps in memory
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
 
@@ -142,9 +142,9 @@ class RuleTable:
 class People:
     """What users chose, of those that were met last: texts as they stand in Redis, by user."""
 
-    def __init__(self, most: int = MOST_PEOPLE) -> None:
+    def __init__(self, max_people: int = MAX_PEOPLE) -> None:
         self._texts: dict[str, str] = {}
-        self._most = most
+        self._max = max_people
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -157,12 +157,12 @@ class People:
         """Keep what stands there now; '' is nothing."""
         self._texts.pop(user, None)
         if text:
-            if len(self._texts) >= self._most:
+            if len(self._texts) >= self._max:
                 del self._texts[next(iter(self._texts))]
             self._texts[user] = text
 
 
-@lru_cache(maxsize=MOST_PEOPLE)
+@lru_cache(maxsize=MAX_PEOPLE)
 def decoded(text: str) -> Preferences:
     """What a text in Redis says; what cannot be read says nothing, and an audit finds it."""
     try:

@@ -1,8 +1,8 @@
 """The webhook: posts the events, signed, in their order, until they are taken.
 
-Each request holds up to MOST events. It is repeated until the receiver answers 2xx: each event comes at least once. A
-receiver that answers 4xx does not want it, and is not asked again. While one is repeated, those behind it wait; they
-are kept for `events.keep`.
+Each request holds up to MAX_EVENTS events. It is repeated until the receiver answers 2xx: each event comes at least
+once. A receiver that answers 4xx does not want it, and is not asked again. While one is repeated, those behind it
+wait; they are kept for `events.keep`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from notifier.store.exchange import search
 
 GROUP: Final = "webhook"
 CONSUMER: Final = "serve"  # one process posts: after a restart it is given at once what it had not posted
-MOST: Final = 100
+MAX_EVENTS: Final = 100
 LEASE: Final = timedelta(minutes=5)
 LOOK_EVERY_S: Final = 0.5  # for more, once all is posted: so that it can be stopped at any time
 STOP_S: Final = 2.0  # how long a request that is under way is waited for
@@ -69,7 +69,7 @@ class Webhook:
         waits = _Backoff(self._stop)
         while not self._stop.is_set():
             try:
-                found = find_batches(GROUP, CONSUMER, LEASE, most=MOST, follow=False, timeout_s=timeout_s)
+                found = find_batches(GROUP, CONSUMER, LEASE, max_events=MAX_EVENTS, follow=False, timeout_s=timeout_s)
                 for batch in search(redis, found):
                     if not self._deliver(batch):
                         return

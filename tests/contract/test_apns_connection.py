@@ -18,7 +18,7 @@ from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2 import wire as http2_wire
-from notifier.providers.transport.http2.channel import BACKOFF_LEAST_S
+from notifier.providers.transport.http2.channel import BACKOFF_MIN_S
 from notifier.simulators.wire import Reply
 from tests.contract.apns_rig import KEY_ID, TEAM, TOKEN, rig
 
@@ -256,7 +256,7 @@ def test_a_server_that_moves_house_at_once(identity):
                 r.simulator.go_away()
                 await connection(r).ended
             assert r.simulator.connections_opened == 4
-            assert loop.time() - began >= 3 * BACKOFF_LEAST_S
+            assert loop.time() - began >= 3 * BACKOFF_MIN_S
 
     asyncio.run(run())
 

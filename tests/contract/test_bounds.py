@@ -35,12 +35,12 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
 
 def pull(redis: Redis, now: int, most: int = BATCH) -> calls.Pulled:
     """One look at that time."""
-    return run(redis, calls.pull(most=most, lease_us=LEASE_US, leads=False, lanes=LANES, clock=str(now)))
+    return run(redis, calls.pull(max_jobs=most, lease_us=LEASE_US, leads=False, lanes=LANES, clock=str(now)))
 
 
 def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:
     """The call that a worker makes after its look."""
-    return calls.admit(users, RULES, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
+    return calls.admit(users, RULES, max_jobs=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
 
 
 def lined_up(redis: Redis) -> int:
@@ -71,7 +71,7 @@ def test_a_burst_is_gone_through_once_a_look_and_not_once_a_head(redis: Redis) -
     rules = RuleTable(Policies(Policy(burst=Burst(100, every_us=S))))
     for _ in range(2):
         users = pull(redis, S, most=60).users
-        call = calls.admit(users, rules, most=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
+        call = calls.admit(users, rules, max_jobs=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
         redis.config_resetstat()
         assert len(run(redis, call).leased) == BATCH // 2
         ran: Any = redis.info("commandstats")

@@ -33,9 +33,9 @@ class World:
 
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
-        call = calls.pull(most=50, lease_us=LEASE_US, leads=False, lanes=lanes, worker=worker, rooms=rooms)
+        call = calls.pull(max_jobs=50, lease_us=LEASE_US, leads=False, lanes=lanes, worker=worker, rooms=rooms)
         users = run(self.redis, call).users
-        admit = calls.admit(users, RULES, most=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
+        admit = calls.admit(users, RULES, max_jobs=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
         return run(self.redis, admit).leased
 
     def settle(self, leased: Sequence[Leased], worker: str = "w") -> None:

@@ -62,7 +62,7 @@ class Worker:
 
     def pull(self, *, direct: bool = True, **more: Any) -> Pulled:
         call = calls.pull(
-            most=50,
+            max_jobs=50,
             lease_us=LEASE,
             leads=False,
             lanes=LANES,
@@ -78,7 +78,7 @@ class Worker:
         call = calls.admit(
             pulled.users,
             self.rules,
-            most=50,
+            max_jobs=50,
             lease_us=LEASE,
             worker=self.name,
             lanes=LANES,

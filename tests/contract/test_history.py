@@ -82,7 +82,7 @@ class Hand:
         pulled = run(
             self.redis,
             calls.pull(
-                most=50,
+                max_jobs=50,
                 lease_us=LEASE,
                 leads=False,
                 lanes=LANES,
@@ -94,7 +94,7 @@ class Hand:
             ),
         )
         admit = calls.admit(
-            pulled.users, self.rules, most=50, lease_us=LEASE, worker="hand", lanes=LANES, **self._clock
+            pulled.users, self.rules, max_jobs=50, lease_us=LEASE, worker="hand", lanes=LANES, **self._clock
         )
         admitted = run(self.redis, admit)
         if admitted.zones:

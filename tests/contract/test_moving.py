@@ -106,12 +106,12 @@ def _title(redis: Any, job_id: bytes) -> str:
 
 
 def pull(redis: Any) -> list[tuple[str, str, int]]:
-    return run(redis, calls.pull(most=100, lease_us=60_000_000, leads=False, lanes=LANES)).users
+    return run(redis, calls.pull(max_jobs=100, lease_us=60_000_000, leads=False, lanes=LANES)).users
 
 
 def lease(redis: Any, settings: Settings, users: list[tuple[str, str, int]]) -> list[calls.Leased]:
     table = RuleTable(settings.policies())
-    return run(redis, calls.admit(users, table, most=50, lease_us=60_000_000, worker="w", lanes=LANES)).leased
+    return run(redis, calls.admit(users, table, max_jobs=50, lease_us=60_000_000, worker="w", lanes=LANES)).leased
 
 
 def settle(redis: Any, settings: Settings, job: calls.Leased, *, state: calls.State = "delivered") -> None:
@@ -344,7 +344,7 @@ def test_no_step_holds_redis_for_long(pair: Pair) -> None:
     pair.producer.send_many(note(user) for _ in range(3 * JOBS_A_CALL))
     pull(pair.old)
     assert commands(pair.old, steps.leave(users | {user: "new"}, LANES))[0] <= 15 * BATCH
-    given, jobs = commands(pair.old, steps.depart(user, "default", most=JOBS_A_CALL))
+    given, jobs = commands(pair.old, steps.depart(user, "default", max_jobs=JOBS_A_CALL))
     taken, new = commands(pair.new, steps.arrive("old", jobs))
     removed, _ = commands(pair.old, steps.departed(user, [job.id for job in jobs]))
     assert len(jobs) == new == JOBS_A_CALL

@@ -45,14 +45,14 @@ def now_us(redis: Any) -> int:
 
 def line_up(redis: Any) -> calls.Pulled:
     """All that is queued is in its lines then, and is to be looked at within a millisecond."""
-    return run(redis, calls.pull(most=1000, lease_us=1000, leads=False, lanes=LANES))
+    return run(redis, calls.pull(max_jobs=1000, lease_us=1000, leads=False, lanes=LANES))
 
 
 def take(redis: Any, settings: Settings) -> None:
     """A worker takes all that waits, and is never heard of again."""
     users = line_up(redis).users
     table = RuleTable(settings.policies())
-    run(redis, calls.admit(users, table, most=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
+    run(redis, calls.admit(users, table, max_jobs=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
 
 
 # Each breaks one thing about one job, of one user, that stands where the name of its table says.

@@ -23,10 +23,10 @@ LEASE_US = 10_000_000
 def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
     """What a worker at that time takes: the one notification there is."""
     clock = str(clock_us)
-    pulled = run(redis, calls.pull(most=10, lease_us=LEASE_US, leads=False, lanes=LANES, clock=clock))
+    pulled = run(redis, calls.pull(max_jobs=10, lease_us=LEASE_US, leads=False, lanes=LANES, clock=clock))
     admitted = run(
         redis,
-        calls.admit(pulled.users, RULES, most=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
+        calls.admit(pulled.users, RULES, max_jobs=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
     )
     (leased,) = admitted.leased
     return leased
@@ -34,7 +34,7 @@ def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
 
 def put_back(redis: Redis, worker: str, clock_us: int) -> None:
     """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
-    call = calls.pull(most=10, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(clock_us))
+    call = calls.pull(max_jobs=10, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(clock_us))
     (orphan,) = run(redis, call).orphans
     assert settle(redis, orphan, worker, "line", clock_us)
 

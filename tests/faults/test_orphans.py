@@ -43,14 +43,16 @@ class Scene:
         self.notifier.send(Notification(user=user, devices=[device], title=title, category=category), job_id=title)
 
     def pull(self, worker: str, most: int = 50) -> Pulled:
-        call = calls.pull(most=most, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(self.now))
+        call = calls.pull(
+            max_jobs=most, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(self.now)
+        )
         return run(self.redis, call)
 
     def admit(self, worker: str, pulled: Pulled, most: int = 500) -> list[Leased]:
         call = calls.admit(
             pulled.users,
             self.rules,
-            most=most,
+            max_jobs=most,
             lease_us=LEASE_US,
             worker=worker,
             lanes=LANES,

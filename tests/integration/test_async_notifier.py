@@ -155,8 +155,8 @@ def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
 
 def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
     rules, lanes = RuleTable(load_settings(config, {}).policies()), ("default",)
-    pulled = run(redis, calls.pull(most=10, lease_us=10**9, leads=False, lanes=lanes))
-    (leased,) = run(redis, calls.admit(pulled.users, rules, most=1, lease_us=10**9, worker="w", lanes=lanes)).leased
+    pulled = run(redis, calls.pull(max_jobs=10, lease_us=10**9, leads=False, lanes=lanes))
+    (leased,) = run(redis, calls.admit(pulled.users, rules, max_jobs=1, lease_us=10**9, worker="w", lanes=lanes)).leased
     assert leased.job_id == job_id
     gone = (DeadToken(fcm("anna"), None, "UNREGISTERED"),)
     settled = Settlement(

@@ -117,8 +117,8 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     rules = RuleTable(load_settings(config, {}).policies())
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
-    pulled = run(redis, calls.pull(most=9, lease_us=10**9, leads=False, lanes=LANES, ends=Ends(keep_us)))
-    admitted = run(redis, calls.admit(pulled.users, rules, most=9, lease_us=10**9, worker="w", lanes=LANES))
+    pulled = run(redis, calls.pull(max_jobs=9, lease_us=10**9, leads=False, lanes=LANES, ends=Ends(keep_us)))
+    admitted = run(redis, calls.admit(pulled.users, rules, max_jobs=9, lease_us=10**9, worker="w", lanes=LANES))
     (leased,) = admitted.leased
     done = calls.Settlement(
         leased.job_id, leased.permit, user, "default", reached=True, state="delivered", word="delivered"

@@ -47,8 +47,8 @@ class Feed:
         devices = [Device("fcm", f"registration-of-{name}") for name in names]
         job_id = self.notifier.send(Notification(user="anna", devices=devices, title="Hello"))
         lanes = ("default",)
-        pulled = run(self.redis, calls.pull(most=10, lease_us=10**9, leads=False, lanes=lanes))
-        call = calls.admit(pulled.users, self._rules, most=1, lease_us=10**9, worker="w", lanes=lanes)
+        pulled = run(self.redis, calls.pull(max_jobs=10, lease_us=10**9, leads=False, lanes=lanes))
+        call = calls.admit(pulled.users, self._rules, max_jobs=1, lease_us=10**9, worker="w", lanes=lanes)
         (leased,) = run(self.redis, call).leased
         gone = tuple(DeadToken(device, app, "UNREGISTERED", gone_at_us) for device in devices)
         settlement = Settlement(

@@ -44,7 +44,7 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
 
 
 def line_up(redis: Redis) -> list[Named]:
-    return run(redis, calls.pull(most=100, lease_us=10**9, leads=False, lanes=["urgent", "default", "bulk"])).users
+    return run(redis, calls.pull(max_jobs=100, lease_us=10**9, leads=False, lanes=["urgent", "default", "bulk"])).users
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -106,7 +106,7 @@ def look(redis: Redis, users: list[Named]) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
     admitted = run(
         redis,
-        calls.admit(users, RuleTable(Policies()), most=1, lease_us=10**9, worker="w", lanes=["default"]),
+        calls.admit(users, RuleTable(Policies()), max_jobs=1, lease_us=10**9, worker="w", lanes=["default"]),
     )
     assert len(admitted.leased) == 1
 
@@ -157,7 +157,7 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     run(
         redis,
         calls.pull(
-            most=9, lease_us=10**9, leads=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
+            max_jobs=9, lease_us=10**9, leads=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
         ),
     )
     (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)

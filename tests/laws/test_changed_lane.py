@@ -50,11 +50,11 @@ class Queues:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
-        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=lanes, worker=name, clock=str(self.now))
+        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=lanes, worker=name, clock=str(self.now))
         pulled = run(self.redis, call)
         if pulled.users:
             admit = calls.admit(
-                pulled.users, RULES, most=most, lease_us=30 * S, worker=name, lanes=lanes, clock=str(self.now)
+                pulled.users, RULES, max_jobs=most, lease_us=30 * S, worker=name, lanes=lanes, clock=str(self.now)
             )
             self.deliver(name, run(self.redis, admit).leased)
         return bool(pulled.users or pulled.taken or pulled.next_us == self.now)

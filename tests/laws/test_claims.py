@@ -39,7 +39,7 @@ class Line:
         meta = json.dumps({"user": "ann"}).encode()
         jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
         run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
-        call = calls.pull(most=40, lease_us=1, leads=False, lanes=LANES, worker="a", clock=str(self.now))
+        call = calls.pull(max_jobs=40, lease_us=1, leads=False, lanes=LANES, worker="a", clock=str(self.now))
         assert run(self.redis, call).taken == 40
 
     def look(self, worker: str, rules: str, most: int = 1) -> int:
@@ -48,7 +48,7 @@ class Line:
         call = calls.admit(
             [("ann", "default", self.now)],
             RULES[rules],
-            most=most,
+            max_jobs=most,
             lease_us=60 * S,
             worker=worker,
             lanes=LANES,

@@ -43,10 +43,12 @@ class Line:
     def look(self) -> list[calls.Leased]:
         """Pull and admit."""
         clock = str(self.now)
-        pulled = run(self.redis, calls.pull(most=50, lease_us=S, leads=False, lanes=LANES, clock=clock))
+        pulled = run(self.redis, calls.pull(max_jobs=50, lease_us=S, leads=False, lanes=LANES, clock=clock))
         if not pulled.users:
             return []
-        call = calls.admit(pulled.users, RuleTable(RULES), most=50, lease_us=S, worker="w", lanes=LANES, clock=clock)
+        call = calls.admit(
+            pulled.users, RuleTable(RULES), max_jobs=50, lease_us=S, worker="w", lanes=LANES, clock=clock
+        )
         return run(self.redis, call).leased
 
     def settle(self, leased: calls.Leased, state: calls.State = "delivered", answered: str = "") -> None:

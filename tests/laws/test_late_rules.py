@@ -28,7 +28,7 @@ def follow(redis: Redis, version: str, at: int) -> bool:
 def walk(redis: Redis, at: int) -> None:
     """Every gate is looked at again, as a worker has it done that has taken up new rules."""
     for lane in LANES:
-        assert run(redis, calls.retime(lane, "0", most=100, clock=str(at)))[0] == "0"
+        assert run(redis, calls.retime(lane, "0", max_users=100, clock=str(at)))[0] == "0"
 
 
 def gate(redis: Redis) -> int:
@@ -39,7 +39,7 @@ def gate(redis: Redis) -> int:
 
 def admit(rules: RuleTable, at: int) -> Call[calls.Admitted]:
     users = [("ann", "default", at)]
-    return calls.admit(users, rules, most=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
+    return calls.admit(users, rules, max_jobs=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
 
 
 def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
@@ -54,7 +54,7 @@ def backlog(redis: Redis) -> calls.Leased:
     follow(redis, "old", NOW)
     jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    run(redis, calls.pull(most=9, lease_us=30 * S, leads=False, lanes=LANES, clock=str(NOW)))
+    run(redis, calls.pull(max_jobs=9, lease_us=30 * S, leads=False, lanes=LANES, clock=str(NOW)))
     (leased,) = run(redis, admit(OLD, NOW)).leased
     return leased
 

@@ -52,7 +52,7 @@ class Waiting:
         self.looks = 0
 
     def pull(self, most: int = BATCH) -> calls.Pulled:
-        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=LANES, worker="w", clock=str(self.now))
+        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=LANES, worker="w", clock=str(self.now))
         return run(self.redis, call)
 
     def counted(self, call: Call[Any]) -> Any:
@@ -64,7 +64,9 @@ class Waiting:
         return reply
 
     def look(self, users: Sequence[calls.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
-        call = calls.admit(users, self.rules, most=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now))
+        call = calls.admit(
+            users, self.rules, max_jobs=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now)
+        )
         leased: list[Leased] = self.counted(call).leased
         self.looks += 1
         self.sent += [(self.now, one.job_id) for one in leased]

@@ -80,10 +80,10 @@ class World:
 
     def lease(self) -> calls.Leased:
         table = RuleTable(self.settings.policies())
-        users = run(self.redis, calls.pull(most=9, lease_us=60_000_000, leads=False, lanes=LANES)).users
+        users = run(self.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES)).users
         targets: dict[str, str] | None = None
         while True:  # whom a plain job is for is read between two calls
-            call = calls.admit(users, table, most=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
+            call = calls.admit(users, table, max_jobs=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
             admitted = run(self.redis, call)
             if not admitted.unread:
                 return admitted.leased[0]
@@ -214,7 +214,7 @@ def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
         leased = world.lease()
         world.plain("anna", "job", title="second")
         if pulled:
-            run(world.redis, calls.pull(most=9, lease_us=60_000_000, leads=False, lanes=LANES))
+            run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
         world.settle(leased, "delivered")
         world.work()
         assert world.state("job") == "delivered"
@@ -248,7 +248,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     if not meta.startswith(b"\x80"):  # RQ 3 leaves a meta that it cannot read as it is; RQ 2 writes this
         world.redis.hset("rq:job:job", "meta", pickle.dumps({"unserialized": meta}))
     for _ in range(2):  # to be read, then to its line
-        pulled = run(world.redis, calls.pull(most=9, lease_us=60_000_000, leads=False, lanes=LANES))
+        pulled = run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
         if pulled.unread:
             from workers.rq_jobs import meta_of  # noqa: PLC0415 - what the engine does
 
@@ -271,7 +271,7 @@ def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     table = RuleTable(world.settings.policies())
     assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
     world.job(job_id).requeue()
-    run(world.redis, calls.pull(most=9, lease_us=60_000_000, leads=False, lanes=LANES))
+    run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
     assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None
 
 

@@ -38,11 +38,13 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
     found: list[str] = []
     for n in range(1_000):
         worker = f"w{n % 3}"
-        call = calls.pull(most=most, lease_us=30 * S, leads=False, lanes=LANES, worker=worker, clock=str(now))
+        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=LANES, worker=worker, clock=str(now))
         pulled = run(redis, call)
         if not pulled.users:
             return found
-        admit = calls.admit(pulled.users, RULES, most=most, lease_us=30 * S, worker=worker, lanes=LANES, clock=str(now))
+        admit = calls.admit(
+            pulled.users, RULES, max_jobs=most, lease_us=30 * S, worker=worker, lanes=LANES, clock=str(now)
+        )
         leased = run(redis, admit).leased
         found += [one.job_id for one in leased]
         done = [

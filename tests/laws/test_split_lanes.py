@@ -92,7 +92,7 @@ class Simulated:
             pulled = run(
                 self.redis,
                 calls.pull(
-                    most=50,
+                    max_jobs=50,
                     lease_us=LEASE_US,
                     leads=True,
                     lanes=worker.lanes,
@@ -109,7 +109,7 @@ class Simulated:
         call = calls.admit(
             users,
             RULES,
-            most=50,
+            max_jobs=50,
             lease_us=LEASE_US,
             worker=worker.name,
             lanes=worker.lanes,

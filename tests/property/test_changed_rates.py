@@ -57,7 +57,7 @@ class Changing(World):
             sends.policy = rules.category(category).policy if category else rules.for_user(user)
         for lane in LANES:
             cursor = "0"
-            while (cursor := run(self.redis, calls.retime(lane, cursor, most=100, clock=str(self.now)))[0]) != "0":
+            while (cursor := run(self.redis, calls.retime(lane, cursor, max_users=100, clock=str(self.now)))[0]) != "0":
                 pass
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:

@@ -42,7 +42,7 @@ class Asked(Scripts):
         if self.then is not None:  # as workers do that take up changed rates: all is looked at again
             self.rules, self.table, self.then = self.then, RuleTable(self.then), None
             for lane in ("urgent", "default", "bulk"):
-                run(self.redis, calls.retime(lane, "0", most=1000, clock=str(self.now)))
+                run(self.redis, calls.retime(lane, "0", max_users=1000, clock=str(self.now)))
             super().look()
         self.asked_us = self.now
         self.found = exchange(

@@ -281,7 +281,7 @@ def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
     permits = []
     for _ in range(6):
         call = calls.admit(
-            users, RuleTable(rules), most=1, lease_us=LEASE, worker="w", lanes=LANES, clock=str(world.now)
+            users, RuleTable(rules), max_jobs=1, lease_us=LEASE, worker="w", lanes=LANES, clock=str(world.now)
         )
         permits += [leased.permit for leased in run(redis, call).leased]
     assert len(set(permits)) == len(permits) == 4
@@ -309,7 +309,7 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
 
 def look(redis: Redis, world: World, most: int = 50) -> calls.Pulled:
     """Pull what the world's own producer did not enqueue."""
-    return run(redis, calls.pull(most=most, lease_us=LEASE, leads=False, lanes=LANES, clock=str(world.now)))
+    return run(redis, calls.pull(max_jobs=most, lease_us=LEASE, leads=False, lanes=LANES, clock=str(world.now)))
 
 
 def read(redis: Redis, world: World) -> list[calls.Named]:

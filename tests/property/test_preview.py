@@ -137,7 +137,7 @@ class Scripts:
         pulled = run(
             self.redis,
             calls.pull(
-                most=1000,
+                max_jobs=1000,
                 lease_us=LEASE,
                 leads=False,
                 lanes=LANES,
@@ -149,7 +149,7 @@ class Scripts:
         if not pulled.users:
             return
         call = calls.admit(
-            pulled.users, self.table, most=1000, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now)
+            pulled.users, self.table, max_jobs=1000, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now)
         )
         ended = []
         for leased in run(self.redis, call).leased:

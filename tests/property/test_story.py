@@ -332,7 +332,7 @@ class Story(RuleBasedStateMachine):
 
     def _pull(self, worker: Worker, most: int) -> list[Named]:
         call = calls.pull(
-            most=most,
+            max_jobs=most,
             lease_us=LEASE,
             leads=False,
             lanes=worker.lanes,
@@ -384,7 +384,7 @@ class Story(RuleBasedStateMachine):
             call = calls.admit(
                 named,
                 RuleTable(RATES[worker.rates]),
-                most=room - len(taken),
+                max_jobs=room - len(taken),
                 lease_us=LEASE,
                 worker=worker.name,
                 lanes=worker.lanes,
@@ -462,7 +462,9 @@ class Story(RuleBasedStateMachine):
                 self._settle(worker, flight, "delivered")
             worker.flights = []
             if not taken:
-                call = calls.pull(most=50, lease_us=LEASE, leads=False, lanes=LANES, worker="last", clock=str(self.now))
+                call = calls.pull(
+                    max_jobs=50, lease_us=LEASE, leads=False, lanes=LANES, worker="last", clock=str(self.now)
+                )
                 pulled = run(self.redis, call)
                 assert not pulled.users
                 assert not pulled.orphans

@@ -264,7 +264,7 @@ class World:
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
         call = calls.pull(
-            most=most,
+            max_jobs=most,
             lease_us=LEASE,
             leads=False,
             lanes=LANES,
@@ -441,7 +441,7 @@ class World:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
         waiting = self._lines()
         call = calls.admit(
-            users, self.rules, most=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
+            users, self.rules, max_jobs=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
         )
         admitted = run(self.redis, call)
         self._note_gathering()
@@ -627,7 +627,7 @@ class World:
             place, cursor = places.pop(0), ""
             while cursor != "0":
                 times = {"keep_failed_us": KEEP, "keep_delivered_us": KEEP, "clock": str(self.now)}
-                call = calls.cancel_of(user, kind, place, cursor or "0", most=most, **times)
+                call = calls.cancel_of(user, kind, place, cursor or "0", max_jobs=most, **times)
                 page = run(self.redis, call)
                 cursor, cancelled = page.cursor, cancelled + page.cancelled
                 too_late |= set(page.too_late)

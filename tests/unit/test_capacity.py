@@ -86,7 +86,7 @@ class World:
 
 
 def world(rate: float, *, workers: int = 1, most: int = MOST, away_s: float = 0.02) -> World:
-    limits = [RouteLimit(most=most, timeout_s=TIMEOUT_S) for _ in range(workers)]
+    limits = [RouteLimit(max_in_flight=most, timeout_s=TIMEOUT_S) for _ in range(workers)]
     return World(Provider(rate, away_s), limits)
 
 
@@ -114,7 +114,7 @@ def test_the_start_costs_little(rate: float) -> None:
 def test_an_unlimited_worker_is_what_makes_them_time_out() -> None:
     """The same provider without a limit: most of 3,000 messages are unknown. So the tests above test something."""
     up = world(50)
-    free = Unlimited(most=MOST, timeout_s=TIMEOUT_S)
+    free = Unlimited(max_in_flight=MOST, timeout_s=TIMEOUT_S)
     up.limits = [free]
     up.send(MESSAGES)
     assert up.unknown > MESSAGES / 2
@@ -125,7 +125,7 @@ class Unlimited(RouteLimit):
 
     @property
     def limit(self) -> int:
-        return self.most
+        return self.max_in_flight
 
 
 @pytest.mark.parametrize("away_s", [0.001, 0.02, 0.2, 2.0])
@@ -196,7 +196,7 @@ def test_a_silent_provider_leaves_one_and_a_healed_one_gets_all() -> None:
 
 def test_what_nobody_used_does_not_grow() -> None:
     """A route with two under way at a time says nothing of what 500 would do."""
-    limit = RouteLimit(most=500, timeout_s=TIMEOUT_S)
+    limit = RouteLimit(max_in_flight=500, timeout_s=TIMEOUT_S)
     for n in range(1000):
         limit.begin(n)
         limit.begin(n)
@@ -216,7 +216,7 @@ def test_what_was_learnt_long_ago_is_forgotten() -> None:
 
 def test_what_never_reached_the_provider_says_nothing() -> None:
     """No connection, or a closed one: the limit stays, and the room comes back."""
-    limit = RouteLimit(most=500, timeout_s=TIMEOUT_S)
+    limit = RouteLimit(max_in_flight=500, timeout_s=TIMEOUT_S)
     for n in range(1000):
         limit.begin(n)
         limit.end(n, n + 4.0)
@@ -225,7 +225,7 @@ def test_what_never_reached_the_provider_says_nothing() -> None:
 
 def test_each_service_behind_a_route_has_a_limit_of_its_own() -> None:
     """A push service that is slow takes nothing from the others; a route that nobody configured has no limit."""
-    capacity = Capacity({"webpush": RouteLimit(most=100, timeout_s=TIMEOUT_S)})
+    capacity = Capacity({"webpush": RouteLimit(max_in_flight=100, timeout_s=TIMEOUT_S)})
 
     async def under_way() -> dict[str, int]:
         async def never() -> Answer:
@@ -246,7 +246,7 @@ def test_each_service_behind_a_route_has_a_limit_of_its_own() -> None:
 
 def test_room_comes_in_quarters() -> None:
     """Nothing is taken for each answer: only when a quarter is free, or nothing is under way."""
-    limit = RouteLimit(most=500, timeout_s=TIMEOUT_S)
+    limit = RouteLimit(max_in_flight=500, timeout_s=TIMEOUT_S)
     for _ in range(FIRST):
         limit.begin(0.0)
     rooms = []

@@ -220,7 +220,7 @@ class Mover:
         else:  # gone before; something has turned up since
             state.add(categories)
         for category in redis.hkeys(user_key("away", user)):
-            while jobs := run(redis, steps.depart(user, category.decode(), most=JOBS_A_CALL)):
+            while jobs := run(redis, steps.depart(user, category.decode(), max_jobs=JOBS_A_CALL)):
                 self._send_on(redis, to, user, [state.shifted(job) for job in jobs])
         for some in cut(later, JOBS_A_CALL):
             jobs = [state.shifted(job) for job in self._read_later(redis, some)]

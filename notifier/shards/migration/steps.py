@@ -25,12 +25,12 @@ class Moving:
     at_us: int | None = None
 
 
-def depart(user: str, category: str, *, most: int) -> Call[list[Moving]]:
+def depart(user: str, category: str, *, max_jobs: int) -> Call[list[Moving]]:
     """Give out the first of a line's jobs; none where the line has come to its end."""
     return Call(
         script("depart"),
         [],
-        [user, category, most],
+        [user, category, max_jobs],
         lambda reply: [Moving(_text(job[0]), dict(zip(job[1::2], job[2::2], strict=True))) for job in reply],
     )
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from hpack import HeaderTuple
 
 # Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
-BACKOFF_LEAST_S: Final = 0.2
+BACKOFF_MIN_S: Final = 0.2
 # …and up to so far, when one after the other cannot be opened or ends before it answered anything.
-BACKOFF_MOST_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
+BACKOFF_MAX_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
 GOODBYE_S: Final = 1.0
 
 
@@ -120,7 +120,7 @@ class Channel:
         loop = asyncio.get_running_loop()
         if (wait_s := self._not_before - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        self._not_before = loop.time() + BACKOFF_LEAST_S
+        self._not_before = loop.time() + BACKOFF_MIN_S
         try:
             async with asyncio.timeout(self._timeout_s):
                 _, connection = await loop.create_connection(
@@ -185,8 +185,8 @@ class Channel:
     def _back_off(self, kind: str, why: str) -> None:
         if self._closed:
             return
-        max_s = min(BACKOFF_LEAST_S * 2**self._failures, BACKOFF_MOST_S)
-        wait_s = max(BACKOFF_LEAST_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
+        max_s = min(BACKOFF_MIN_S * 2**self._failures, BACKOFF_MAX_S)
+        wait_s = max(BACKOFF_MIN_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
         self._failures = min(self._failures + 1, 16)
         self._not_before = asyncio.get_running_loop().time() + wait_s
         # Once as a warning: while it lasts, every attempt says the same.

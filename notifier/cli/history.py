@@ -55,7 +55,7 @@ def history(
     else:
         print_rows(
             "",
-            ("accepted", "category", "outcome", "held back by", "answered", "job"),
+            ("accepted", "category", "held back by, and how it ended", "job"),
             [_row(record) for record in found[:limit]],
             empty=f"no record of {user}",
         )
@@ -93,13 +93,8 @@ def _search(settings: Settings, job_id: str) -> Record | None:
 
 
 def _row(record: Record) -> tuple[object, ...]:
+    """A line for each thing, so that it fits 80 columns."""
     held = [f"{seconds_text(seconds)} {what}" for what, seconds in record.totals().items()]
-    replies = [str(reply) for reply in record.replies]
-    return (
-        record.accepted_at or record.ended_at,
-        record.category,
-        record.outcome,
-        ", ".join(held),
-        "; ".join(replies),
-        record.job_id,
-    )
+    ended = [record.outcome, *(str(reply) for reply in record.replies)]
+    told = "\n".join([*held, *ended])
+    return (record.accepted_at or record.ended_at, record.category, told, record.job_id)

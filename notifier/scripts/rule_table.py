@@ -16,6 +16,7 @@ from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
 MAX_PEOPLE: Final = 10_000  # whose choices a worker keeps in memory
+ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
 
@@ -72,6 +73,7 @@ class RuleTable:
         self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
         self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
         self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
+        self._of_text: dict[str, tuple[Policy, str]] = {}
         self._of_device: dict[tuple[str, Policy], str] = {}
         self.of_everyone, _ = self._encode([policies.everyone])
 
@@ -104,16 +106,31 @@ class RuleTable:
         """The table for these users, for each the index of its policy, and what they chose as far as it is known."""
         if not self.people:
             return *self._encode(map(self._policies.for_user, users)), ""
-        policies, known = [], {}
+        policies, known = [], []
         for user in users:
             text = self.people.get(user)
             if text is None:
                 policies.append(self._policies.for_user(user))
                 continue
-            chosen = self._policies.chosen(user, decoded(text))
-            policies.append(chosen.policy)
-            known[user] = as_known(text, chosen)
-        return *self._encode(policies), json.dumps(known, ensure_ascii=False) if known else ""
+            policy, told = self._chosen(user, text)
+            policies.append(policy)
+            known.append(f"{ENCODE(user)}:{told}")
+        return *self._encode(policies), f"{{{','.join(known)}}}" if known else ""
+
+    def _chosen(self, user: str, text: str) -> tuple[Policy, str]:
+        """The policy of a user who chose this, and what the scripts are told; kept for those without rules of their own."""
+        if user in self._policies.users:
+            return self._resolved(user, text)
+        found = self._of_text.get(text)
+        if found is None:
+            if len(self._of_text) >= MAX_PEOPLE:
+                self._of_text.clear()
+            found = self._of_text[text] = self._resolved(user, text)
+        return found
+
+    def _resolved(self, user: str, text: str) -> tuple[Policy, str]:
+        chosen = self._policies.chosen(user, decoded(text))
+        return chosen.policy, ENCODE(as_known(text, chosen))
 
     def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
         known: dict[Policy, int] = {}

@@ -118,7 +118,7 @@ class RuleTable:
         return *self._encode(policies), f"{{{','.join(known)}}}" if known else ""
 
     def _chosen(self, user: str, text: str) -> tuple[Policy, str]:
-        """The policy of a user who chose this, and what the scripts are told; kept for those without rules of their own."""
+        """The policy of a user who chose this, and what the scripts are told. Kept, where nobody set the user apart."""
         if user in self._policies.users:
             return self._resolved(user, text)
         found = self._of_text.get(text)

@@ -20,7 +20,7 @@ from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MAX_READ, Expected, find_forecast
-from notifier.producer.admission import accepted, all_accepted
+from notifier.producer.admission import accepted, all_accepted, by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
@@ -31,7 +31,7 @@ from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Command, Commands, Exchange, Item, Search
-from notifier.units import from_bytes
+from notifier.units import from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -107,7 +107,7 @@ class Exchanges:
         """Go by these settings from now on."""
         self._settings = settings
         self._memory_limit = MemoryLimit(settings.redis.max_memory) if settings.redis.max_memory else None
-        self._max_waiting_in_all = settings.waiting_limits().in_all
+        self._max_waiting = settings.waiting_limits()
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
@@ -207,12 +207,14 @@ class Exchanges:
         """
         if self._memory_limit is not None:
             yield from self._memory_limit.check(jobs)
+        if self._max_waiting.tiers:
+            jobs = yield from self._by_choice(jobs)
         call = calls.enqueue(
             jobs,
             dedupe_for_us=self._settings.dedupe_for_us,
             timeout_s=JOB_TIMEOUT_S,
             stamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            max_waiting=self._max_waiting_in_all,
+            max_waiting=self._max_waiting.in_all,
             keep_failed_us=self._settings.keep_failed_us,
             ends=Ends.of(self._settings),
         )
@@ -220,6 +222,13 @@ class Exchanges:
         if self.waits_for_replicas:
             yield from self._wait_for_replicas(accepted(answers))
         return all_accepted(answers)
+
+    def _by_choice(self, jobs: Sequence[calls.Job]) -> Exchange[list[calls.Job]]:
+        users = [to_bytes(json.loads(job.meta)["user"]) for job in jobs]
+        (texts,) = yield Commands(lambda pipe: pipe.hmget(redis_key("preferences"), users))
+        chosen = [Preferences() if text is None else decoded(from_bytes(text)) for text in texts]
+        both = zip(jobs, chosen, strict=True)
+        return [by_choice(job, each, self._max_waiting, self._policies) for job, each in both]
 
     def _wait_for_replicas(self, job_ids: list[str]) -> Exchange[None]:
         settings = self._settings.redis

@@ -184,11 +184,15 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLimits:
-    """`max_waiting` in all, of everyone, and of the users who have another; None is any number."""
+    """`max_waiting` in all, of everyone, and of the users who have another; None is any number.
+
+    tiers: of those that users may choose and that have one of their own.
+    """
 
     in_all: int | None = None
     everyone: int | None = None
     users: Mapping[str, int] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, user: str) -> int | None:
         """How many of one user's may wait."""

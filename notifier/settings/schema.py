@@ -368,8 +368,9 @@ class Settings(Section):
         of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, OverrideSettings)}
         entries = (*self.users.items(), *self._users_in_files.items())
         of_user |= {user: tiers[entry] for user, entry in entries if isinstance(entry, str)}
+        chosen = {name: n for name in self.users_may.tier if (n := tiers[name]) is not None}
         return WaitingLimits(
-            self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}
+            self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}, chosen
         )
 
     def policies(self) -> Policies:

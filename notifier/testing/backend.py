@@ -20,6 +20,7 @@ from notifier.notification import Notification
 from notifier.notification.job import decode_data
 from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.operations.preview.trace import Event
+from notifier.producer.admission import by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import CHUNK, State, Status
@@ -74,6 +75,7 @@ class MemoryBackend:
         """See `Backend.use`."""
         self._settings = settings
         self._policies = settings.policies()
+        self._max_waiting = settings.waiting_limits()
 
     def at(self, us: int) -> datetime:
         """A moment of simulated time."""
@@ -101,6 +103,7 @@ class MemoryBackend:
             return job.id
         meta = json.loads(job.meta)
         user: str = meta["user"]
+        job = by_choice(job, self._chosen.get(user, Preferences()), self._max_waiting, self._policies)
         if job.max_waiting is not None and job.overflow == "reject":
             waiting = sum(entry.ends_us > self.now_us for entry in self._of(user))
             if waiting >= job.max_waiting:

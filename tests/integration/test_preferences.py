@@ -17,15 +17,17 @@ from notifier import (
     InvalidPreferenceError,
     Mute,
     Notifier,
+    OverloadedError,
     Preferences,
 )
 from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
+from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import Window
-from tests.support import Simulators, ends, eventually, note, notifier, worker, write_config
+from tests.support import CONSOLE, Simulators, ends, eventually, note, notifier, worker, write_config
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["100/1h"]},
@@ -158,6 +160,27 @@ def test_what_users_may_not_choose_is_refused(
         producer.users.set("42", **given)
     assert (caught.value.field, why in str(caught.value)) == (field, True), str(caught.value)
     assert not redis.exists("notifier:preferences")
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_how_many_may_wait_is_the_chosen_tiers(
+    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, fake: bool
+) -> None:
+    """A tier that a user chose brings its `max_waiting`, above or below everyone's; cleared, everyone's holds again."""
+    tiers = {"few": {"max_waiting": 1}, "many": {"max_waiting": 3}, "quiet": {"windows": ["1/1h"]}}
+    rates = {"tiers": tiers, "users_may": {"tier": [*tiers]}, "user": {"windows": ["1/1h"], "max_waiting": 2}}
+    config = write_config(tmp_path, redis_server.url, CONSOLE, **rates)
+    assert not redis.exists("notifier:preferences")
+    with FakeNotifier(config) if fake else Notifier.from_config(config, follow=False) as made:
+        for user, tier, most in (("ann", "few", 1), ("bob", "many", 3), ("cal", None, 2), ("dan", "quiet", 2)):
+            made.users.set(user, tier=tier)
+            sent = made.send_many(note(user) for _ in range(most + fake))  # in the fake one, the first goes at once
+            assert sent == most + fake
+            with pytest.raises(OverloadedError, match=f"max_waiting is {most}$"):
+                made.send(note(user))
+        made.users.clear("bob")
+        with pytest.raises(OverloadedError, match=r"max_waiting is 2$"):
+            made.send(note("bob"))
 
 
 @pytest.mark.usefixtures("redis")

@@ -91,7 +91,13 @@ MUTANTS = (
     ),
     Mutant("high priority is ignored", "_lineup", "order - HIGH or order, deadline", "order or order, deadline", LINES),
     Mutant("the older head goes last", "_select", "return a.order < b.order", "return a.order > b.order", PREVIEW),
-    Mutant("lower lanes starve", "_gates", "% EVERY == EVERY - 1", "% EVERY == EVERY", PREVIEW),
+    Mutant(
+        "lower lanes starve",
+        "_gates",
+        "% EVERY == EVERY - 1",
+        "% EVERY == EVERY",
+        "contract/test_busy.py::test_no_lane_of_a_user_starves",
+    ),
     Mutant("a new line wakes nobody", "_lineup", "return lane, true, true end", "return lane, false, true end", LINES),
     Mutant(
         "a deadline wakes nobody",
@@ -125,7 +131,7 @@ MUTANTS = (
         "an expired head stays",
         "admit",
         "job.deadline and job.deadline <= look.now then",
-        "job.deadline and job.deadline <= look.now - 1000 then",
+        "job.deadline and job.deadline <= look.now - 60000000 then",
         LINES,
     ),
     Mutant(
@@ -161,7 +167,13 @@ MUTANTS = (
     Mutant("a digest's time is ignored", "_gates", "return math.max(at, till or 0)", "return at", DIGEST),
     Mutant("a digest gathers twice as long", "_gates", "till = now + within", "till = now + 2 * within", DIGEST),
     Mutant("a full digest waits", "_collapse", "full and '0' or text(old.gather)", "text(old.gather or 0)", DIGEST),
-    Mutant("nothing is dropped", "_select", "drops = drops(rules, category)", "drops = false", LINES),
+    Mutant(
+        "nothing is dropped",
+        "_select",
+        "drops = drops(rules, category)",
+        "drops = false",
+        "contract/test_history.py::test_every_end_leaves_one_record",
+    ),
     Mutant("what was tried is dropped", "_gates", "return not (job[1] or job[2] or job[3])", "return true", LINES),
     Mutant("a crash is not counted", "pull", "'push_crashes', crashes)", "'push_crashes', 0)", LINES),
     Mutant(
@@ -169,7 +181,7 @@ MUTANTS = (
         "settle",
         "if job.word ~= 'expired' then add_one(key, 'push_attempts') end",
         "",
-        LINES,
+        "integration/test_worker.py::test_attempts_come_to_an_end",
     ),
     Mutant(
         "a lease is not fenced", "settle", "if job.origin and job.holder ~= job.permit then return false end", "", LINES
@@ -202,15 +214,21 @@ MUTANTS = (
         "_overflow",
         "redis.call('ZRANGEBYSCORE', line, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)",
         "redis.call('ZREVRANGE', line, 0, MAX_OLDEST)",
-        FULL,
+        "integration/test_overload.py::test_the_oldest_makes_room",
     ),
-    Mutant("nothing gives way", "enqueue", "overflow == 'drop_oldest' and drop_oldest(user, category)", "false", FULL),
+    Mutant(
+        "nothing gives way",
+        "enqueue",
+        "overflow == 'drop_oldest' and drop_oldest(user, category)",
+        "false",
+        "integration/test_overload.py::test_the_oldest_makes_room",
+    ),
     Mutant(
         "nothing collapses where no more may wait",
         "enqueue",
         "if overflow == 'collapse' and read.collapse_id",
         "if false and read.collapse_id",
-        FULL,
+        "integration/test_overload.py::test_the_same_makes_room",
     ),
     Mutant(
         "those that arrive are not counted",
@@ -226,7 +244,13 @@ MUTANTS = (
         "false and (",
         ROUTES,
     ),
-    Mutant("an open circuit parks for ever", "_decide", "hold.probe ~= '1' and (", "true or (", ROUTES),
+    Mutant(
+        "an open circuit parks for ever",
+        "_decide",
+        "hold.probe ~= '1' and (",
+        "true or (",
+        "laws/test_held_routes.py::test_apns_is_away_and_fcm_goes_on",
+    ),
     Mutant(
         "probes go one after the other",
         "_send_head",
@@ -293,7 +317,13 @@ MUTANTS = (
         "full - burst[1] * burst[2]",
         DEVICES,
     ),
-    Mutant("a cost is one", "_select", "cost = cost_of(rules, category)}", "cost = 1}", KINDS),
+    Mutant(
+        "a cost is one",
+        "_select",
+        "cost = cost_of(rules, category)}",
+        "cost = 1}",
+        "contract/test_direct.py::test_it_leaves_what_the_long_way_leaves",
+    ),
     Mutant("a burst has one more", "_burst", "burst[1] - cost, math.huge", "burst[1] - cost + 1, math.huge", KINDS),
     Mutant(
         "a bucket counts its first send",
@@ -317,7 +347,7 @@ MUTANTS = (
         "_claims",
         "if claim.owner ~= worker then return 0, true end",
         "",
-        "property/test_story.py",
+        "laws/test_claims.py",
     ),
 )
 

@@ -120,6 +120,18 @@ def test_the_urgent_lane_goes_first_and_no_lane_starves(world: World) -> None:
     assert 16 <= sum(user.startswith("c") for user in leased) <= 18
 
 
+def test_no_lane_of_a_user_starves(world: World) -> None:
+    """Of one user's messages the urgent go first, and every eighth is one of the lower lane."""
+    for category, count in (("marketing", 3), ("chat", 20)):
+        world.producer.send_many([note("ann", category=category)] * count)
+        assert world.take(apns=0) == []
+    gone = []
+    while leased := world.take(apns=1):
+        gone += [each.category for each in leased]
+        world.settle(leased)
+    assert [place for place, category in enumerate(gone) if category == "marketing"] == [7, 15, 22]
+
+
 def test_another_worker_takes_what_this_one_has_no_room_for(world: World) -> None:
     """What waits is everybody's: also of a worker that was never limited, or that the first never comes back to."""
     world.producer.send_many(note(f"u{n}") for n in range(10))

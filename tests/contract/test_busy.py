@@ -10,7 +10,7 @@ from redis import Redis
 
 from notifier import Notifier
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Settlement
+from notifier.dispatch.calls import Leased, Settlement, State
 from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, read_routes
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
@@ -21,7 +21,18 @@ from tests.support import apns, client_of, eventually, fcm, note, notifier, writ
 
 LEASE_US = 60_000_000
 LANES = ("urgent", "default", "bulk")
-CATEGORIES = (Category("default"), Category("chat", lane="urgent"), Category("marketing", lane="bulk"))
+CATEGORIES = (
+    Category("default"),
+    Category("chat", lane="urgent"),
+    Category("marketing", lane="bulk"),
+    Category("comments", lane="default", when_blocked="collapse"),
+)
+YAML = {
+    "default": {"lane": "default"},
+    "chat": {"lane": "urgent"},
+    "marketing": {"lane": "bulk"},
+    "comments": {"lane": "default", "when_blocked": "collapse"},
+}
 RULES = RuleTable(Policies(categories={category.name: category for category in CATEGORIES}), LANES)
 
 
@@ -33,14 +44,17 @@ class World:
 
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
-        call = calls.pull(max_jobs=50, lease_us=LEASE_US, leads=False, lanes=lanes, worker=worker, rooms=rooms)
+        call = calls.pull(
+            max_jobs=50, lease_us=LEASE_US, leads=False, lanes=lanes, worker=worker, rooms=rooms, on_join=RULES.on_join
+        )
         users = run(self.redis, call).users
         admit = calls.admit(users, RULES, max_jobs=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
         return run(self.redis, admit).leased
 
-    def settle(self, leased: Sequence[Leased], worker: str = "w") -> None:
-        """All of these are delivered."""
-        done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
+    def settle(self, leased: Sequence[Leased], worker: str = "w", state: State = "delivered") -> None:
+        """All of these are delivered, or what else `state` says."""
+        reached = state == "delivered"
+        done = [Settlement(each.job_id, each.permit, each.user, each.category, reached, state) for each in leased]
         call = calls.settle(
             done, RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=0, keep_feedback_us=10**9
         )
@@ -58,7 +72,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with EmbeddedRedis() as server:
-        config = write_config(tmp_path, server.url)
+        config = write_config(tmp_path, server.url, categories=YAML)
         with notifier(config) as producer, client_of(config) as redis:
             yield World(redis, producer)
 
@@ -130,6 +144,20 @@ def test_no_lane_of_a_user_starves(world: World) -> None:
         gone += [each.category for each in leased]
         world.settle(leased)
     assert [place for place, category in enumerate(gone) if category == "marketing"] == [7, 15, 22]
+
+
+def test_one_that_a_worker_had_gives_way_to_nobody(world: World) -> None:
+    """It may have been shown: a newcomer with its collapse id waits behind it. Of newcomers one goes."""
+    same = note("ann", category="comments", collapse_id="score")
+    had = world.producer.send(same)
+    world.settle(world.take(apns=1), state="line")
+    _, newest = world.producer.send(same), world.producer.send(same)
+    assert world.take(apns=0) == []
+    gone = []
+    while leased := world.take(apns=1):
+        gone += [each.job_id for each in leased]
+        world.settle(leased)
+    assert gone == [had, newest]
 
 
 def test_another_worker_takes_what_this_one_has_no_room_for(world: World) -> None:

@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "one that a worker had gives way",
         "_send_head",
-        "if job.collapse then forget_newcomer(user.name, line.category, job.id, job.collapse) end",
+        "if job.collapse then forget_candidate(user.name, line.category, job.id, job.collapse) end",
         "",
         "contract/test_busy.py::test_one_that_a_worker_had_gives_way_to_nobody",
     ),

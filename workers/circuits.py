@@ -77,7 +77,7 @@ class Circuits:
         if shut is not None:
             self._shut = shut
 
-    def saw(self, route: str, answer: Answer, refusals: int = 0) -> tuple[Answer, bool]:
+    def record(self, route: str, answer: Answer, refusals: int = 0) -> tuple[Answer, bool]:
         """Note a provider's answer to a message that was refused so often before without spending an attempt.
 
         Returns what the answer means in the light of the others, and whether what was not sent waits for the route;

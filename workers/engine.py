@@ -185,7 +185,7 @@ class Engine:
             await self._try_suspects()
             moved = True
         if self._flights.rq_jobs:
-            await self._run_foreign()
+            await self._run_rq_jobs()
             moved = True
         if not moved and (wait or self.busy):
             await self._wait()
@@ -326,7 +326,7 @@ class Engine:
                 self._flights.begin(leased, send_by)
         await self._flights.drain()
 
-    async def _run_foreign(self) -> None:
+    async def _run_rq_jobs(self) -> None:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         await self._flights.drain()
         while self._flights.rq_jobs and not self._stopping:
@@ -340,7 +340,7 @@ class Engine:
                 continue
             with contextlib.suppress(RedisError):
                 # It may outlast our leases on those behind it, and our lead: whoever is free takes them over.
-                await self._flights.give_back_foreign()
+                await self._flights.give_back_rq_jobs()
                 await self._flights.give_up_unproven()
                 await self._idle.call()
             self._rq_jobs.run(settlement.job_id)

@@ -265,7 +265,7 @@ class Flights:
                 self.failed += 1
         return mine
 
-    async def give_back_foreign(self) -> None:
+    async def give_back_rq_jobs(self) -> None:
         """Put the jobs of other functions back into their queues."""
         if self.rq_jobs:
             # Each goes to the head of its queue, so the last goes first.
@@ -300,7 +300,7 @@ class Flights:
         try:
             while self._settlements:
                 await self._settle()
-            await self.give_back_foreign()
+            await self.give_back_rq_jobs()
         except RedisError as error:
             self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
 

@@ -344,7 +344,7 @@ class PushWorker(Worker):
             self._counted = (engine.delivered, engine.failed)
 
     def _set_connection(self, connection: Any) -> Any:
-        """Leave the connection's patience as it is configured: unlike RQ's, no call here blocks for minutes."""
+        """Leave the connection's timeout as it is configured: unlike RQ's, no call here blocks for minutes."""
         return connection
 
     def _install_signal_handlers(self) -> None:

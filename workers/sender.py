@@ -77,7 +77,7 @@ class Backoff:
 class Observer(Protocol):
     """Who is told how the routes do; see `Circuits`."""
 
-    def saw(self, route: str, answer: Answer, refusals: int) -> tuple[Answer, bool]:
+    def record(self, route: str, answer: Answer, refusals: int) -> tuple[Answer, bool]:
         """Judge an answer: what it means, and whether what was not sent waits for the route."""
         ...
 
@@ -237,7 +237,7 @@ class Sender:
             return Asked(SHUT, True, None)
         clock = asyncio.get_running_loop().time
         began = clock()
-        answer, waits = self._observer.saw(circuit, await self._ask(by, dispatch), leased.refusals)
+        answer, waits = self._observer.record(circuit, await self._ask(by, dispatch), leased.refusals)
         reply = Reply(by, answer.status, clock() - began, answer.outcome.value, answer.reason)
         if answer.help:
             self._tell_help(by, dispatch, answer)

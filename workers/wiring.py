@@ -145,7 +145,7 @@ def build_tuning(settings: Settings) -> Tuning:
 def asyncio_client(client: redis.Redis, *, block_s: float = 0.0) -> Any:
     """An asyncio client to the same server as a synchronous one, which RQ gives us.
 
-    block_s: how long a call on it may block by intent; its socket's patience is longer. The client never repeats a
+    block_s: how long a call on it may block by intent; its socket's timeout is longer. The client never repeats a
     call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
     """
     pool = client.connection_pool

@@ -25,7 +25,7 @@ EXIT_STATUSES: Final = (
 )
 
 
-PATIENCE_S: Final = 1.0  # what is over by then shows no bar
+SHOWN_AFTER_S: Final = 1.0  # what is over by then shows no bar
 
 
 class Status(IntEnum):
@@ -111,7 +111,7 @@ class ProgressBar:
         self._show()
 
     def _show(self) -> None:
-        late = time.monotonic() - self._since > PATIENCE_S
+        late = time.monotonic() - self._since > SHOWN_AFTER_S
         if late and self._console.is_terminal and not self._bar.live.is_started:
             self._bar.start()
 

@@ -24,7 +24,7 @@ from notifier.shards.users import list_users
 from notifier.store.connection import ask
 from notifier.store.published import published_rates
 
-PATIENCE_S: Final = 10.0
+SHOWN_AFTER_S: Final = 10.0
 
 commands = typer.Typer(help="Several Redis: plan and do the move of users between shards.", no_args_is_help=True)
 
@@ -165,7 +165,7 @@ class _Waiting:
             self._since = None
         elif self._since is None:
             self._since = time.monotonic()
-        elif time.monotonic() - self._since > PATIENCE_S:
+        elif time.monotonic() - self._since > SHOWN_AFTER_S:
             users = counted(progress.waiting, "user")
             complain(f"{users} of {self._shard} wait for what its workers hold or must take: is a worker running?")
             self._since = float("inf")

@@ -1,4 +1,4 @@
-"""What is known of sends that no longer stand as themselves: the twins of `counts.lua` and `burst.lua`."""
+"""What is known of sends that no longer stand as themselves: as in `counts.lua` and `burst.lua`."""
 
 from __future__ import annotations
 

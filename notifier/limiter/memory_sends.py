@@ -141,7 +141,7 @@ class Sends:
         self._insert(permit, at_us, cost)
 
     def _keep(self, kept_us: int, now_us: int, at_us: int) -> int:
-        """How long sends are kept; the twin of `kept.lua`."""
+        """How long sends are kept; as `kept.lua`."""
         horizon, until = self._horizon_us, self.until_us
         needed = at_us + kept_us
         if kept_us == horizon and until >= needed:

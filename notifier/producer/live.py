@@ -21,7 +21,7 @@ from notifier.store.followed import Followed
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
-PATIENCE_US: Final = 1_000_000  # of a look at Redis: the first call waits for one
+TIMEOUT_US: Final = 1_000_000  # of a look at Redis: the first call waits for one
 
 
 class LiveSettings:
@@ -112,6 +112,6 @@ class LiveSettings:
     def _client(self, name: str) -> Redis:
         if name not in self._clients:
             of = self.settings.redis.shard(name)
-            hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, PATIENCE_US)})
+            hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, TIMEOUT_US)})
             self._clients[name] = connect(hasty)
         return self._clients[name]

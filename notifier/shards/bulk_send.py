@@ -18,14 +18,14 @@ from notifier.shards.map import Map, Route
 from notifier.store.exchange import Commands, Exchange, Pause, on
 
 LOOK_EVERY_S: Final = 0.005
-PATIENCE_S: Final = 15.0  # longer than a dead worker's lease
+TIMEOUT_S: Final = 15.0  # longer than a dead worker's lease
 
 
-class Patience:
+class MoveTimeout:
     """How long a user who is on the way from one shard to another is waited for."""
 
     def __init__(self) -> None:
-        self._ends = time.monotonic() + PATIENCE_S
+        self._ends = time.monotonic() + TIMEOUT_S
 
     def wait(self) -> Exchange[None]:
         """Wait a moment; raise RedisUnusableError where it has been too long."""
@@ -75,7 +75,7 @@ class PendingBatch:
         self._bulk = bulk
         self._users = [json.loads(job.meta)["user"] for job in jobs]
         self._routes = {user: Route(bulk.map, user) for user in self._users}
-        self._patience = Patience()
+        self._timeout = MoveTimeout()
         self.left = dict(enumerate(jobs))
         self.job_ids: dict[int, str] = {}
         self.refused: list[int] = []
@@ -97,7 +97,7 @@ class PendingBatch:
         fence = {self._users[place]: self._routes[self._users[place]].leaves for place in places}
         try:
             if waits:
-                yield from self._patience.wait()
+                yield from self._timeout.wait()
             if name in bulk.dead:
                 raise bulk.errors[name]
             found = yield from on(name, bulk.at[name].enqueue([self.left[place] for place in places], fence), of=of)

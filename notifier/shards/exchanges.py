@@ -18,7 +18,7 @@ from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
 from notifier.rules.preferences import Preferences
 from notifier.scripts.ownership import MovedError
-from notifier.shards.bulk_send import BulkSend, Patience, unusable_shards
+from notifier.shards.bulk_send import BulkSend, MoveTimeout, unusable_shards
 from notifier.shards.map import Map, Route, find_home, on_shard
 from notifier.store.exchange import Exchange, Pause, Search, on
 
@@ -155,7 +155,7 @@ def at_home(
 
     once: see `On`. Raises ShardsUnusableError.
     """
-    route, patience = Route(of, user), Patience()
+    route, timeout = Route(of, user), MoveTimeout()
     while True:
         try:
             with on_shard(route.shard):
@@ -163,4 +163,4 @@ def at_home(
         except MovedError as moved:
             route.follow(moved.users[user])
             if route.waits:
-                yield from patience.wait()
+                yield from timeout.wait()

@@ -41,11 +41,11 @@ def spawn(
     return _spawn_from_lasting_thread(partial(_popen, command, output, errors, env))
 
 
-def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """End a child in order by SIGTERM, or by SIGKILL where it has not ended within `patience_s`."""
+def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """End a child in order by SIGTERM, or by SIGKILL where it has not ended within `timeout_s`."""
     process.send_signal(signal.SIGTERM)  # none is sent to one that was waited for
     try:
-        process.wait(patience_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -51,7 +51,7 @@ from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 
-PATIENCE_S: Final = 20.0  # how long a test waits for what should come within milliseconds
+TIMEOUT_S: Final = 20.0  # how long a test waits for what should come within milliseconds
 SECOND_US: Final = 1_000_000
 SILENT: Final = Reply(200, delay_ms=60_000)
 PAGE: Final = Reply(502, "<html><body>Bad Gateway</body></html>")
@@ -83,12 +83,12 @@ class Line:
     async def ask(self, whom: str, what: object) -> None:
         """Tell the simulators something, see their control; all that arrived before is in `arrivals` then."""
         self._writer.write(json.dumps({whom: what}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             assert await self._done.get() == {"done": [whom]}
 
     async def reach(self, enough: Callable[[list[Arrival]], bool]) -> None:
         """Wait until what has arrived is enough."""
-        async with asyncio.timeout(PATIENCE_S), self._changed:
+        async with asyncio.timeout(TIMEOUT_S), self._changed:
             await self._changed.wait_for(lambda: enough(self.arrivals))
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class Stage:
 
     async def insist(self, device: Device, **options: Any) -> Answer:
         """Send as a worker does: what was not sent, again once the wait that was asked for is over."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while (answer := await self.send(device, **options)).outcome is Outcome.UNSENT:  # noqa: ASYNC110 - it is a time
                 await asyncio.sleep((answer.retry_after_us or 0) / 1_000_000)
         return answer

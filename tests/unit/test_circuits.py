@@ -43,7 +43,7 @@ def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[by
         circuits = Circuits(redis, "w", ["apns"])
         circuits.use(shut)
         for answer in answers:
-            circuits.saw("apns", answer)
+            circuits.record("apns", answer)
         with capture_logs() as logs:
             await circuits.tell()
             await circuits.tell()
@@ -103,14 +103,14 @@ def test_nobody_can_invent_a_circuit() -> None:
         for n in range(3 * MAX_KNOWN):
             name = f"webpush@{n}.example"
             for _ in range(FAILURES):
-                assert circuits.saw(name, SILENT) == (SILENT, False)
-            assert circuits.saw(name, AWAY) == (AWAY, False), "it waits for itself"
-            circuits.saw(name, Answer(Outcome.DEAD_TOKEN, 404))
+                assert circuits.record(name, SILENT) == (SILENT, False)
+            assert circuits.record(name, AWAY) == (AWAY, False), "it waits for itself"
+            circuits.record(name, Answer(Outcome.DEAD_TOKEN, 404))
         await circuits.tell()
         assert redis.calls == []
-        assert circuits.saw("webpush@known.example", AWAY) == (AWAY, True)
-        circuits.saw("webpush@7.example", UP)
-        assert circuits.saw("webpush@7.example", AWAY) == (AWAY, True)
+        assert circuits.record("webpush@known.example", AWAY) == (AWAY, True)
+        circuits.record("webpush@7.example", UP)
+        assert circuits.record("webpush@7.example", AWAY) == (AWAY, True)
         await circuits.tell()
         assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
 
@@ -128,7 +128,7 @@ def test_the_longest_wait_that_was_asked_for_is_told() -> None:
 
         circuits = Circuits(redis := Noted(), "w", ["fcm"])
         for asked_s in (0, 300, 60):
-            circuits.saw("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
+            circuits.record("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
         await circuits.tell()
         ((first_us, _, share),) = redis.calls
         assert int(first_us) == 300_000_000
@@ -144,11 +144,11 @@ def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
         class Slow(Told):
             async def evalsha(self, _sha: str, _keys: int, *args: Any) -> bytes:
                 if not self.calls:
-                    circuits.saw("apns", UP)
+                    circuits.record("apns", UP)
                 return await super().evalsha(_sha, _keys, *args)
 
         circuits = Circuits(redis := Slow(), "w", ["apns"])
-        circuits.saw("apns", AWAY)
+        circuits.record("apns", AWAY)
         await circuits.tell()
         await circuits.tell()
         assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
@@ -170,13 +170,13 @@ def test_a_fault_of_one_message_is_its_own() -> None:
 
     async def run() -> None:
         circuits = Circuits(redis := Told(), "w", ["apns"])
-        assert circuits.saw("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
-        circuits.saw("apns", UP)
-        answer, _ = circuits.saw("apns", WRONG, 1)
+        assert circuits.record("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
+        circuits.record("apns", UP)
+        answer, _ = circuits.record("apns", WRONG, 1)
         assert (answer.outcome, answer.reason, bool(answer.help)) == (Outcome.REFUSED, WRONG.reason, True)
         await circuits.tell()
         assert redis.calls == [("apns", "up")]
-        assert circuits.saw("apns", WRONG, 0) == (WRONG, True)
+        assert circuits.record("apns", WRONG, 0) == (WRONG, True)
         await circuits.tell()
         assert redis.calls[1:] == [("apns", "down", "fault")]
 
@@ -189,7 +189,7 @@ def test_a_worker_steps_back_ever_longer() -> None:
     async def run() -> None:
         circuits = Circuits(Told(b"alone", b"alone", b"closed"), "w", ["apns"])
         assert circuits.away_s() == 0
-        circuits.saw("apns", AWAY)
+        circuits.record("apns", AWAY)
         await circuits.tell()
         assert 0.7 < circuits.away_s() <= 1.0
 

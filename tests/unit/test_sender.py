@@ -30,7 +30,7 @@ class Observer:
     def __init__(self) -> None:
         self.not_sent_to_anybody = 0
 
-    def saw(self, _route: str, answer: Answer, _refusals: int) -> tuple[Answer, bool]:
+    def record(self, _route: str, answer: Answer, _refusals: int) -> tuple[Answer, bool]:
         return answer, answer.outcome is not Outcome.BUSY
 
     def not_sent(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 APART_S: Final = 0.2
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
 DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
-DOUBT_PATIENCE_S: Final = 1.0
+DOUBT_TIMEOUT_S: Final = 1.0
 
 
 class Owner(threading.Thread):
@@ -110,7 +110,7 @@ class Owner(threading.Thread):
                 resource.close()
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._patience_s()):
+        for key, _ in self._selector.select(self._select_timeout_s()):
             if key.fileobj is self._bell:
                 self._bell.recv(64)
                 self._rung = False
@@ -128,7 +128,7 @@ class Owner(threading.Thread):
                 self._retire(connection)
         self._hand_over()
 
-    def _patience_s(self) -> float | None:
+    def _select_timeout_s(self) -> float | None:
         if self._waiting and self._connection is None:
             return 0.0
         if self._connection is None:
@@ -166,19 +166,19 @@ class Owner(threading.Thread):
         elif now >= connection.heard_at + IDLE_S:
             self._ask(connection, self._timeout_s)
 
-    def _ask(self, connection: Connection, patience_s: float) -> None:
+    def _ask(self, connection: Connection, timeout_s: float) -> None:
         now = time.monotonic()
         if self._asked_at > connection.heard_at:
-            self._answer_by = min(self._answer_by, now + patience_s)
+            self._answer_by = min(self._answer_by, now + timeout_s)
         else:
-            self._asked_at, self._answer_by = now, now + patience_s
+            self._asked_at, self._answer_by = now, now + timeout_s
             self._use(connection, Connection.ping_server)
 
     def _sure(self, connection: Connection) -> bool:
         """Whether the other end was heard of lately. If not it is asked before anything is entrusted to it."""
         if connection.open or time.monotonic() - connection.heard_at < DOUBT_S:
             return True
-        self._ask(connection, min(DOUBT_PATIENCE_S, self._timeout_s / 4))
+        self._ask(connection, min(DOUBT_TIMEOUT_S, self._timeout_s / 4))
         return False
 
     def _send_waiting(self) -> None:

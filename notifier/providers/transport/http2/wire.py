@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
 DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
-DOUBT_PATIENCE_S: Final = 1.0
+DOUBT_TIMEOUT_S: Final = 1.0
 GOAWAY_CHARACTERS: Final = 200
 SAID_FOR_S: Final = 60.0  # a line that says what the last one of its kind said is only for debugging
 
@@ -132,7 +132,7 @@ class Wire(asyncio.Protocol):
         if not self._asked_in_doubt:
             # A half-dead socket takes all that is written; nobody could say afterwards what had become of it.
             self._asked_in_doubt = True
-            self._ping(min(DOUBT_PATIENCE_S, self._ping_timeout_s / 4))
+            self._ping(min(DOUBT_TIMEOUT_S, self._ping_timeout_s / 4))
         return False
 
     def has_read(self, sent_at: float) -> asyncio.Future[bool] | None:
@@ -316,12 +316,12 @@ class Wire(asyncio.Protocol):
         else:
             self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
 
-    def _ping(self, patience_s: float) -> None:
+    def _ping(self, timeout_s: float) -> None:
         self._send_ping(b"notifier")
         self._pinged = True
         if self._keep_alive:
             self._keep_alive.cancel()
-        self._keep_alive = self.loop.call_later(patience_s, self._check_alive)
+        self._keep_alive = self.loop.call_later(timeout_s, self._check_alive)
 
 
 def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -5,7 +5,7 @@
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
 -- a line or in `later` stays there, in one of them; who stands nowhere goes to its line. Of what a live lease holds
 -- nothing is changed. A lease that ended is *pull*'s affair.
---! include clock keys history due newcomer end leaving lineup audit
+--! include clock keys history due candidate end leaving lineup audit
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
@@ -164,9 +164,9 @@ local function wait_on(j)
   end
   remove(j, '@later')
   if j.in_line and not j.order then redis.call('HSET', j.key, 'push_order', j.in_line) end
-  local _, _, lane, fresh = line_up(now, j.id)
+  local _, _, lane, is_new = line_up(now, j.id)
   if not lane then return 'left: its meta is not as it must be' end
-  if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
+  if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
   ensure_gate(j.user, lane, now)
   note_due(now, lane)
   return j.in_line and 'kept in its line' or 'put back in its line'

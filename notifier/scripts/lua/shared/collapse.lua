@@ -1,9 +1,9 @@
--- Collapsing: a newcomer takes the place of the one with the same collapse id that waits in the line, which ends as
--- superseded. Who has been with a worker is no newcomer: it replaces nobody, and nobody replaces it.
+-- Collapsing: a candidate, which no worker has had, takes the place of the one with the same collapse id that waits in
+-- the line; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
 local DIGEST = '' -- the id of all of a category with a digest
-local COLLAPSE_LASTS = 2592000 -- s since the last newcomer: what jobs that RQ deleted leave there goes with it
+local COLLAPSE_LASTS = 2592000 -- s since the last candidate: what jobs that RQ deleted leave there goes with it
 
--- same_waiting: the newcomer that waits in the line under this collapse id, or nil.
+-- same_waiting: the candidate that waits in the line under this collapse id, or nil.
 local function same_waiting(user, category, collapse_id)
   local id = redis.call('HGET', collapse_key(user, category), collapse_id)
   local order = id and redis.call('ZSCORE', line_key(user, category), id)
@@ -14,7 +14,7 @@ local function same_waiting(user, category, collapse_id)
     targets = job[5]}
 end
 
-local function note_newcomer(user, category, collapse_id, id)
+local function note_candidate(user, category, collapse_id, id)
   local key = collapse_key(user, category)
   redis.call('HSET', job_key(id), 'push_collapse', collapse_id)
   redis.call('HSET', key, collapse_id, id)

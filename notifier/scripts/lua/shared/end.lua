@@ -47,7 +47,7 @@ local function leave_line(now, user, category, id, collapse_id)
   if not place then return false end
   redis.call('ZREM', line, id)
   redis.call('ZREM', '@expiring', id)
-  if collapse_id then forget_newcomer(user, category, id, collapse_id) end
+  if collapse_id then forget_candidate(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', lines_key(user), category)
   if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end

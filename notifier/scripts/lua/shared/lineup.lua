@@ -202,8 +202,8 @@ local function arrive(now, job, meta, join, another)
     redis.call('HDEL', job.key, 'push_arriving')
   end
   -- One that has expired takes nobody's place; nor does one that a worker has had, and that was requeued.
-  local is_newcomer = (another or not job.outcome) and not (job.deadline and job.deadline <= now)
-  if join and is_newcomer then
+  local is_candidate = (another or not job.outcome) and not (job.deadline and job.deadline <= now)
+  if join and is_candidate then
     job.order, expected, needs_recheck = join(job.id, meta.user, meta.category, meta.collapse_id, job.order)
   end
   if needs_recheck == nil then needs_recheck = tonumber(job.order) < 0 end
@@ -224,26 +224,26 @@ end
 
 -- note_place: the gates look after heads alone, so *sweep* is told of what stands behind one, or has come to stand
 -- there. Returns whether the user is to be looked at for a head that the gate does not know of.
-local function note_place(now, job, line, user, lane, fresh, needs_recheck)
+local function note_place(now, job, line, user, lane, is_new, needs_recheck)
   local is_head = redis.call('ZRANK', line, job.id) == 0
   local behind = is_head and redis.call('ZRANGE', line, '1', '1')[1] or not is_head and job.id
   local ends = job.deadline
   if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
   if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
   if is_head and needs_recheck then return true end
-  if is_head and not fresh then -- It may expire before the gate opens.
+  if is_head and not is_new then -- It may expire before the gate opens.
     local first = math.max(now, job.deadline)
     redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
     note_due(first, lane)
   end
-  return fresh
+  return is_new
 end
 
 -- stand: puts the job into its line. Returns the line's lane, and whether it is new, as *line_up*.
 local function stand(now, job, meta, expected, needs_recheck)
   local user, line = meta.user, line_key(meta.user, meta.category)
-  local lane, fresh, was_empty = open_line(user, meta.category, job.origin)
-  if fresh then expected = seconds(now)
+  local lane, is_new, was_empty = open_line(user, meta.category, job.origin)
+  if is_new then expected = seconds(now)
   elseif not expected then
     local passes
     expected, passes = expect_behind(now, job, meta, lane)
@@ -251,9 +251,9 @@ local function stand(now, job, meta, expected, needs_recheck)
   end
   redis.call('ZADD', line, job.order, job.id)
   -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
-  needs_recheck = not fresh and (needs_recheck or routes_are_held() or goes_by_clock(user))
+  needs_recheck = not is_new and (needs_recheck or routes_are_held() or goes_by_clock(user))
   if not was_empty and (needs_recheck or job.deadline) then
-    fresh = note_place(now, job, line, user, lane, fresh, needs_recheck)
+    is_new = note_place(now, job, line, user, lane, is_new, needs_recheck)
   end
   local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. line} or {}
   if job.accepted and (job.held or not was_empty) then
@@ -261,7 +261,7 @@ local function stand(now, job, meta, expected, needs_recheck)
   end
   redis.call('HSET', job.key, 'push_order', job.order, 'status', 'scheduled', unpack(more))
   redis.call('ZADD', '@rq:scheduled:' .. job.origin, expected, job.id)
-  return lane, fresh
+  return lane, is_new
 end
 
 -- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
@@ -269,7 +269,7 @@ end
 -- was handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
 -- or in flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which
 -- the gate knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a
--- newcomer, which may give it another's place. known: the configured categories, where they are known:
+-- candidate, which may give it another's place. known: the configured categories, where they are known:
 -- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came.
 -- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
 local function line_up(now, id, join, known, from)
@@ -286,6 +286,6 @@ local function line_up(now, id, join, known, from)
     put_aside(now, id, meta.user, meta.category, job.origin, job.order)
     return nil
   end
-  local lane, fresh = stand(now, job, meta, expected, needs_recheck)
-  return 'lined', meta.user, lane, fresh
+  local lane, is_new = stand(now, job, meta, expected, needs_recheck)
+  return 'lined', meta.user, lane, is_new
 end

@@ -60,7 +60,7 @@ local function send_head(look, user, i, job, needs, open, shut, dropped)
   redis.call('ZREM', line.key, job.id)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
-  if job.collapse then forget_newcomer(user.name, line.category, job.id, job.collapse) end
+  if job.collapse then forget_candidate(user.name, line.category, job.id, job.collapse) end
   lease_head(look, job, permit, line.cost, open ~= nil, not needs)
   tell(look, user, line, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
   fly(user, line, shut)

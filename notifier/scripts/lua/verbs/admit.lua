@@ -19,7 +19,7 @@
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include clock keys history counts burst rules due gates many claims gather
---! include newcomer routes targets permits limits zones preferences opens orphans select decide lease send_head
+--! include candidate routes targets permits limits zones preferences opens orphans select decide lease send_head
 --! include reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 

@@ -7,7 +7,7 @@
 --          cancelled, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in line. At last what is in flight, which is too late.
---! include clock keys history due newcomer end cancel tagged
+--! include clock keys history due candidate end cancel tagged
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50

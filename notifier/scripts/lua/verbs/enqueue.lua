@@ -7,7 +7,7 @@
 --          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys history due newcomer end collapse leaving lineup behind minute tagged
+--! include clock keys history due candidate end collapse leaving lineup behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
 local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)
@@ -39,14 +39,14 @@ local function join(id, user, category, collapse_id, order)
   local expected, needs_recheck
   local old = same_waiting(user, category, collapse_id)
   order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep)
-  note_newcomer(user, category, collapse_id, id)
+  note_candidate(user, category, collapse_id, id)
   return order, expected, needs_recheck
 end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
-  local _, user, lane, fresh = line_up(now, id, join)
-  if fresh then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
+  local _, user, lane, is_new = line_up(now, id, join)
+  if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
   note_due(now, lane)
 end
 

@@ -1,7 +1,7 @@
 -- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
 --      4 '1' if the caller is an idle leader: notes until when it sleeps, see due.lua
---      5 the worker's name  6 what newcomers find in their lines, JSON {category: 'collapse', 'note', after how many
+--      5 the worker's name  6 what candidates find in their lines, JSON {category: 'collapse', 'note', after how many
 --      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
 --      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
 --      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
@@ -21,7 +21,7 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules due newcomer end cancel leaving lineup gates claims gather
+--! include clock keys history counts burst rules due candidate end cancel leaving lineup gates claims gather
 --! include routes collapse behind targets permits limits zones preferences opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
@@ -51,11 +51,11 @@ local function shares(waiting, room)
   return share
 end
 
-local until_text, rq_jobs, since, fresh, due = text(now + lease), {}, {}, {}, {}
-for i = 1, #lanes do fresh[i], due[i] = {}, {} end
+local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
+for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
 -- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among:
--- `fresh` or `due`.
+-- `newly` or `due`.
 local function name(user, lane, among, at)
   redis.call('ZADD', '@gates:' .. lane, until_text, user)
   if since[user] then return end
@@ -80,7 +80,7 @@ local function hold(id) -- leases a job that is none of ours to the caller
   rq_jobs[#rq_jobs + 1] = permit
 end
 
-local full -- whether the digest that a newcomer has joined is to go
+local full -- whether the digest that a candidate has joined is to go
 local on_join, known, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil, nil
 if on_join then
   known = on_join[''] and on_join
@@ -93,7 +93,7 @@ if on_join then
     local old = how ~= 'note' and same_waiting(user, category, collapse_id)
     if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
     if old and digest then full = gather_for(id, old, how) end
-    note_newcomer(user, category, collapse_id, id)
+    note_candidate(user, category, collapse_id, id)
     return order, expected, needs_recheck
   end
 end
@@ -136,7 +136,7 @@ local function place(id, from, category, opens, by)
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
   if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens, by)
-  elseif is_new then look_at(user, lane, fresh) end
+  elseif is_new then look_at(user, lane, newly) end
   return true
 end
 
@@ -374,7 +374,7 @@ end
 -- parked and those whose gate is due, who has waited longest is the first.
 local come, let_gone, gates = 0, 0, {}
 for i, lane in ipairs(lanes) do
-  come, let_gone = come + #fresh[i] + #due[i], let_gone + #due[i]
+  come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
   gates[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
   waiting[i] = #gates[i] / 2
 end
@@ -388,8 +388,8 @@ end
 local users, tenth = {}, math.max(1, math.floor(most / 10))
 local function put(first, last)
   for i, lane in ipairs(lanes) do
-    for j = first, math.min(last, #due[i] + #fresh[i]) do
-      local user = due[i][j] or fresh[i][j - #due[i]]
+    for j = first, math.min(last, #due[i] + #newly[i]) do
+      local user = due[i][j] or newly[i][j - #due[i]]
       local n = #users
       users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
     end

@@ -4,7 +4,7 @@
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
---! include clock keys history due newcomer end cancel leaving lineup minute full
+--! include clock keys history due candidate end cancel leaving lineup minute full
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0

@@ -104,7 +104,7 @@ MUTANTS = (
         "_lineup",
         "redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)",
         "",
-        LINES,
+        "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
     ),
     Mutant(
         "a gate is set a lease late",

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.dispatch import calls, exceptions
-from notifier.dispatch.calls import Job, Leased, Pulled
+from notifier.dispatch.calls import Job, Leased, Pulled, Settlement
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
@@ -249,6 +249,27 @@ def test_who_begins_to_wait_has_a_gate_at_once(worker: Worker) -> None:
     assert worker.redis.zscore("notifier:gates:default", "ann") == opens
     assert pulled.next_us == NOW + LEASE
     assert worker.redis.zscore("rq:scheduled:default", "two") == opens / S
+
+
+def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) -> None:
+    """A newcomer that replaces the head expires in time, though the rules let nothing go before that."""
+    score = Category("score", when_blocked="collapse")
+    worker.rules = RuleTable(
+        Policies(Policy((Window(1, interval_us=60 * S),)), categories={**CATEGORIES, "score": score})
+    )
+    worker.accept(job("goes"))
+    (leased,) = worker.admit(worker.pull(direct=False))
+    done = Settlement(leased.job_id, leased.permit, "ann", "free", True, "delivered")
+    keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
+    run(worker.redis, calls.settle([done], worker.rules, worker=worker.name, clock=str(worker.now), **keep))
+    head = job("head", category="score", collapse_id="a")
+    worker.accept(head)
+    assert worker.admit(worker.pull(direct=False)) == []
+    assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 60 * S
+    worker.accept(replace(head, id="newest", expires_in_us=20 * S))
+    assert worker.admit(worker.pull(direct=False)) == []
+    assert worker.redis.zrange("notifier:line:{ann}:score", 0, -1) == [b"newest"]
+    assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 20 * S
 
 
 def test_what_drops_is_left_to_admit(worker: Worker) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.limiter.memory_sends import Sends
 from notifier.notification.notification import at_service, route
-from notifier.operations.preview.replay import DROPPED, EXPIRED, HIGH, Before, Replay
+from notifier.operations.preview.replay import DROPPED, EXPIRED, HIGH, MUTED, Before, Replay
 from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
@@ -26,7 +26,6 @@ from notifier.units import from_bytes, to_bytes
 
 MAX_READ: Final = 1_000  # of each line: what stands behind them has no expected time
 NEVER_US: Final = 2**62
-MUTED: Final = "the user muted it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
 DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
 FIELDS: Final = ("push_deadline", "push_since", "push_zone", "push_targets", "push_gather", "push_collapse")

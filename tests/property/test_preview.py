@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -17,9 +18,10 @@ from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Rep
 from notifier.operations.preview.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
+from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
-from notifier.scripts.rule_table import RuleTable
+from notifier.scripts.rule_table import People, RuleTable
 from tests.property.amount import examples
 
 if TYPE_CHECKING:
@@ -84,13 +86,19 @@ def rule_sets(draw: st.DrawFn) -> Policies:
     return Policies(draw(rules), categories=categories)
 
 
-def by_the_scripts(redis: Redis, rules: Policies, trace: list[Event], latency_us: int) -> list[int]:
+def by_the_scripts(
+    redis: Redis, rules: Policies, trace: list[Event], latency_us: int, chosen: Preferences | None = None
+) -> list[int]:
     """When each went: enqueue, settle, pull and admit at every µs at which something may change."""
     redis.flushdb()
     if rules.uses_local_time:
         zones = {event.zone or rules.zone for event in trace}
         redis.hset("notifier:zones", mapping={zone: zone_at(zone, trace[0].at_us).encode() for zone in zones})
-    return Scripts(redis, rules, trace, latency_us).run()
+    people = People()
+    if chosen is not None:
+        redis.hset("notifier:preferences", "ann", chosen.encode())
+        people.note("ann", chosen.encode())
+    return Scripts(redis, rules, trace, latency_us, people).run()
 
 
 @dataclass
@@ -101,13 +109,14 @@ class Scripts:
     rules: Policies
     trace: list[Event]
     latency_us: int
+    people: People
     now: int = 0
     sent: list[int] = field(default_factory=list)
     flights: list[tuple[int, int, Leased]] = field(default_factory=list)
 
     def run(self) -> list[int]:
         """Work until all have ended."""
-        self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules)
+        self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules, people=self.people)
         arrivals = list(enumerate(self.trace))
         gate: int | None = 0
         looks = Counter[int]()
@@ -205,6 +214,26 @@ def test_the_replay_is_the_limiter(redis: Redis, rules: Policies, trace: list[Ev
     replay = Replay(rules, "ann", trace, latency_us)
     replay.run()
     assert replay.sent == by_the_scripts(redis, rules, trace, latency_us)
+
+
+mutes = st.builds(
+    Mute,
+    st.integers(1, 90).map(lambda n: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=n * U)),
+    st.sampled_from([None, ("default",), tuple(LANE_OF)[:1], tuple(LANE_OF)]),
+    st.sampled_from(["hold", "hold", "drop"]),
+)
+
+
+@settings(max_examples=examples(60))
+@given(rules=rule_sets(), trace=traces, muted=st.lists(mutes, min_size=1, max_size=3))
+def test_mutes_hold_and_drop_as_the_limiter_does(
+    redis: Redis, rules: Policies, trace: list[Event], muted: list[Mute]
+) -> None:
+    """What a user has muted goes at the end of it, or is dropped, in the same µs as by the limiter."""
+    chosen = Preferences(mutes=tuple(muted))
+    replay = Replay(rules.under({"ann": chosen}), "ann", trace, mutes=True)
+    replay.run()
+    assert replay.sent == by_the_scripts(redis, rules, trace, 0, chosen)
 
 
 @settings(max_examples=examples(100))

@@ -19,8 +19,10 @@ from notifier.operations.preview.trace import Event
 from notifier.rules.local_time import ByClock, Latest, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.preferences import FOREVER, Mute
 from notifier.rules.zones import zone_or
 
+MUTED: Final = "the user muted it"
 EXPIRED: Final = -1
 SUPERSEDED: Final = -2
 DROPPED: Final = -3
@@ -158,16 +160,19 @@ class Replay:
         begins_us: int = 0,
         explained: bool = False,
         before: Before | None = None,
+        mutes: bool = False,
     ) -> None:
         """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch.
 
-        before: where it begins in the middle.
+        before: where it begins in the middle. mutes: whether those of `policies` hold, from the beginning on.
         """
         self.sent = [EXPIRED] * len(events)
         self.superseded_us: dict[int, int] = {}
         self.decided = [""] * len(events)
         self._explained = explained
         self._policies = policies
+        self._user = user
+        self._mutes = mutes
         self._zone = policies.zone_of(user)
         self._events = events
         self._latency_us = latency_us
@@ -246,7 +251,21 @@ class Replay:
         if line.bypass:
             return 0
         at = max(self._rules.next_us[line.cost], line.rules.next_us[line.cost])
+        if mute := self._muted(line, now):
+            at = max(at, mute.until_us - self._begins_us)
         return max(self._by_clock(line, max(at, now))[0] if self._timed else at, line.gather_us or 0)
+
+    def _muted(self, line: _Line, now: int) -> Mute | None:
+        """What holds back the head of a line because its user has muted it."""
+        if not self._mutes:
+            return None
+        category = self._events[self._stands[line.places[0] % HIGH]].category
+        return self._policies.muted(self._user, category, self._begins_us + now)
+
+    def _drops(self, line: _Line, now: int) -> bool:
+        """Whether the head of a line is dropped where it may not go. What is muted without end will never be sent."""
+        mute = self._muted(line, now)
+        return line.drops or (mute is not None and (mute.what == "drop" or mute.until >= FOREVER))
 
     def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
         """When the clock lets the head of a line go, and what decides that, or ''."""
@@ -274,7 +293,7 @@ class Replay:
         at = NEVER
         for line in self._waiting:
             # What one look found no room to drop is dropped at the next, at once.
-            admits = 0 if line.drops else self._admits(line, now)
+            admits = 0 if self._drops(line, now) else self._admits(line, now)
             at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
         return at
 
@@ -287,7 +306,7 @@ class Replay:
             index = self._stands[line.places[0] % HIGH]
             expired = self._expires[index] <= now
             held = not expired and not line.bypass and self._admits(line, now) > now
-            if held and not line.drops:
+            if held and not self._drops(line, now):
                 line.gather(now)
                 i += 1
                 continue
@@ -328,6 +347,9 @@ class Replay:
         of_user, of_category, cost = self._rules, line.rules, line.cost
         if now == accepted_us or line.bypass:
             return ""
+        mute = self._muted(line, now - 1)
+        if mute and mute.until_us == self._begins_us + now:
+            return MUTED
         admits = max(of_user.next_us[cost], of_category.next_us[cost])
         if self._timed and (by := self._by_clock(line, max(admits, accepted_us))[1]):
             return by

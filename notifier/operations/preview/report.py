@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.operations.preview.trace import Event, Trace
@@ -139,7 +139,9 @@ def compare(
     users = list[OfUser]()
     longer = shorter = 0
     for user, events in trace.items():
-        replays = {side: Replay(rules[side], user, events, latency_us, begins_us=begins_us) for side in SIDES}
+        replays = {
+            side: Replay(rules[side], user, events, latency_us, begins_us=begins_us, mutes=True) for side in SIDES
+        }
         sent, ended = {}, {}
         for side, replay in replays.items():
             replay.run()
@@ -175,7 +177,8 @@ def timeline(
     """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
     events = trace.get(user, [])
     of = {"old": old, "new": new}
-    replays = {side: Replay(of[side], user, events, latency_us, begins_us=begins_us, explained=True) for side in SIDES}
+    options: dict[str, Any] = {"begins_us": begins_us, "explained": True, "mutes": True}
+    replays = {side: Replay(of[side], user, events, latency_us, **options) for side in SIDES}
     for replay in replays.values():
         replay.run()
     return [

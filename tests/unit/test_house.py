@@ -61,6 +61,12 @@ def _imports(tree: ast.Module, path: Path, *, top: bool) -> Iterator[str]:
             yield node.module or ""
 
 
+def test_the_tests_know_no_benchmark() -> None:
+    """What tests and benchmarks share stands beside the tests, so that a benchmark may change as it likes."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not [module for module in imports(path) if module.partition(".")[0] == "benchmarks"], path
+
+
 def test_the_product_knows_no_test() -> None:
     """Nothing of the product imports tests, benchmarks or examples. Its layers are held by import-linter: make lint."""
     for path in MODULES:

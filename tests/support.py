@@ -324,6 +324,9 @@ def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120,
         except BaseException:  # what it left running in the background would run on
             with suppress(ProcessLookupError):
                 os.killpg(typed.pid, signal.SIGKILL)
+            for daemon in folder.glob("*.pid"):
+                with suppress(ProcessLookupError, ValueError):
+                    os.kill(int(daemon.read_text()), signal.SIGKILL)
             raise
     return said.read_text(encoding="utf-8")
 

@@ -18,8 +18,8 @@ class NtfySimulator(HttpsSimulator):
     platform = "ntfy"
 
     def __init__(self, certificates: Any, log: WireLog, token: str) -> None:
-        super().__init__(certificates=certificates, scripts=None, latency_ms=0, port=0, seed=1)
-        self._log, self._token = log, token
+        super().__init__(certificates=certificates, log=log)
+        self._token = token
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/", self._publish)]

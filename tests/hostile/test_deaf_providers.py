@@ -95,7 +95,7 @@ def leased(devices: Sequence[Device]) -> Leased:
 
 
 def sender(provider: Deaf) -> Sender:
-    watching: Any = SimpleNamespace(saw=lambda _route, answer, _refusals: (answer, True), not_sent=lambda: None)
+    watching: Any = SimpleNamespace(record=lambda _route, answer, _refusals: (answer, True), not_sent=lambda: None)
     return Sender({"apns": provider}, Backoff(1, 1), watching, answer_s=0.05)
 
 

@@ -109,7 +109,7 @@ class Scripts:
     rules: Policies
     trace: list[Event]
     latency_us: int
-    people: People
+    people: People | None = None
     now: int = 0
     sent: list[int] = field(default_factory=list)
     flights: list[tuple[int, int, Leased]] = field(default_factory=list)

@@ -69,11 +69,9 @@ async def _sweep(redis: Any, swept: Call[int]) -> None:
 
 def wait_for_redis(connection: Any) -> None:
     """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
-    log = structlog.get_logger("notifier.worker")
-    if check_when_there(
-        connection, lambda why: log.warning("limiter_unreachable", reason=why, waits="until it is there")
-    ):
-        log.info("limiter_reachable")
+    wait = Wait(structlog.get_logger("notifier.worker"))
+    check_when_there(connection, wait.goes_on)
+    wait.is_over()
 
 
 class PushWorker(Worker):

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from notifier.settings import Settings, load_settings
 
 AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
@@ -42,10 +40,10 @@ class Wait:
         self._log = log
         self.begun = False
 
-    def goes_on(self, error: RedisError) -> None:
-        """It has not come back."""
+    def goes_on(self, reason: object) -> None:
+        """It has not come back. reason: the error, or what it says."""
         if not self.begun:
-            self._log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+            self._log.warning("limiter_unreachable", reason=str(reason), waits="until it is there")
         self.begun = True
 
     def sleep(self) -> None:

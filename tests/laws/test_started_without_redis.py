@@ -18,6 +18,20 @@ from tests.support import LANES, note, notifier, state, write_config
 from workers.reload import Reload
 
 
+def says_once_and_goes_on_or_ends(
+    worker: InProcess, config: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    """Send one, and let the worker start in vain for a while."""
+    monkeypatch.setattr("workers.start.Wait.again_s", 0)
+    with notifier(config) as producer, capture_logs() as logged:
+        job_id = producer.send(note("anna"))
+        worker.work(burst=True, logging_level="CRITICAL")
+        assert state(producer, job_id) == ("queued" if stopped else "delivered")
+    events = [line["event"] for line in logged]
+    assert events.count("limiter_unreachable") == 1
+    assert events.count("limiter_reachable") == (not stopped)
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
     redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
@@ -35,15 +49,8 @@ def test_a_redis_that_goes_while_a_worker_starts_is_waited_for(
         worker._stop_requested = stopped
         raise RedisTimeoutError("Timeout reading from socket")
 
-    monkeypatch.setattr("workers.start.Wait.again_s", 0)
     monkeypatch.setattr(Reload, "begin", fails)
-    with notifier(config) as producer, capture_logs() as logged:
-        job_id = producer.send(note("anna"))
-        worker.work(burst=True, logging_level="CRITICAL")
-        assert state(producer, job_id) == ("queued" if stopped else "delivered")
-    events = [line["event"] for line in logged]
-    assert events.count("limiter_unreachable") == 1
-    assert events.count("limiter_reachable") == (not stopped)
+    says_once_and_goes_on_or_ends(worker, config, monkeypatch, stopped=stopped)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -63,12 +70,5 @@ def test_a_redis_that_goes_while_a_worker_registers_is_waited_for(
             self._stop_requested = stopped
             raise error
 
-    monkeypatch.setattr("workers.start.Wait.again_s", 0)
     monkeypatch.setattr(Worker, "register_birth", fails)
-    with notifier(config) as producer, capture_logs() as logged:
-        job_id = producer.send(note("anna"))
-        worker.work(burst=True, logging_level="CRITICAL")
-        assert state(producer, job_id) == ("queued" if stopped else "delivered")
-    events = [line["event"] for line in logged]
-    assert events.count("limiter_unreachable") == 1
-    assert events.count("limiter_reachable") == (not stopped)
+    says_once_and_goes_on_or_ends(worker, config, monkeypatch, stopped=stopped)

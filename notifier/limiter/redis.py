@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
+from notifier.limiter.choice import Choice, Stale
 from notifier.limiter.protocol import Hold, Permit, describe, split
 from notifier.rules.costs import check_cost
 from notifier.rules.policies import Rules
@@ -17,6 +18,7 @@ from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
 from notifier.scripts.ownership import fenced
 from notifier.scripts.rule_table import policy_array
+from notifier.units import from_bytes, to_bytes
 
 _NO_POLICY = Policy()
 T = TypeVar("T")
@@ -61,6 +63,23 @@ def acquire_call(
     user: str, rules: Policy | Rules, cost: int = 1, clock: str = "", *, take: bool
 ) -> Call[Permit | Hold]:
     """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`."""
+    return _acquire_call(user, rules, cost, clock, take=take)
+
+
+def acquire_by_choice(user: str, choice: Choice, clock: str = "") -> Call[Permit | Hold | Stale]:
+    """See `Notifier.acquire`; the reply is Stale where the user's choice is not, or no longer, that one."""
+    call = _acquire_call(user, choice.rules, choice.rules.category.cost, clock, choice)
+
+    def decode(reply: list[Any]) -> Permit | Hold | Stale:
+        now, left, *rest = reply
+        return Stale(from_bytes(rest[0]), now) if left < 0 else call.decode(reply)
+
+    return Call(call.script, call.keys, call.args, decode)
+
+
+def _acquire_call(
+    user: str, rules: Policy | Rules, cost: int, clock: str, choice: Choice | None = None, *, take: bool = True
+) -> Call[Permit | Hold]:
     policy, category = split(rules)
     check_cost(policy, category, cost)
     # Random, not counted: a user's keys then stand alone in their hash slot.
@@ -74,13 +93,18 @@ def acquire_call(
         policy_array(policy),
         policy_array(of_category),
         int(category is not None and category.bypass),
+        to_bytes(user) if choice and choice.asks else "",
+        to_bytes(choice.encode()) if choice else "",
     ]
 
     def decode(reply: list[Any]) -> Permit | Hold:
         now, left, scope, rule = reply
         if not left:
             return Permit(permit, user, category.name if category else None, cost, now)
-        return Hold(left, _name(scope, rule, policy, category))
+        word = from_bytes(scope)
+        if choice is not None and word not in {"user", "category"}:
+            return Hold(left, choice.describe(word, rule, now + left))
+        return Hold(left, _name(word, rule, policy, category))
 
     return Call(script("acquire"), _keys(user, category.name if category else None), args, decode)
 
@@ -101,7 +125,7 @@ def _keys(user: str, category: str | None) -> list[str]:
     return [sent, f"{sent}:{category}" if category else sent]
 
 
-def _name(scope: bytes | str, rule: int, policy: Policy, category: Category | None) -> str:
-    if category is not None and scope in (b"category", "category"):
+def _name(scope: str, rule: int, policy: Policy, category: Category | None) -> str:
+    if category is not None and scope == "category":
         return describe(category.name, category.policy, rule)
     return describe("user", policy, rule)

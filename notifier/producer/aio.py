@@ -17,7 +17,7 @@ import redis.asyncio
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
-from notifier.errors import OverloadedError, RedisUnusableError, SettingsError
+from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
@@ -190,10 +190,12 @@ class AsyncNotifier:
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
         """See `Notifier.acquire`."""
-        if spent := await self._follow(timeout):
-            timeout = seconds(timeout, self._timeout) - spent
-        rules = self._builder.rules(user, category)
-        return await self.limiter.acquire(user, rules, cost=rules.category.cost, timeout=timeout)
+        spent = await self._follow(timeout)
+        name = self._builder.category(category).name
+        try:
+            return await self._run(self._exchanges.acquire(user, name), timeout, spent)
+        except RedisUnusableError as error:
+            raise LimiterUnreachableError(str(error)) from error
 
     @overload
     async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled: ...

@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
-from notifier.errors import NotifierError
-from notifier.limiter import RedisLimiter, UserLimiter
+from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
+from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Sending, Status
@@ -57,6 +57,10 @@ class Backend(Protocol):
 
     def preferences(self) -> Iterator[tuple[str, Preferences]]:
         """What all users chose; see `Users.export`."""
+        ...
+
+    def acquire(self, user: str, category: str) -> Permit | Hold:
+        """See `Notifier.acquire`. Raises LimiterUnreachableError."""
         ...
 
     def forget(self, user: str, *, hard: bool) -> Cancellation:
@@ -121,6 +125,13 @@ class RedisBackend:
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
         """See `Backend.prefer`."""
         return exchange(self._redis, self._exchanges.prefer(user, edit, who))
+
+    def acquire(self, user: str, category: str) -> Permit | Hold:
+        """See `Backend.acquire`."""
+        try:
+            return exchange(self._redis, self._exchanges.acquire(user, category))
+        except RedisUnusableError as error:
+            raise LimiterUnreachableError(str(error)) from error
 
     def forget(self, user: str, *, hard: bool) -> Cancellation:
         """See `Backend.forget`."""

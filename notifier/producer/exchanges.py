@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ from notifier.dispatch.forget import ForgottenPage, forget, keys_of
 from notifier.dispatch.history import Record, decode_records, history_keys, so_far
 from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
+from notifier.limiter import Hold, Permit
+from notifier.limiter.choice import Choice, Stale
+from notifier.limiter.redis import acquire_by_choice
 from notifier.notification.job import decode_reason
 from notifier.operations.forecast import MAX_READ, Expected, find_forecast
 from notifier.producer.admission import accepted, all_accepted, by_choice
@@ -29,8 +33,8 @@ from notifier.producer.users import Edit, nothing, unchanged
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
-from notifier.scripts.rule_table import decoded
-from notifier.store.exchange import Command, Commands, Exchange, Item, Search
+from notifier.scripts.rule_table import People, decoded
+from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
 from notifier.units import from_bytes, to_bytes
 
 if TYPE_CHECKING:
@@ -101,6 +105,7 @@ class Exchanges:
     chunk: int = CHUNK
 
     def __init__(self, settings: Settings) -> None:
+        self._people = People()
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -153,6 +158,17 @@ class Exchanges:
             call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)
             before = yield call if fence is None else fenced(call, fence)
         return made
+
+    def acquire(self, user: str, category: str, fence: Mapping[str, bool] | None = None) -> Exchange[Permit | Hold]:
+        """See `Notifier.acquire`. Raises MovedError by the fence."""
+        text, now_us = self._people.get(user) or "", time.time_ns() // 1000
+        while True:
+            call = acquire_by_choice(user, Choice.of(self._policies, user, category, text, now_us))
+            answer: Permit | Hold | Stale = yield Once(call if fence is None else fenced(call, fence))
+            if not isinstance(answer, Stale):
+                return answer
+            text, now_us = answer
+            self._people.note(user, text)
 
     def forget(self, user: str, *, hard: bool, fence: Mapping[str, bool] | None = None) -> Exchange[Cancellation]:
         """See `Notifier.forget`. Raises MovedError by the fence."""

@@ -16,7 +16,6 @@ from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
 from notifier.rules.costs import check_fits
-from notifier.rules.policies import Rules
 from notifier.rules.policy import Category
 
 if TYPE_CHECKING:
@@ -66,10 +65,6 @@ class JobBuilder:
             known = ", ".join(sorted(self.policies.categories))
             raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
         return self.policies.category(name)
-
-    def rules(self, user: str, category: str) -> Rules:
-        """What the limiter itself can ask of a user: all rules but those that go by the user's zone."""
-        return Rules(self.policies.for_user(user), self.category(category)).without_local_time
 
     def _job(self, notification: Notification, job_id: str, trace: Mapping[str, str] | None) -> calls.Job:
         if not isinstance(notification, Notification):

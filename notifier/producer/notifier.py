@@ -173,12 +173,13 @@ class Notifier:
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> Permit | Hold:
         """Take the right to send this user something of a category now, by the rules in force, outside of the workers.
 
-        It counts as what the workers send. Quiet hours and calendar windows are left out: they go by a notification's
-        zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
+        It counts as what the workers send. What the user chose holds too: a tier, windows, a gap, hours, and a mute
+        until it ends. Quiet hours, send hours and calendar windows of the configuration are left out: they go by a
+        notification's zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where
+        Redis is away.
         """
         self._follow()
-        rules = self._builder.rules(user, category)
-        return self.limiter.acquire(user, rules, cost=rules.category.cost)
+        return self._backend.acquire(user, self._builder.category(category).name)
 
     @overload
     def cancel(self, job_id: str) -> calls.Cancelled: ...

@@ -11,6 +11,7 @@ from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
 from notifier.errors import RedisUnusableError
+from notifier.limiter import Hold, Permit
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Exchanges, Status
@@ -71,6 +72,10 @@ class ShardExchanges:
     def prefer(self, user: str, edit: Edit, who: str) -> Exchange[Preferences]:
         """See `Exchanges.prefer`."""
         return at_home(self._map, user, lambda name, fence: self._at[name].prefer(user, edit, who, fence))
+
+    def acquire(self, user: str, category: str) -> Exchange[Permit | Hold]:
+        """See `Exchanges.acquire`."""
+        return at_home(self._map, user, lambda name, fence: self._at[name].acquire(user, category, fence))
 
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         """See `Notifier.forget`."""

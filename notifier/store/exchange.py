@@ -52,6 +52,13 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """A call that is never sent twice: what it takes, and no answer came of, would be taken again."""
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Not a question: wait so long before the next step."""
 
@@ -67,7 +74,7 @@ class On:
     """
 
     server: str
-    step: Call[Any] | Commands | Command | Pause
+    step: Call[Any] | Commands | Command | Once | Pause
     of: int = 1
     once: bool = False
 
@@ -84,7 +91,7 @@ class _End:
     value: Any
 
 
-Step = Call[Any] | Commands | Command | Pause | On
+Step = Call[Any] | Commands | Command | Once | Pause | On
 Exchange = Generator[Step, Any, T]
 Search = Generator[Step | Item[T], Any, None]
 
@@ -213,8 +220,8 @@ def _once(redis: Any, step: Step) -> Any:
         return _once(redis[step.server], step.step)
     if isinstance(step, Pause):
         return Event().wait(step.seconds)
-    if isinstance(step, Call):
-        return run(redis, step)
+    if isinstance(step, Call | Once):
+        return run(redis, step if isinstance(step, Call) else step.call)
     if isinstance(step, Command):
         return step.ask(redis)
     with redis.pipeline(transaction=False) as pipe:
@@ -227,8 +234,8 @@ async def _once_async(redis: Any, step: Step) -> Any:
         return await _once_async(redis[step.server], step.step)
     if isinstance(step, Pause):
         return await asyncio.sleep(step.seconds)
-    if isinstance(step, Call):
-        return await run_async(redis, step)
+    if isinstance(step, Call | Once):
+        return await run_async(redis, step if isinstance(step, Call) else step.call)
     if isinstance(step, Command):
         return await step.ask(redis)
     async with redis.pipeline(transaction=False) as pipe:

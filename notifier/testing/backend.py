@@ -8,13 +8,15 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal, cast, get_args
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Delay, Record
 from notifier.errors import OverloadedError, Refused
-from notifier.limiter import UserLimiter
+from notifier.limiter import Hold, Permit, UserLimiter
+from notifier.limiter.choice import Choice
 from notifier.limiter.memory_sends import MemorySends
 from notifier.notification import Notification
 from notifier.notification.job import decode_data
@@ -68,7 +70,8 @@ class MemoryBackend:
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
-        self.limiter: UserLimiter = MemorySends(lambda: self._begins_us + self.now_us)
+        self._sends = MemorySends(lambda: self._begins_us + self.now_us)
+        self.limiter: UserLimiter = self._sends
         self.chunk = CHUNK
 
     def use(self, settings: Settings) -> None:
@@ -192,6 +195,18 @@ class MemoryBackend:
             entry.fixed = entry.fixed or entry.ends_us <= self.now_us
         self._replay(user)
         return self._chosen[user]
+
+    def acquire(self, user: str, category: str) -> Permit | Hold:
+        """See `Backend.acquire`."""
+        text, now_us = self._chosen.get(user, Preferences()).encode(), self._begins_us + self.now_us
+        choice = Choice.of(self._policies, user, category, text, now_us)
+        cost = choice.rules.category.cost
+        answer = self._sends.peek(user, choice.rules, cost=cost)
+        at_us = now_us + (answer.time_left_us if isinstance(answer, Hold) else 0)
+        opens_us, scope, place = choice.opens_at(at_us, partial(self._sends.latest, user, None))
+        if opens_us > at_us:
+            return Hold(opens_us - now_us, choice.describe(scope, place, opens_us))
+        return self._sends.acquire(user, choice.rules, cost=cost)
 
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
         """See `Backend.forget`. What ended stays, for the test to look at."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ RATES: dict[str, Any] = {
 
 
 class Awaited:
-    """An AsyncNotifier as a synchronous one."""
+    """An AsyncNotifier as a synchronous one. users: of a Notifier."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
+        self.users = Notifier.from_config(config, follow=False).users
 
     def acquire(self, *words: str) -> Permit | Hold:
         async def ask() -> Permit | Hold:
@@ -62,3 +64,19 @@ def test_an_unknown_category_is_refused(notifier: Any) -> None:
     """As `send` refuses it."""
     with pytest.raises(InvalidNotificationError, match="'chatt' is unknown; known are alarm, big, chat, default"):
         notifier.acquire("ann", "chatt")
+
+
+def test_what_the_user_chose_holds(notifier: Any) -> None:
+    """A gap, a mute and quiet hours of one's own, at once and until they are cleared; of nobody else."""
+    now = datetime.now(UTC)
+    notifier.users.set("ann", gap="1h")
+    assert isinstance(notifier.acquire("ann", "chat"), Permit)
+    assert notifier.acquire("ann", "chat").rule == "user gap 1h"
+    notifier.users.mute("ann", until=now + timedelta(hours=5), what="drop")
+    assert notifier.acquire("ann", "chat").rule == "user muted"
+    assert isinstance(notifier.acquire("ann", "alarm"), Permit)
+    notifier.users.clear("ann")
+    assert isinstance(notifier.acquire("ann", "chat"), Permit)
+    notifier.users.set("bob", quiet_hours=f"{now - timedelta(hours=2):%H:%M}-{now + timedelta(hours=2):%H:%M}")
+    assert notifier.acquire("bob").rule == f"user quiet until {now + timedelta(hours=2):%H:%M} Etc/UTC"
+    assert isinstance(notifier.acquire("dan"), Permit)

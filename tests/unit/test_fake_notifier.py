@@ -12,10 +12,12 @@ from redis import Redis
 
 from notifier import (
     Cancellation,
+    Hold,
     InvalidNotificationError,
     InvalidPreferenceError,
     Notifier,
     OverloadedError,
+    Permit,
     RedisUnusableError,
 )
 from notifier.django import sending
@@ -115,6 +117,22 @@ def test_each_end_is_told() -> None:
     made.advance("1h")
     states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
     assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
+
+
+def test_acquire_knows_what_users_chose() -> None:
+    """Of simulated time: a gap, a mute and a day of one's own end by `advance`."""
+    made = fake("user: {}")
+    made.users.set("anna", gap="1h", windows=["2/calendar-day"], quiet_hours="20:00-22:00")
+    assert isinstance(made.acquire("anna"), Permit)
+    assert made.acquire("anna") == Hold(3_600_000_000, "user gap 1h")
+    made.users.mute("anna", until=made.now + timedelta(hours=2))
+    assert made.acquire("anna") == Hold(7_200_000_000, "user muted")
+    made.advance("2h")
+    assert isinstance(made.acquire("anna"), Permit)
+    made.advance("1h")
+    assert made.acquire("anna") == Hold(9 * 3_600_000_000, "user 2/calendar-day until 00:00 Etc/UTC")
+    made.advance("29h")
+    assert made.acquire("anna") == Hold(2 * 3_600_000_000, "user quiet until 22:00 Etc/UTC")
 
 
 def test_users_choose_for_themselves() -> None:

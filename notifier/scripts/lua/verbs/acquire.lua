@@ -2,17 +2,50 @@
 -- KEYS 1 the user's sends  2 the user's sends of the category (or the first again, with an empty policy)
 -- ARGV 1 clock  2 permit  3 cost  4 '1' to take it, '0' to look only  5 policy of the user, JSON
 --      6 policy of the category, JSON  7 '1' if the category bypasses
--- returns {now, time left µs (0: admitted), '' | 'user' | 'category', rule (see rules.lua)}
+--      8 the user, where what it chose has a say; else ''  9 what the caller knows of that, JSON, see choice.py; or '':
+--      {t: the text, muted: until which µs, quiet: {{from, until}, …} in order, calendar: {{limit, from, until}, …},
+--      of: {from, until}: when this is right, where it goes by the clock}
+-- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
+--         rules.lua; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
 --! include clock counts burst rules
-local now, cost = now_us(ARGV[1]), tonumber(ARGV[3])
-local counting = is_counting()
+local now, cost, user = now_us(ARGV[1]), tonumber(ARGV[3]), ARGV[8]
+local rare = redis.call('EXISTS', '@counting', '@preferences') > 0
+local counting = rare and is_counting()
 local policies = {unfold(cjson.decode(ARGV[5]), counting), unfold(cjson.decode(ARGV[6]), counting)}
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
+local chosen = user ~= '' and ARGV[9] ~= '' and cjson.decode(ARGV[9]) or {t = ''}
+
+-- stale: the user's text, where the caller is to ask again; or nil.
+local function stale()
+  if not rare and chosen.t == '' then return nil end
+  local stands = redis.call('HGET', '@preferences', user) or ''
+  if stands ~= chosen.t or chosen.of and (now < chosen.of[1] or now >= chosen.of[2]) then return stands end
+end
+
+local function later(opens, of, number)
+  if opens > math.max(at, now) then at, scope, rule = opens, of, number end
+end
+
+-- hold_by_choice: what the user's own calendar windows, mutes and hours add to the rules.
+local function hold_by_choice()
+  for i, window in ipairs(chosen.calendar or {}) do
+    local latest = nth(KEYS[1], policies[1], math.max(1, window[1] - cost + 1), redis.call('ZCARD', KEYS[1]))
+    if latest and tonumber(latest) >= window[2] then later(window[3], 'calendar', i - 1) end
+  end
+  later(chosen.muted or 0, 'mute', 0)
+  for _, span in ipairs(chosen.quiet or {}) do
+    if math.max(at, now) >= span[1] then later(span[2], 'quiet', 0) end
+  end
+end
+
+local text_now = user ~= '' and stale()
+if text_now then return {now, -1, text_now} end
 if ARGV[7] ~= '1' then
   for i, policy in ipairs(policies) do
     local next_at, deciding = next_for(KEYS[i], policy, cost)
     if next_at > at then at, scope, rule = next_at, scopes[i], deciding end
   end
+  hold_by_choice()
 end
 if at > now then return {now, at - now, scope, rule} end
 if ARGV[4] == '1' then

@@ -1,0 +1,204 @@
+"""`acquire` and what users chose: what it grants and refuses, held against the calendar of the standard library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.dispatch.preferences import prefer
+from notifier.limiter import Hold, Permit
+from notifier.limiter.choice import Choice, Stale
+from notifier.limiter.redis import acquire_by_choice
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.preferences import Preferences, UsersMay
+from notifier.rules.quiet_hours import Hours, parse_hours
+from notifier.scripts.loader import run
+from tests.property.amount import examples
+
+BERLIN: Final = ZoneInfo("Europe/Berlin")
+POLICIES: Final = Policies(
+    Policy((Window(100, "1h"),), quiet=parse_hours("12:00-13:00")),
+    {"few": Policy((Window(1, "1h"),), quiet=parse_hours("03:00-04:00"))},
+    categories={
+        "chat": Category("chat"),
+        "big": Category("big", cost=2),
+        "alarm": Category("alarm", bypass=True),
+        "calm": Category("calm", ignores_quiet=True),
+    },
+    zone="Europe/Berlin",
+    users_may=UsersMay(frozenset({"few"})),
+)
+CHANGES: Final = [datetime(2027, 3, 27, 12, tzinfo=UTC), datetime(2027, 10, 30, 12, tzinfo=UTC)]
+HOURS: Final = ["22:00-07:00", "01:30-02:30", "sat-sun 00:00-24:00", "mon 09:00-10:00, fri-mon 20:00-21:15"]
+
+
+def us_of(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)
+
+
+def at_of(us: int) -> datetime:
+    return datetime.fromtimestamp(us // 1_000_000, UTC)
+
+
+@dataclass
+class Asking:
+    """One who asks, by the clock of the test. knows: what it was told last of each user. calls: how many it took."""
+
+    redis: Redis
+    now: datetime = CHANGES[0]
+    knows: dict[str, str] = field(default_factory=dict)
+    calls: int = 0
+
+    def choose(self, user: str, **given: Any) -> Preferences:
+        preferences = Preferences.of(given)
+        assert run(self.redis, prefer(user, "", preferences.encode(), clock=str(us_of(self.now)))) is None
+        return preferences
+
+    def acquire(self, user: str, category: str = "chat") -> Permit | Hold:
+        """As `Exchanges.acquire`. It believes at first that it is 2020."""
+        text, now_us = self.knows.get(user, ""), us_of(datetime(2020, 1, 1, tzinfo=UTC))
+        while True:
+            choice = Choice.of(POLICIES, user, category, text, now_us)
+            self.calls += 1
+            answer = run(self.redis, acquire_by_choice(user, choice, str(us_of(self.now))))
+            if not isinstance(answer, Stale):
+                return answer
+            text, now_us = answer
+            self.knows[user] = text
+
+
+@pytest.fixture
+def asking(redis: Redis) -> Asking:
+    return Asking(redis)
+
+
+def test_a_mute_refuses_until_it_ends(asking: Asking) -> None:
+    """Of its categories or of all, whether it holds or drops; what has bypass goes."""
+    ends = asking.now + timedelta(hours=5)
+    asking.choose("ann", mutes=[{"until": ends.isoformat(), "categories": ["chat"], "what": "drop"}])
+    asking.choose("bob", mutes=[{"until": ends.isoformat()}])
+    assert asking.acquire("ann") == Hold(5 * 3_600_000_000, "user muted")
+    assert asking.acquire("bob", "default") == Hold(5 * 3_600_000_000, "user muted")
+    assert isinstance(asking.acquire("ann", "default"), Permit)
+    assert isinstance(asking.acquire("bob", "alarm"), Permit)
+    asking.now = ends
+    assert isinstance(asking.acquire("ann"), Permit)
+    assert isinstance(asking.acquire("bob"), Permit)
+
+
+def test_a_tier_windows_and_a_gap_hold(asking: Asking) -> None:
+    """They are the user's rules then; of the hours those of the chosen tier hold, and not the configured ones."""
+    asking.choose("ann", tier="few")
+    asking.choose("bob", windows=["2/1m"], gap="10s")
+    asking.now = datetime(2027, 3, 26, 11, 30, tzinfo=UTC)  # 12:30 in Berlin
+    assert [type(asking.acquire(user)) for user in ("ann", "bob")] == [Permit, Permit]
+    assert asking.acquire("ann") == Hold(3_600_000_000, "user 1/1h")
+    assert asking.acquire("bob") == Hold(10_000_000, "user gap 10s")
+    asking.now = datetime(2027, 3, 27, 2, 30, tzinfo=UTC)
+    assert asking.acquire("ann") == Hold(1_800_000_000, "user quiet until 04:00 Europe/Berlin")
+
+
+def test_who_knows_the_choice_asks_once(asking: Asking) -> None:
+    """The first call learns it; then one is enough, until the user chooses again."""
+    asking.acquire("ann")
+    assert asking.calls == 1
+    asking.choose("ann", windows=["2/1m"])
+    asking.acquire("ann")
+    assert asking.calls == 3
+    asking.acquire("ann")
+    assert asking.calls == 4
+    assert run(asking.redis, prefer("ann", asking.knows["ann"], "")) is None
+    assert isinstance(asking.acquire("ann"), Permit)
+    assert asking.calls == 6
+
+
+def test_nobody_pays_for_what_nobody_chose(redis: Redis) -> None:
+    """The same commands as without preferences; one more where somebody else chose something."""
+
+    def commands(of: Asking, user: str) -> dict[str, int]:
+        redis.config_resetstat()
+        assert isinstance(of.acquire(user), Permit)
+        stats = redis.info("commandstats")
+        return {name: stat["calls"] for name, stat in stats.items() if not name.startswith("cmdstat_config")}
+
+    asking = Asking(redis)
+    commands(asking, "warm")
+    before = commands(asking, "ann")
+    assert before["cmdstat_exists"] == 1
+    assert not {"cmdstat_hget", "cmdstat_hmget"} & before.keys()
+    asking.choose("bob", gap="1s")
+    assert commands(asking, "dan") == {**before, "cmdstat_exists": 2, "cmdstat_hget": 1}
+
+
+moments = st.builds(
+    lambda change, minutes: change + timedelta(minutes=minutes), st.sampled_from(CHANGES), st.integers(0, 3 * 24 * 60)
+)
+chosen = st.fixed_dictionaries(
+    {},
+    optional={
+        "quiet_hours": st.sampled_from(HOURS),
+        "send_hours": st.sampled_from(HOURS),
+        "windows": st.sampled_from([["2/calendar-day"], ["3/calendar-week", "50/1h"], ["1/calendar-month"]]),
+        "zone": st.sampled_from(["Europe/Berlin", "Etc/UTC"]),
+        "mutes": st.builds(lambda at: [{"until": at.isoformat()}], moments),
+    },
+)
+
+
+def is_quiet(preferences: Preferences, at: datetime) -> bool:
+    """Whether the user's own hours close this moment, read off the calendar."""
+    wall = at.astimezone(ZoneInfo(preferences.zone) if preferences.zone else BERLIN)
+
+    def within(hours: tuple[Hours, ...]) -> bool:
+        minute = 1 << (wall.weekday() * 24 + wall.hour) * 60 + wall.minute
+        return any(each.minutes & minute for each in hours)
+
+    open_now = preferences.send_hours is None or within(preferences.send_hours)
+    return within(preferences.quiet_hours or ()) or not open_now
+
+
+def days_of(preferences: Preferences, at: datetime) -> dict[str, Any]:
+    """The day, week and month of a moment."""
+    day: date = at.astimezone(ZoneInfo(preferences.zone) if preferences.zone else BERLIN).date()
+    return {"day": day, "week": day.isocalendar()[:2], "month": (day.year, day.month)}
+
+
+@settings(max_examples=examples(240))
+@given(given=chosen, steps=st.lists(st.tuples(st.integers(1, 40 * 60), st.sampled_from(["chat", "big", "calm"]))))
+def test_what_is_granted_keeps_to_the_users_own_rules(
+    redis: Redis, given: dict[str, Any], steps: list[tuple[int, str]]
+) -> None:
+    """No permit while it is quiet, muted or a calendar window is full, over changes of the clocks; a Hold that names
+    the user's hours or mute ends at the first moment at which these let go.
+    """
+    assume(not POLICIES.combining.why_not(POLICIES.everyone, Preferences.of(given)))
+    redis.flushdb()
+    asking = Asking(redis)
+    preferences = asking.choose("ann", **given)
+    used = Counter[tuple[Any, ...]]()
+    for minutes, category in steps:
+        asking.now += timedelta(minutes=minutes)
+        answer = asking.acquire("ann", category)
+        mute = max((each.until for each in preferences.mutes), default=asking.now)
+        if isinstance(answer, Permit):
+            assert mute <= asking.now
+            assert category == "calm" or not is_quiet(preferences, asking.now)
+            for window in (each for each in preferences.windows or () if hasattr(each, "unit")):
+                of = (window, days_of(preferences, asking.now)[window.unit])
+                used[of] += answer.cost
+                assert used[of] <= max(window.limit, answer.cost)
+        elif answer.rule == "user muted":
+            assert asking.now + answer.time_left == mute
+        elif answer.rule.startswith("user quiet"):
+            opens = asking.now + answer.time_left
+            assert not is_quiet(preferences, opens)
+            assert is_quiet(preferences, opens - timedelta(minutes=1))

@@ -71,7 +71,7 @@ test: setup  ## all tests
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal
 
 test-redis: setup  ## those alone that would notice another version of Redis
-	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_lines.py tests/contract/test_limiter.py \
+	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/test_limiter.py \
 	  tests/contract/test_apns_token.py tests/contract/test_moving.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py \
 	  tests/integration/test_access.py tests/integration/redis_over_tls.py
 

@@ -46,14 +46,14 @@ def measure(*, quick: bool) -> list[Figure]:
         Figure("ten recent sends of a user", ten_sends, "bytes", at_most(400), "a plain Lua zset: 272 to 296"),
         Figure("an idle user with ten recent sends, all keys but the history", idle, "bytes", at_most(400)),
         Figure("a queued notification, body of 200 bytes", queued, "bytes", None, "a job of RQ's: 700"),
-        Figure("a waiting notification, body of 200 bytes", _in_line(waiting), "bytes", at_most(1_600)),
-        Figure("the same, as docs/how-to/deploy.md sets Redis", _in_line(waiting, 1024), "bytes", at_most(1_200)),
+        Figure("a waiting notification, body of 200 bytes", _in_backlog(waiting), "bytes", at_most(1_600)),
+        Figure("the same, as docs/how-to/deploy.md sets Redis", _in_backlog(waiting, 1024), "bytes", at_most(1_200)),
         Figure("a delivered notification", delivered, "bytes", at_most(150), "for keep_delivered"),
         Figure("a delivered notification, in the history", record, "bytes", None, "for history.keep"),
     ]
 
 
-def _in_line(waiting: int, compact_bytes: int | None = None) -> float:
+def _in_backlog(waiting: int, compact_bytes: int | None = None) -> float:
     """compact_bytes: the longest value with which Redis keeps a hash in its compact form, else as it is shipped."""
     rates = {"user": {"windows": ["1/day"]}}
     with start_fleet(rates, workers=0) as fleet, fleet.notifier() as notifier:
@@ -64,7 +64,7 @@ def _in_line(waiting: int, compact_bytes: int | None = None) -> float:
         notifier.send_many(notification(f"u{n % users}", n, body="b" * 200) for n in range(waiting + users))
         fleet.start_worker()
         fleet.await_ended(users)
-        await_that(lambda: not fleet.redis.exists("rq:queue:default", "notifier:leases"), "all to line up")
+        await_that(lambda: not fleet.redis.exists("rq:queue:default", "notifier:leases"), "all to wait in backlogs")
         return (used(fleet.redis) - empty) / waiting
 
 

@@ -74,7 +74,7 @@ def _fill(notifier: Notifier, redis: Redis, bulk: int) -> None:
     look = calls.pull(max_jobs=100, lease_us=LEASE_US, leads=False, lanes=LANES, worker="nobody")
     while redis.exists("rq:queue:bulk"):
         run(redis, look)
-    time.sleep(LEASE_US / 1e6)  # then the gates are due, all of them
+    time.sleep(LEASE_US / 1e6)  # then the wake-ups are due, all of them
 
 
 def _urgent_left(redis: Redis) -> bool:

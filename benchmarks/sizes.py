@@ -1,7 +1,7 @@
 """The cost of a message where a few, and where very many others wait: by the clock, by Redis's CPU, the longest script.
 
-What waits stands in lines, its gates far ahead; what is timed is a stream of other users' notifications. A Redis for
-each size, all of them filled first and then measured in turns. A million take 1.4 GB and some minutes.
+What waits stands in backlogs, its wake-ups far ahead; what is timed is a stream of other users' notifications. A Redis
+for each size, all of them filled first and then measured in turns. A million take 1.4 GB and some minutes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Size:
         return f"{self.waiting:,} waiting" + (" of one user" if self.users == 1 else "")
 
     def fill(self) -> None:
-        """Have so many stand in their lines."""
+        """Have so many stand in their backlogs."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
         look = calls.pull(max_jobs=100, lease_us=HOUR_US, leads=False, lanes=LANES, worker="nobody")
         while run(self.redis, look).taken:

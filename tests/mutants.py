@@ -32,8 +32,8 @@ class Mutant(NamedTuple):
         return root / "notifier" / "scripts" / "lua" / room / f"{self.file.removeprefix('_')}.lua"
 
 
-LINES = "property/test_lines.py::test_every_schedule_ends_well"
-GATES = "property/test_lines.py::test_gates_open_at_the_first_moment_the_rules_admit"
+BACKLOGS = "property/test_backlogs.py::test_every_schedule_ends_well"
+WAKE_UPS = "property/test_backlogs.py::test_wake_ups_open_at_the_first_moment_the_rules_admit"
 ROUTES = "property/test_routes.py::test_whatever_is_held_nothing_is_lost"
 DEVICES = "property/test_routes.py::test_no_device_gets_more_than_its_provider_admits"
 FULL = "property/test_max_waiting.py::test_no_more_wait_than_may"
@@ -46,100 +46,116 @@ CIRCUIT = "contract/test_circuit.py"
 LIMITER = "property/test_limiter_laws.py"
 
 MUTANTS = (
-    Mutant("gap one µs short", "_rules", "last + policy[1], 0", "last + policy[1] - 1, 0", LINES),
-    Mutant("gap one µs long", "_rules", "last + policy[1], 0", "last + policy[1] + 1, 0", LINES),
-    Mutant("window of one more", "_rules", "policy[i] - cost + 1)", "policy[i] - cost + 2)", LINES),
-    Mutant("window of one less", "_rules", "policy[i] - cost + 1)", "policy[i] - cost)", GATES),
-    Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", LINES),
+    Mutant("gap one µs short", "_rules", "last + policy[1], 0", "last + policy[1] - 1, 0", BACKLOGS),
+    Mutant("gap one µs long", "_rules", "last + policy[1], 0", "last + policy[1] + 1, 0", BACKLOGS),
+    Mutant("window of one more", "_rules", "policy[i] - cost + 1)", "policy[i] - cost + 2)", BACKLOGS),
+    Mutant("window of one less", "_rules", "policy[i] - cost + 1)", "policy[i] - cost)", WAKE_UPS),
+    Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", BACKLOGS),
     Mutant(
         "what was sent is taken back",
         "settle",
         "if reached then redis.call('ZADD', sent, 'XX', now_text, member) else",
         "if not reached then",
-        LINES,
+        BACKLOGS,
     ),
-    Mutant("a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", GATES),
+    Mutant(
+        "a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", WAKE_UPS
+    ),
     Mutant("acquire gives nothing back", "refund", "math.max(found, redis.call('ZREM', key, permit))", "1", LIMITER),
     Mutant(
         "the category's rules are ignored",
         "_opens",
-        "at = math.max(at, line.own, least)",
+        "at = math.max(at, backlog.own, least)",
         "at = math.max(at, least)",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
         "the user's rules are ignored",
         "_opens",
-        "at = math.max(at, line.own, least)",
-        "at = math.max(line.own, least)",
-        LINES,
+        "at = math.max(at, backlog.own, least)",
+        "at = math.max(backlog.own, least)",
+        BACKLOGS,
     ),
-    Mutant("what bypasses is held", "_gates", "if bypass or is_empty(policy) then", "if is_empty(policy) then", LINES),
+    Mutant(
+        "what bypasses is held", "_wake_ups", "if bypass or is_empty(policy) then", "if is_empty(policy) then", BACKLOGS
+    ),
     Mutant(
         "what is in flight is not counted",
         "_lease",
         "if not is_empty(policy) then record(sent_key(user), policy",
         "if false then record(sent_key(user), policy",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
-        "a late line goes first",
-        "_lineup",
+        "a late backlog goes first",
+        "_enter_backlog",
         "order - HIGH or order, deadline",
         "order - HIGH or -order, deadline",
-        LINES,
+        BACKLOGS,
     ),
-    Mutant("high priority is ignored", "_lineup", "order - HIGH or order, deadline", "order or order, deadline", LINES),
+    Mutant(
+        "high priority is ignored",
+        "_enter_backlog",
+        "order - HIGH or order, deadline",
+        "order or order, deadline",
+        BACKLOGS,
+    ),
     Mutant("the older head goes last", "_select", "return a.order < b.order", "return a.order > b.order", PREVIEW),
     Mutant(
         "lower lanes starve",
-        "_gates",
+        "_wake_ups",
         "% EVERY == EVERY - 1",
         "% EVERY == EVERY",
         "contract/test_busy.py::test_no_lane_of_a_user_starves",
     ),
-    Mutant("a new line wakes nobody", "_lineup", "return lane, true, true end", "return lane, false, true end", LINES),
+    Mutant(
+        "a new backlog wakes nobody",
+        "_enter_backlog",
+        "return lane, true, true end",
+        "return lane, false, true end",
+        BACKLOGS,
+    ),
     Mutant(
         "a deadline wakes nobody",
-        "_lineup",
+        "_enter_backlog",
         "redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)",
         "",
         "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
     ),
     Mutant(
-        "a gate is set a lease late",
-        "_gates",
+        "a wake-up is set a lease late",
+        "_wake_ups",
         "redis.call('ZADD', '@gates:' .. lane, text(at), user)",
         "redis.call('ZADD', '@gates:' .. lane, text(at + 30000000), user)",
-        GATES,
+        WAKE_UPS,
     ),
     Mutant(
-        "settling sets no gate",
+        "settling sets no wake-up",
         "settle",
-        "set_gates(user, lines, now, turn)",
+        "set_wake_ups(user, backlogs, now, turn)",
         "",
-        GATES,
+        WAKE_UPS,
     ),
     Mutant(
-        "the head's end does not open its gate",
-        "_gates",
-        "if deadline and not line.elsewhere then at = math.max(now, math.min(at, deadline)) end",
+        "the head's end does not open its wake-up",
+        "_wake_ups",
+        "if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end",
         "",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
         "an expired head stays",
         "admit",
         "job.deadline and job.deadline <= look.now then",
         "job.deadline and job.deadline <= look.now - 60000000 then",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
         "a head without room loses its place",
         "admit",
         "text(users[i + 2]), users[i]",
         "text(now + lease), users[i]",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
         "a cancelled head keeps those behind it",
@@ -155,17 +171,17 @@ MUTANTS = (
         "return order, expected, needs_recheck",
         "integration/test_worker.py::test_the_newest_takes_the_place_of_the_waiting_one",
     ),
-    Mutant("nothing collapses", "pull", "local old = how ~= 'note' and", "local old = false and", LINES),
-    Mutant("those that collapsed are not counted", "_collapse", "old.count + 1)", "old.count)", LINES),
+    Mutant("nothing collapses", "pull", "local old = how ~= 'note' and", "local old = false and", BACKLOGS),
+    Mutant("those that collapsed are not counted", "_collapse", "old.count + 1)", "old.count)", BACKLOGS),
     Mutant(
         "one that a worker had gives way",
         "_send_head",
-        "if job.collapse then forget_candidate(user.name, line.category, job.id, job.collapse) end",
+        "if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end",
         "",
         "contract/test_busy.py::test_one_that_a_worker_had_gives_way_to_nobody",
     ),
-    Mutant("a digest's time is ignored", "_gates", "return math.max(at, till or 0)", "return at", DIGEST),
-    Mutant("a digest gathers twice as long", "_gates", "till = now + within", "till = now + 2 * within", DIGEST),
+    Mutant("a digest's time is ignored", "_wake_ups", "return math.max(at, till or 0)", "return at", DIGEST),
+    Mutant("a digest gathers twice as long", "_wake_ups", "till = now + within", "till = now + 2 * within", DIGEST),
     Mutant("a full digest waits", "_collapse", "full and '0' or text(old.gather)", "text(old.gather or 0)", DIGEST),
     Mutant(
         "nothing is dropped",
@@ -174,8 +190,10 @@ MUTANTS = (
         "drops = false",
         "contract/test_history.py::test_every_end_leaves_one_record",
     ),
-    Mutant("what was tried is dropped", "_gates", "return not (job[1] or job[2] or job[3])", "return true", LINES),
-    Mutant("a crash is not counted", "pull", "'push_crashes', crashes)", "'push_crashes', 0)", LINES),
+    Mutant(
+        "what was tried is dropped", "_wake_ups", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
+    ),
+    Mutant("a crash is not counted", "pull", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(
         "an attempt is not counted",
         "settle",
@@ -184,22 +202,26 @@ MUTANTS = (
         "integration/test_worker.py::test_attempts_come_to_an_end",
     ),
     Mutant(
-        "a lease is not fenced", "settle", "if job.origin and job.holder ~= job.permit then return false end", "", LINES
+        "a lease is not fenced",
+        "settle",
+        "if job.origin and job.holder ~= job.permit then return false end",
+        "",
+        BACKLOGS,
     ),
     Mutant(
         "the dead come back late",
         "pull",
         "'@leases', '-inf', text(now)",
         "'@leases', '-inf', text(now - 60000000)",
-        LINES,
+        BACKLOGS,
     ),
-    Mutant("what waits for its time is forgotten", "pull", "first('@later')", "", LINES),
+    Mutant("what waits for its time is forgotten", "pull", "first('@later')", "", BACKLOGS),
     Mutant(
         "a retry waits a second more",
         "settle",
         "'@later', now + us",
         "'@later', now + us + 1000000",
-        LINES,
+        BACKLOGS,
     ),
     Mutant(
         "one more may wait",
@@ -212,8 +234,8 @@ MUTANTS = (
     Mutant(
         "the newest is dropped",
         "_overflow",
-        "redis.call('ZRANGEBYSCORE', line, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)",
-        "redis.call('ZREVRANGE', line, 0, MAX_OLDEST)",
+        "redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)",
+        "redis.call('ZREVRANGE', backlog, 0, MAX_OLDEST)",
         "integration/test_overload.py::test_the_oldest_makes_room",
     ),
     Mutant(
@@ -270,7 +292,7 @@ MUTANTS = (
     Mutant(
         "a rest that stepped aside is lost",
         "_reschedule",
-        "redis.call('ZADD', parked_key(name), text(line.order + (job.refusals and FAR or 0)), 'j' .. line.head)",
+        "redis.call('ZADD', parked_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
         "",
         ROUTES,
     ),
@@ -340,10 +362,12 @@ MUTANTS = (
         CLOCK,
     ),
     Mutant("weeks begin on Thursday", "_zones", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
-    Mutant("a day has one more", "_zones", "window[1] - line.cost + 1)", "window[1] - line.cost + 2)", CLOCK),
-    Mutant("changed rates wake nobody", "retime", "redis.call('ZADD', gates, 'XX', text(now), found[2][i])", "", RATES),
+    Mutant("a day has one more", "_zones", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK),
     Mutant(
-        "two workers send one line",
+        "changed rates wake nobody", "retime", "redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])", "", RATES
+    ),
+    Mutant(
+        "two workers send one backlog",
         "_claims",
         "if claim.owner ~= worker then return 0, true end",
         "",

@@ -107,7 +107,7 @@ def _arrived(fleet: Fleet, count: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Punctual:
-    """lateness_us: from each gate as Redis held it to the wire; broken: the rules broken there.
+    """lateness_us: from each wake-up as Redis held it to the wire; broken: the rules broken there.
 
     dispatches: for each message, what was let go and looked at in vain.
     """
@@ -117,8 +117,8 @@ class Punctual:
     dispatches: float
 
 
-def gates(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
-    """Idle workers and users with one gate each, 50 ms apart, that open in several waves."""
+def wake_ups(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
+    """Idle workers and users with one wake-up each, 50 ms apart, that open in several waves."""
     gap_s, apart_s = users * 0.05 + 1.0, 0.05
     with start_fleet({"user": {"gap": f"{int(gap_s * 1000)}ms"}}, workers=workers) as fleet:
         with fleet.notifier() as notifier:

@@ -142,7 +142,7 @@ class Circuits:
         return bool(self._up or self._down or self._next)
 
     async def tell(self) -> None:
-        """Tell what was seen since the last time; before the messages go back to their lines, or they come at once."""
+        """Tell what was seen since the last time, before messages go back to backlogs, or they come at once."""
         for route in list(self._up):
             change = await run_async(self._redis, circuit(self._worker, route, "up"))
             self._up.discard(route)

@@ -52,7 +52,7 @@ class RqJobs(Protocol):
         ...
 
     def inspect(self, rq_job: RqJob) -> Settlement:
-        """What to do with it: 'held' to have it run, 'line' for a notification that lacked its meta, or 'failed'."""
+        """What to do with it: 'held' to have it run, 'backlog' for a notification that lacked its meta, or 'failed'."""
         ...
 
     def run(self, job_id: str) -> None:

@@ -1,9 +1,9 @@
 """Idle workers: of those that serve the same lanes one, the leader, waits for what comes next; the others wait for it.
 
 The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
-timer for the next gate: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
-wakes one of them, and so does a gate. A leader that has more to do than it can hold hands over: one more worker wakes,
-looks, and leads. The lead of a worker that died lapses.
+timer for the next wake-up: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
+wakes one of them, and so does a wake-up. A leader that has more to do than it can hold hands over: one more worker
+wakes, looks, and leads. The lead of a worker that died lapses.
 """
 
 from __future__ import annotations

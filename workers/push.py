@@ -384,4 +384,4 @@ class PushWorker(Worker):
             self.kill_horse()
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:
-        """Not needed: gates are kept by the workers, and `ForkedRqJobs.release_scheduled` does RQ's part."""
+        """Not needed: wake-ups are kept by the workers, and `ForkedRqJobs.release_scheduled` does RQ's part."""

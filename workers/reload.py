@@ -20,8 +20,8 @@ from notifier.settings.loading import Seen
 from notifier.store.followed import Followed
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
-CHUNK: Final = 500  # gates in one call
-TURN_MS: Final = 1_000  # the least time between two walks over all gates, by whichever worker
+CHUNK: Final = 500  # wake-ups in one call
+TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
 KEPT_S: Final = 3_600
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
@@ -121,10 +121,10 @@ class Reload:
         await asyncio.sleep(min(max(left_s, 0.0), LONGEST_WAIT_S))
 
     async def retime(self) -> None:
-        """Have every gate looked at again, once all workers that follow the new rules are known to.
+        """Have every wake-up looked at again, once all workers that follow the new rules are known to.
 
-        A worker that still followed the old ones may have set a gate by them, so each sees to it that one walk
-        over the gates began after it had changed; one walk serves all who changed before.
+        A worker that still followed the old ones may have set a wake-up by them, so each sees to it that one walk
+        over the wake-ups began after it had changed; one walk serves all who changed before.
         """
         if not self._number:
             return

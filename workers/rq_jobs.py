@@ -64,7 +64,7 @@ class ForkedRqJobs:
             if function == FUNCTION:
                 told = meta_of(Notification.from_kwargs(kwargs), meta)
                 run(self._redis, calls.steer([(rq_job.job_id.encode(), told)], rq_job.permit))
-                return rq_job.settlement("line")
+                return rq_job.settlement("backlog")
             job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=JSONSerializer)
         except RedisError:
             raise
@@ -112,12 +112,12 @@ class ForkedRqJobs:
         """Queue RQ's own jobs of `enqueue_in` and `enqueue_at` on our lanes whose time has come, by Redis's clock.
 
 
-        RQ's own scheduler would queue again whatever waits in our lines; here the two are told apart.
+        RQ's own scheduler would queue again whatever waits in our backlogs; here the two are told apart.
         """
         now_s: Any = self._redis.time()
         for queue in self._worker.queues:
             registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
-            # What waits in our lines can be late in thousands: each look goes on behind the one before.
+            # What waits in our backlogs can be late in thousands: each look goes on behind the one before.
             start = self._seen.get(queue.name, 0)
             due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
             self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
@@ -125,7 +125,7 @@ class ForkedRqJobs:
                 continue
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in due:
-                    # In this order: what leaves `later` has its place in a line by then.
+                    # In this order: what leaves `later` has its place in a backlog by then.
                     pipe.zscore(redis_key("later"), job_id)
                     pipe.hmget(job_key(job_id), "status", "push_order")
                 found = pipe.execute()

@@ -316,7 +316,7 @@ class Sender:
         if free and not alone:  # to its place: *admit* knows when its route is up
             log().debug("returned")
             fault = any(answer.outcome is Outcome.FAULT for answer in again)
-            return _settled(leased, "line", "returned", "fault" if fault else "", so_far, reached=reached)
+            return _settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)
         asked = max(answer.retry_after_us or 0 for answer in again)
         if free:
             wait_us = self._backoff.wait_us(leased.refusals + 1, asked)
@@ -397,13 +397,13 @@ def check_crashes(crashes: int) -> None:
 
 
 def returned(leased: Leased) -> Settlement:
-    """Back to its place at the head of its line: it was not begun, so its permit is refunded."""
-    return _settled(leased, "line", reached=False)
+    """Back to its place at the head of its backlog: it was not begun, so its permit is refunded."""
+    return _settled(leased, "backlog", reached=False)
 
 
 def broken_off(leased: Leased) -> Settlement:
-    """Back to its place at the head of its line. It may have been sent, so its permit stays; no attempt is spent."""
-    return _settled(leased, "line", reached=True)
+    """Back to its place at the head of its backlog. It may have been sent, so its permit stays; no attempt is spent."""
+    return _settled(leased, "backlog", reached=True)
 
 
 def failed(leased: Leased, reason: str) -> Settlement:

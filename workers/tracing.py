@@ -61,6 +61,6 @@ def _told(result: Settlement | Unproven) -> Mapping[str, Any]:
             told["http.response.status_code"] = reply.status
         if word != "delivered":
             told["error.type"] = reply.reason or reply.outcome
-    elif word not in {"delivered", "line", "dropped"}:
+    elif word not in {"delivered", "backlog", "dropped"}:
         told["error.type"] = word
     return told

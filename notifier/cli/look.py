@@ -74,7 +74,7 @@ def line(
     """List what waits for a user, in order, and when each should go."""
     settings = settings_in_force(context.obj)
     with connect_home(settings, user) as (shard, redis):
-        standing = list(islice(Inspection(redis, settings.policies()).line(user, category), limit + 1))
+        standing = list(islice(Inspection(redis, settings.policies()).backlog(user, category), limit + 1))
     shown = standing[:limit]
     if json:
         print_json([asdict(entry) for entry in shown])

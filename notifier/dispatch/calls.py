@@ -26,10 +26,10 @@ DROPPED: Final = ("", "when_blocked", "muted")  # as *admit* numbers them
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
 EXPIRED: Final = "expired before its user's limits admitted it"
 
-# A user to be looked at, the lane in which the gate is due, and since when, in µs.
+# A user to be looked at, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
-State = Literal["delivered", "failed", "dropped", "later", "wait", "line", "queue", "handed_to_rq"]
+State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "handed_to_rq"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,10 @@ class Plain(NamedTuple):
 class Pulled:
     """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
-    users: (user, lane, µs since when the gate is due) to be looked at. rq_jobs: (job id, permit) of jobs that are not
-    notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where they
-    are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not known.
+    users: (user, lane, µs since when the wake-up is due) to be looked at. rq_jobs: (job id, permit) of jobs that are
+    not notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where
+    they are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not
+    known.
     orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
     leased: what went the direct way. rooms: by route, how many more may be sent beside these. unpublished: *pull* let
     nothing go the direct way, as Redis does not know who has rules of their own, see `exceptions.publish`.
@@ -134,11 +135,11 @@ def pull(
     direct: RuleTable | None = None,
     clock: str = "",
 ) -> Call[Pulled]:
-    """Lease what has arrived and may go at once, line up what else is due, and name the users to look at.
+    """Lease what has arrived and may go at once, put what else is due into backlogs, name the users to look at.
 
     on_join: of a RuleTable. keep_failed_us, keep_delivered_us: how long what ends by this is kept. rooms: by route,
     how many more this worker may send; a route that is not among them takes any number. direct: the rules by which
-    something may be leased here; without them all goes through its line.
+    something may be leased here; without them all goes through its backlog.
     """
 
     def decode(reply: list[Any]) -> Pulled:
@@ -209,7 +210,7 @@ class Unread:
 class Admitted:
     """What *admit* gave out; `looks` counts the users who had nothing that might go.
 
-    unread: a plain producer's jobs at the heads of lines: *admit* is to be called again for their users with the
+    unread: a plain producer's jobs at the heads of backlogs: *admit* is to be called again for their users with the
     `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
     users after the zone was written, or taken out of the job. chosen: (user, preferences as they stand in Redis) that
     were not known: *admit* is to be called again for these users once `RuleTable.people` knows them.
@@ -237,7 +238,7 @@ def admit(
     until_us: int = -1,
     clock: str = "",
 ) -> Call[Admitted]:
-    """Take the heads that the rules admit of the lines of these users.
+    """Take the heads that the rules admit of the backlogs of these users.
 
     targets: of jobs that came without, by job id. rooms, until_us: as in `pull`.
     """
@@ -416,7 +417,7 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
 
 
 def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[tuple[str, int]]:
-    """Make about `max_users` of a lane's gates due.
+    """Make about `max_users` of a lane's wake-ups due.
 
     The reply holds the next cursor, '0' at the end, and how many moved.
     """

@@ -54,7 +54,7 @@ class Held:
     goes by it as its provider bears, and more has waited for two
     seconds. kind and reason: of a circuit, why; 'fault' is ours to mend.
     since: when it began. next_at: when the next is let go, a probe or what there is room for. waiting: how many users
-    and rests of notifications are parked; who comes behind them in a line is not counted. at_once: where it is busy,
+    and rests of notifications are parked; who comes behind them in a backlog is not counted. at_once: where it is busy,
     how many sends all workers together may have under way, as they have found out. shard: which it is held on, where
     there are several.
     """

@@ -1,4 +1,4 @@
-"""The calls of a worker about what it has in flight: *begin* and *renew*. As those in `lines`."""
+"""The calls of a worker about what it has in flight: *begin* and *renew*."""
 
 from __future__ import annotations
 

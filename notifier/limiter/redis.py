@@ -45,11 +45,11 @@ class RedisLimiter:
         return self._run(acquire_call(user, rules, cost, self.clock, take=False))
 
     def refund(self, permit: Permit) -> bool:
-        """See `UserLimiter.refund`. What waits in the user's lines is looked at again at once."""
+        """See `UserLimiter.refund`. What waits in the user's backlogs is looked at again at once."""
         return self._run(refund_call(permit, self.clock))
 
     def reset(self, user: str, *categories: str) -> int:
-        """See `UserLimiter.reset`. What waits in the user's lines is looked at again at once."""
+        """See `UserLimiter.reset`. What waits in the user's backlogs is looked at again at once."""
         return self._run(reset_call(user, categories, self.clock))
 
     def _run(self, call: Call[T]) -> T:

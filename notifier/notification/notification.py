@@ -69,7 +69,7 @@ class Notification:
     """One message for one user, on any number of the user's devices. It counts once against the limits.
 
     expires_in: how long it is worth sending, counted from `send_at` or from now; a timedelta or seconds.
-    priority: in its line a high one stands before all normal ones; None is as its category says.
+    priority: in its backlog a high one stands before all normal ones; None is as its category says.
     send_at: not before this moment; must carry a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     tags: at most 5 of at most 64 bytes each, by which `Notifier.cancel` finds it.

@@ -1,4 +1,5 @@
-"""What is accepted for a user and stands in none of the user's lines: queued, being sent, or waiting for its own time.
+"""What is accepted for a user and stands in none of the user's backlogs: queued, being sent, or waiting for its own
+time.
 
 No structure holds these by user, so the first of each are read, and the answer says whether that were all.
 """
@@ -23,7 +24,7 @@ Where = Literal["queued", "sending", "later"]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A notification in no line. at: of one that waits for its own time, until when. held_by: why it waits."""
+    """A notification in no backlog. at: of one that waits for its own time, until when. held_by: why it waits."""
 
     job_id: str
     category: str

@@ -1,4 +1,7 @@
-"""What stands in Redis, read for people: a user's lines, and what the user has used of each rule. Changes nothing."""
+"""What stands in Redis, read for people: a user's backlogs, and what the user has used of each rule.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Scope = Literal["user", "category"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One notification in a user's line. place: from 1. expires_at: or never.
+    """One notification in a user's backlog. place: from 1. expires_at: or never.
 
     expected_at: when it should go, reckoned for the first thousand; None for the others, and for one that expires
     before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
@@ -78,7 +81,7 @@ class Explanation:
     """Why a notification of a category may or may not go to a user now.
 
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
-    waiting: how many stand in each of the user's lines. zone: whose clock decides, where a rule goes by one.
+    waiting: how many stand in each of the user's backlogs. zone: whose clock decides, where a rule goes by one.
     preferences: what the user chose, see `Preferences.as_dict`.
     newcomer_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
     routes: of the category's app, those whose circuit is open or whose project is full: what goes by them waits.
@@ -106,12 +109,12 @@ class Inspection:
         self._redis: Any = redis
         self._policies = policies
 
-    def line(self, user: str, category: str | None = None) -> Iterator[Standing]:
-        """A user's lines, or the one of a category, in the order of each line; a hundred are read at a time."""
+    def backlog(self, user: str, category: str | None = None) -> Iterator[Standing]:
+        """A user's backlogs, or the one of a category, in the order of each backlog; a hundred are read at a time."""
         try:
             forecast = exchange(self._redis, find_forecast(self._policies, user))
             for name in self._categories(user) if category is None else [category]:
-                yield from self._line(user, name, forecast)
+                yield from self._backlog(user, name, forecast)
         except RedisError as error:
             raise unusable(error) from error
 
@@ -170,15 +173,15 @@ class Inspection:
         return tuple(each for each in held if each.state != "busy" and _app_of(each.route) == app)
 
     def waiting(self, user: str) -> dict[str, int]:
-        """How many stand in each of the user's lines."""
-        return {name: self._redis.zcard(_line_key(user, name)) for name in self._categories(user)}
+        """How many stand in each of the user's backlogs."""
+        return {name: self._redis.zcard(_backlog_key(user, name)) for name in self._categories(user)}
 
     def _newcomer(self, user: str, category: str) -> Expected:
         return exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
 
     def _clock(self, user: str, policies: Policies, rules: Rules, zone: str | None, now_us: int) -> ByClock:
         """The rules that go by the clock, for the first that waits, or for one that came now."""
-        head = self._redis.zrange(_line_key(user, rules.category.name), 0, 0)
+        head = self._redis.zrange(_backlog_key(user, rules.category.name), 0, 0)
         named, since = self._redis.hmget(job_key(head[0]), "push_zone", "push_since") if head else (None, now_us)
         zone = zone or (named.decode() if named else None) or policies.zone_of(user)
         return ByClock(
@@ -219,10 +222,10 @@ class Inspection:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
         return sorted(name.decode() for name in self._redis.hkeys(user_key("lines", user)) if name[:1] != b"#")
 
-    def _line(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
+    def _backlog(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
         place, more = 0, True
         while more:
-            ids = self._redis.zrange(_line_key(user, category), place, place + CHUNK - 1)
+            ids = self._redis.zrange(_backlog_key(user, category), place, place + CHUNK - 1)
             more = len(ids) == CHUNK
             with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
@@ -295,7 +298,7 @@ def _sent_key(user: str, category: str | None) -> str:
     return user_key("sent", user) + (f":{category}" if category else "")
 
 
-def _line_key(user: str, category: str) -> str:
+def _backlog_key(user: str, category: str) -> str:
     return user_key("line", user, category)
 
 

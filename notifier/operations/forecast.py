@@ -24,7 +24,7 @@ from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import from_bytes, to_bytes
 
-MAX_READ: Final = 1_000  # of each line: what stands behind them has no expected time
+MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
 DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What stands in a line. order: its place among all of the user's."""
+    """What stands in a backlog. order: its place among all of the user's."""
 
     id: str
     category: str
@@ -59,12 +59,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What Redis has of a user: the fields of `lines`, the heads of each line, the sends by category."""
+    """What Redis has of a user: the fields of @lines, the heads of each backlog, the sends by category."""
 
     now_us: int
     routes: Sequence[Held]
     fields: Mapping[str, bytes]
-    lines: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
+    backlogs: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
     sends: Mapping[str | None, tuple[Any, Any, Any]]
 
 
@@ -72,7 +72,7 @@ def find_forecast(
     policies: Policies, user: str, *, newcomer: str | None = None, latency_us: int = 0, clock: str = ""
 ) -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    (seconds, us), lines, text = yield Commands(
+    (seconds, us), backlogs, text = yield Commands(
         lambda pipe: (
             pipe.time(),
             pipe.hgetall(user_key("lines", user)),
@@ -83,15 +83,16 @@ def find_forecast(
         policies = policies.under({user: decoded(from_bytes(text))})
     now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
     routes = yield from find_routes()
-    fields = {name.decode(): value for name, value in lines.items()}
+    fields = {name.decode(): value for name, value in backlogs.items()}
     names = sorted(name for name in fields if name[:1] != "#")
     heads = yield Commands(
         lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MAX_READ - 1, withscores=True) for name in names]
     )
-    ids = [job_id for line in heads for job_id, _ in line]
+    ids = [job_id for backlog in heads for job_id, _ in backlog]
     jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
     found = {
-        name: [(job_id, order, next(jobs)) for job_id, order in line] for name, line in zip(names, heads, strict=True)
+        name: [(job_id, order, next(jobs)) for job_id, order in backlog]
+        for name, backlog in zip(names, heads, strict=True)
     }
     categories = [None, *dict.fromkeys([*names, *([newcomer] if newcomer else [])])]
 
@@ -134,8 +135,8 @@ class Forecast:
         self._record = record
         jobs = [
             self._job(job_id.decode(), category, order, fields)
-            for category, line in record.lines.items()
-            for job_id, order, fields in line
+            for category, backlog in record.backlogs.items()
+            for job_id, order, fields in backlog
         ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}
@@ -143,11 +144,11 @@ class Forecast:
         self._reckon(jobs, newcomer)
 
     def of(self, job_id: str) -> Expected | None:
-        """When this one should go; None where it stands in none of the lines, or too far behind."""
+        """When this one should go; None where it stands in none of the backlogs, or too far behind."""
         return self.by_job.get(job_id)
 
     def _reckon(self, jobs: Sequence[_Job], newcomer: str | None) -> None:
-        # Who stands in a line behind one that waits for something else waits with it, and takes nobody's place.
+        # Who stands in a backlog behind one that waits for something else waits with it, and takes nobody's place.
         apart = {job.category for job in jobs if job.else_us > self._now_us}
         free = [job for job in jobs if job.category not in apart]
         events = [job.event for job in free]
@@ -163,10 +164,10 @@ class Forecast:
                 at, behind = max(at, mute.until_us), MUTED
             self.newcomer = self._expected(at, behind, by)
         for category in apart:
-            line = [job for job in jobs if job.category == category]
-            opens = max(job.else_us for job in line)
-            why = next(job.otherwise for job in line if job.else_us > self._now_us)
-            for job, (at, by) in zip(line, self._replay([job.event for job in line], line), strict=True):
+            backlog = [job for job in jobs if job.category == category]
+            opens = max(job.else_us for job in backlog)
+            why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
+            for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
                 self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why, by)
 
     def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[tuple[int, str]]:

@@ -18,7 +18,8 @@ from notifier.store.connection import unusable
 
 @dataclass(frozen=True, slots=True)
 class LaneNow:
-    """A lane now. queued: accepted, and not looked at yet. waiting: in the users' lines, or until a time of their own.
+    """A lane now. queued: accepted, and not looked at yet. waiting: in the users' backlogs, or until a time of their
+    own.
 
     due_users: users whose wake-up has passed. oldest_due_s: for how long the first of these, or 0.
     """

@@ -74,9 +74,9 @@ def _backlogs(redis: Any, users: Mapping[bytes, int]) -> list[Throttled]:
     with redis.pipeline(transaction=False) as pipe:
         for name in names.values():
             pipe.hkeys(user_key("lines", name))
-        lines = zip(users, pipe.execute(), strict=True)
+        backlogs = zip(users, pipe.execute(), strict=True)
     # Beside the categories stand what the scripts note of the user, under names that no category can have.
-    asked = [(user, category.decode()) for user, found in lines for category in found if category[:1] != b"#"]
+    asked = [(user, category.decode()) for user, found in backlogs for category in found if category[:1] != b"#"]
     with redis.pipeline(transaction=False) as pipe:
         for user, category in asked:
             pipe.zcard(user_key("line", names[user], category))

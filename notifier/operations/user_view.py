@@ -27,8 +27,9 @@ class UserView:
     """One user. chosen: the category that was asked for, with the time at which a new one should go.
 
     explained: the chosen category first, then those in which something waits. places: where each use stands in the
-    configuration, in the order of the uses of each. standing: the first that wait in lines, out of `waiting` in all.
-    elsewhere: what stands in no line; is_all: whether all of it was looked for. totals: what was counted for the user.
+    configuration, in the order of the uses of each. standing: the first that wait in backlogs, out of `waiting` in all.
+    elsewhere: what stands in no backlog; is_all: whether all of it was looked for. totals: what was counted for the
+    user.
     """
 
     user: str
@@ -90,7 +91,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         rules=of_user.path,
         category_rules=[of.path for of in of_categories],
         categories=sorted({*known.policies.categories, *waiting}),
-        standing=list(islice(inspection.line(user), MAX_SHOWN)),
+        standing=list(islice(inspection.backlog(user), MAX_SHOWN)),
         waiting=sum(waiting.values()),
         elsewhere=elsewhere,
         is_all=is_all,

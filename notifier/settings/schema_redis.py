@@ -16,7 +16,7 @@ from notifier.units import UNITS
 
 
 class ShardSettings(Section):
-    """One of several servers. Users are spread by the names, so one that moves house keeps its name and its users."""
+    """One of several servers. Users are spread by the names, so a server that moves keeps its name and its users."""
 
     name: Annotated[str, checks.SHARD] = Field(description="By which its users are found; it never changes.")
     # Not in the repr: as redis.url.

@@ -38,7 +38,7 @@ Failure = Literal["rejected", "failed"]
 class Accepted:
     """One notification that was accepted, and what became of it so far.
 
-    arrives_us: when it enters its line, µs since the beginning. failure: what its provider is to answer.
+    arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer.
     fixed: it had ended when its user chose other rules.
     sent: when it goes, in µs, or what the replay says in place of a time.
     """
@@ -163,7 +163,7 @@ class MemoryBackend:
             }.get(sent, sent)
 
     def _comes_us(self, entry: Accepted, mute: Mute | None) -> int:
-        """When it comes to its line, for the replay: what has ended at its end, what is muted when that is over."""
+        """When it comes to its backlog, for the replay: what has ended at its end, what is muted when that is over."""
         if entry.fixed:
             return entry.ends_us
         return entry.arrives_us if mute is None else max(entry.arrives_us, mute.until_us - self._begins_us)

@@ -43,13 +43,13 @@ def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:
     return calls.admit(users, RULES, max_jobs=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
 
 
-def lined_up(redis: Redis) -> int:
-    """How many stand in lines."""
+def entered(redis: Redis) -> int:
+    """How many stand in backlogs."""
     return sum(redis.zcard(key) for key in redis.scan_iter("notifier:line:*"))
 
 
 def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
-    """A batch of users costs no more commands where each has a long line behind the head that goes."""
+    """A batch of users costs no more commands where each has a long backlog behind the head that goes."""
     users = [f"u{n}" for n in range(BATCH)]
     enqueue(redis, users, each=60, name="job")
     named: list[calls.Named] = []
@@ -61,7 +61,7 @@ def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
     admitted = run(redis, admit(named, 0))
     ran: Any = redis.info("commandstats")
     assert len(admitted.leased) == BATCH
-    assert lined_up(redis) == BATCH * 59
+    assert entered(redis) == BATCH * 59
     assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
 
 
@@ -88,11 +88,11 @@ def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:
     enqueue(redis, [f"later{n}" for n in range(3 * BATCH)], each=1, name="later", send_at_us=S)
     enqueue(redis, [f"new{n}" for n in range(3 * BATCH)], each=1, name="new")
     now, looks, orphans = 2 * LEASE_US, 0, 0
-    while (before := lined_up(redis)) < 6 * BATCH:
+    while (before := entered(redis)) < 6 * BATCH:
         pulled = pull(redis, now)
         looks += 1
         orphans += len(pulled.orphans)
-        moved = lined_up(redis) - before + len(pulled.orphans)
+        moved = entered(redis) - before + len(pulled.orphans)
         assert 0 < moved <= BATCH + len(LANES)
         if orphans < len(dead):
             assert pulled.users == [], "nobody goes past the dead"

@@ -150,7 +150,7 @@ def test_one_that_a_worker_had_gives_way_to_nobody(world: World) -> None:
     """It may have been shown: a newcomer with its collapse id waits behind it. Of newcomers one goes."""
     same = note("ann", category="comments", collapse_id="score")
     had = world.producer.send(same)
-    world.settle(world.take(apns=1), state="line")
+    world.settle(world.take(apns=1), state="backlog")
     _, newest = world.producer.send(same), world.producer.send(same)
     assert world.take(apns=0) == []
     gone = []

@@ -153,9 +153,9 @@ def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
     worker.publish()
     worker.redis.set("notifier:seq", FIRST)
     worker.accept(*ALIKE[case])
-    by_lines = worker.admit(worker.pull(direct=False))
-    assert [each._replace(permit="") for each in at_once] == [each._replace(permit="") for each in by_lines]
-    assert found == contents(worker.redis, by_lines)
+    by_backlogs = worker.admit(worker.pull(direct=False))
+    assert [each._replace(permit="") for each in at_once] == [each._replace(permit="") for each in by_backlogs]
+    assert found == contents(worker.redis, by_backlogs)
 
 
 def of_a_plain_producer(worker: Worker) -> None:
@@ -173,7 +173,7 @@ def of_one_who_waits(worker: Worker) -> None:
     worker.accept(job())
 
 
-def of_a_line_that_another_worker_sends(worker: Worker) -> None:
+def of_a_backlog_that_another_worker_sends(worker: Worker) -> None:
     worker.accept(job("before", category="alarm"))
     assert Worker(worker.redis, "other").pull().leased
     worker.accept(job(category="alarm"))
@@ -203,7 +203,7 @@ LONG: Final = {
     "without our fields": of_a_plain_producer,
     "that has expired": expired,
     "of one who waits": of_one_who_waits,
-    "of a line that another worker sends": of_a_line_that_another_worker_sends,
+    "of a backlog that another worker sends": of_a_backlog_that_another_worker_sends,
     "of one with other rules": of_one_with_other_rules,
     "under an open circuit": under_an_open_circuit,
     "over the project's limit": over_the_projects_limit,
@@ -222,7 +222,7 @@ LONG: Final = {
 
 
 @pytest.mark.parametrize("case", LONG)
-def test_what_is_to_be_weighed_goes_through_its_line(worker: Worker, case: str) -> None:
+def test_what_is_to_be_weighed_goes_through_its_backlog(worker: Worker, case: str) -> None:
     """Nothing of it is leased, and its user is looked at."""
     LONG[case](worker)
     pulled = worker.pull()
@@ -239,8 +239,8 @@ def test_without_room_by_its_route_it_waits(worker: Worker) -> None:
     assert [user for user, *_ in pulled.users] == ["u2"]
 
 
-def test_who_begins_to_wait_has_a_gate_at_once(worker: Worker) -> None:
-    """One goes, and the next is the head of a line whose gate opens when the rules let it go: nobody looks in vain."""
+def test_who_begins_to_wait_has_a_wake_up_at_once(worker: Worker) -> None:
+    """One goes, and the next heads a backlog whose wake-up opens when the rules let it go: nobody looks in vain."""
     worker.accept(job(), job("two"), job("three"))
     pulled = worker.pull()
     assert [each.job_id for each in pulled.leased] == ["one"]
@@ -273,7 +273,7 @@ def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) 
 
 
 def test_what_drops_is_left_to_admit(worker: Worker) -> None:
-    """A category that lets nothing wait: the second is dropped, not lined up with a gate."""
+    """A category that lets nothing wait: the second is dropped, and stands in no backlog."""
     worker.accept(job(category="offers"), job("two", category="offers"))
     pulled = worker.pull()
     assert [each.job_id for each in pulled.leased] == ["one"]

@@ -72,7 +72,7 @@ class Pair:
         )
 
     def waiting(self, redis: Any, user: str) -> list[str]:
-        """The titles that wait in a user's line, in order."""
+        """The titles that wait in a user's backlog, in order."""
         return [_title(redis, job_id) for job_id in redis.zrange(f"notifier:line:{{{user}}}:default", 0, -1)]
 
 
@@ -177,7 +177,7 @@ def sent(pair: Pair) -> dict[str, float]:
 
 
 def test_all_that_is_a_users_comes_along(pair: Pair) -> None:
-    """Lines in order, what was sent, what waits for its time, deadlines, counts, dedupe keys: all come along."""
+    """Backlogs in order, what was sent, what waits for its time, deadlines, counts, dedupe keys: all come along."""
     before = fill(pair)
     sent_us = sent(pair)
     assert before[pair.users[0]] == ["0", "1", "2", "3", "4", "5"], "the urgent one was sent first"

@@ -31,8 +31,8 @@ RATES: Final[dict[str, Any]] = {
 CONSOLE: Final = {"apns": {"client": "console", "timeout": "1s"}}
 LEASE_US: Final = 3_000_000
 FAR: Final = 4_102_444_800_000_000
-LINE: Final = "notifier:line:{%s}:default"
-LINES: Final = "notifier:lines:{%s}"
+BACKLOG: Final = "notifier:line:{%s}:default"
+BACKLOGS: Final = "notifier:lines:{%s}"
 SENT: Final = "notifier:sent:{%s}"
 CLAIM: Final = "notifier:claim:{%s}:default"
 JOB: Final = "rq:job:%s"
@@ -43,14 +43,14 @@ def now_us(redis: Any) -> int:
     return int(seconds) * 1_000_000 + int(us)
 
 
-def line_up(redis: Any) -> calls.Pulled:
-    """All that is queued is in its lines then, and is to be looked at within a millisecond."""
+def enter_backlog(redis: Any) -> calls.Pulled:
+    """All that is queued is in its backlog then, and is to be looked at within a millisecond."""
     return run(redis, calls.pull(max_jobs=1000, lease_us=1000, leads=False, lanes=LANES))
 
 
 def take(redis: Any, settings: Settings) -> None:
     """A worker takes all that waits, and is never heard of again."""
-    users = line_up(redis).users
+    users = enter_backlog(redis).users
     table = RuleTable(settings.policies())
     run(redis, calls.admit(users, table, max_jobs=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
 
@@ -64,12 +64,12 @@ QUEUED: Final[dict[str, Break]] = {
     "queued, under a permit of nobody": lambda redis, job, _: redis.hset(JOB % job, "push_permit", "77"),
 }
 WAITING: Final[dict[str, Break]] = {
-    "lost from its line": lambda redis, job, user: redis.zrem(LINE % user, job),
-    "lost with its line": lambda redis, _, user: redis.delete(LINE % user),
+    "lost from its backlog": lambda redis, job, user: redis.zrem(BACKLOG % user, job),
+    "lost with its backlog": lambda redis, _, user: redis.delete(BACKLOG % user),
     "in later as well": lambda redis, job, _: redis.zadd("notifier:later", {job: now_us(redis) + 10**9}),
     "in its queue as well": lambda redis, job, _: redis.rpush("rq:queue:default", job),
     "in the queue of another lane as well": lambda redis, job, _: redis.rpush("rq:queue:bulk", job),
-    "in the line of another": lambda redis, job, _: redis.zadd(LINE % "another", {job: 1}),
+    "in the backlog of another": lambda redis, job, _: redis.zadd(BACKLOG % "another", {job: 1}),
     "said to be queued": lambda redis, job, _: redis.hset(JOB % job, "status", "queued"),
     "said to be started": lambda redis, job, _: redis.hset(JOB % job, "status", "started"),
     "leased without a permit": lambda redis, job, _: redis.zadd("notifier:leases", {job: FAR}),
@@ -77,11 +77,11 @@ WAITING: Final[dict[str, Break]] = {
     "not in RQ's registry": lambda redis, job, _: redis.zrem("rq:scheduled:default", job),
     "in another lane's registry": lambda redis, job, _: redis.zadd("rq:scheduled:bulk", {job: 1}),
     "among the failed": lambda redis, job, _: redis.zadd("rq:failed:default", {job: FAR}),
-    "at another's place": lambda redis, job, user: redis.zadd(LINE % user, {job: 5}),
+    "at another's place": lambda redis, job, user: redis.zadd(BACKLOG % user, {job: 5}),
     "without a place": lambda redis, job, _: redis.hdel(JOB % job, "push_order"),
-    "without a gate": lambda redis, _, user: redis.zrem("notifier:gates:default", user),
-    "in a line nobody knows of": lambda redis, _, user: redis.hdel(LINES % user, "default"),
-    "in a lane without a gate": lambda redis, _, user: redis.hset(LINES % user, "default", "bulk"),
+    "without a wake-up": lambda redis, _, user: redis.zrem("notifier:gates:default", user),
+    "in a backlog nobody knows of": lambda redis, _, user: redis.hdel(BACKLOGS % user, "default"),
+    "in a lane without a wake-up": lambda redis, _, user: redis.hset(BACKLOGS % user, "default", "bulk"),
     "held up by a worker for ever": lambda redis, _, user: redis.set(CLAIM % user, f"1 {FAR} - gone"),
     "held up by a permit of nobody": lambda redis, _, user: redis.zadd(SENT % user, {"99": FAR}),
     "parked for what is not held": lambda redis, _, user: (
@@ -89,7 +89,7 @@ WAITING: Final[dict[str, Break]] = {
         redis.zadd("notifier:parked:apns", {f"udefault {user}": 1}),
     ),
     "waiting for a route that is not held": lambda redis, job, user: (
-        redis.zrem(LINE % user, job),
+        redis.zrem(BACKLOG % user, job),
         redis.zadd("notifier:later", {job: FAR}),
     ),
 }
@@ -98,18 +98,18 @@ LATER: Final[dict[str, Break]] = {
         redis.zrem("notifier:later", job),
         redis.zrem("rq:scheduled:default", job),
     ),
-    "in its line as well": lambda redis, job, user: (
-        redis.zadd(LINE % user, {job: 5}),
+    "in its backlog as well": lambda redis, job, user: (
+        redis.zadd(BACKLOG % user, {job: 5}),
         redis.hset(JOB % job, "push_order", 5),
     ),
 }
 TAKEN: Final[dict[str, Break]] = {
     "lost from the leases": lambda redis, job, _: redis.zrem("notifier:leases", job),
-    "in flight, and in its line": lambda redis, job, user: redis.zadd(LINE % user, {job: 1}),
+    "in flight, and in its backlog": lambda redis, job, user: redis.zadd(BACKLOG % user, {job: 1}),
     "in flight, and in later": lambda redis, job, _: redis.zadd("notifier:later", {job: 1}),
 }
 ENDED: Final[dict[str, Break]] = {
-    "failed, and in its line": lambda redis, job, user: redis.zadd(LINE % user, {job: 1}),
+    "failed, and in its backlog": lambda redis, job, user: redis.zadd(BACKLOG % user, {job: 1}),
     "failed, and in its queue": lambda redis, job, _: redis.rpush("rq:queue:default", job),
     "failed, and leased": lambda redis, job, _: redis.zadd("notifier:leases", {job: 1}),
     "failed, and cancelled": lambda redis, job, _: redis.zadd("rq:canceled:default", {job: FAR}),
@@ -117,7 +117,7 @@ ENDED: Final[dict[str, Break]] = {
     "failed, without an outcome": lambda redis, job, _: redis.hdel(JOB % job, "push_outcome"),
 }
 STRAYS: Final[dict[str, Callable[[Any], object]]] = {
-    "a line of no job": lambda redis: redis.zadd(LINE % "ghost", {"no-job": 1}),
+    "a backlog of no job": lambda redis: redis.zadd(BACKLOG % "ghost", {"no-job": 1}),
     "a queue of no job": lambda redis: redis.rpush("rq:queue:default", "no-job"),
     "later for no job": lambda redis: redis.zadd("notifier:later", {"no-job": 1}),
     "scheduled without a job": lambda redis: redis.zadd("rq:scheduled:default", {"no-job": 1}),
@@ -125,7 +125,7 @@ STRAYS: Final[dict[str, Callable[[Any], object]]] = {
     "failed without a job": lambda redis: redis.zadd("rq:failed:default", {"no-job": FAR}),
     # One whose time has come is no stray: a worker's *sweep* takes it out.
     "cancelled without a job": lambda redis: redis.zadd("rq:canceled:default", {"no-job": FAR}),
-    "a gate of nobody": lambda redis: redis.zadd("notifier:gates:bulk", {"nobody": 1}),
+    "a wake-up of nobody": lambda redis: redis.zadd("notifier:gates:bulk", {"nobody": 1}),
     "nobody remembered": lambda redis: redis.hset("notifier:lines:{nobody}", "#pace", "1"),
     "nobody parked": lambda redis: (
         redis.sadd("notifier:routes", "apns"),
@@ -185,9 +185,9 @@ def test_a_queued_job_is_mended(patient: Patient, broken: str) -> None:
 
 @pytest.mark.parametrize("broken", WAITING)
 def test_a_waiting_job_is_mended(patient: Patient, broken: str) -> None:
-    """What is wrong about a job in its line is seen, and put right once."""
+    """What is wrong about a job in its backlog is seen, and put right once."""
     job_id = patient.send()
-    line_up(patient.redis)
+    enter_backlog(patient.redis)
     assert audit(patient.redis) == []
     WAITING[broken](patient.redis, job_id, "ada")
     patient.assert_mended(job_id)
@@ -197,10 +197,10 @@ def test_a_waiting_job_is_mended(patient: Patient, broken: str) -> None:
 def test_a_stray_is_taken_out(patient: Patient, broken: str) -> None:
     """What belongs to no job or user is seen, and gone then; who waits beside it stays."""
     job_id = patient.send()
-    line_up(patient.redis)
+    enter_backlog(patient.redis)
     STRAYS[broken](patient.redis)
     patient.assert_mended()
-    assert patient.redis.zscore(LINE % "ada", job_id) is not None
+    assert patient.redis.zscore(BACKLOG % "ada", job_id) is not None
 
 
 @pytest.mark.parametrize("broken", ENDED)
@@ -212,13 +212,13 @@ def test_what_has_ended_stays_ended(patient: Patient, broken: str) -> None:
     ENDED[broken](patient.redis, job_id, "ada")
     patient.assert_mended()
     assert patient.notifier.status(job_id).state in {"rejected", "failed"}
-    assert line_up(patient.redis).users == []
+    assert enter_backlog(patient.redis).users == []
 
 
 def test_what_was_delivered_does_not_go_again(patient: Patient) -> None:
-    """A job that stands in a line though it is recorded as delivered is removed."""
+    """A job that stands in a backlog though it is recorded as delivered is removed."""
     job_id = patient.send()
-    line_up(patient.redis)
+    enter_backlog(patient.redis)
     patient.redis.zadd("notifier:delivered", {job_id: now_us(patient.redis)})
     patient.assert_mended(job_id)
     assert patient.notifier.status(job_id).state == "delivered"
@@ -232,7 +232,7 @@ def test_a_permit_that_may_have_been_used_is_dated_now(patient: Patient) -> None
     assert before <= patient.redis.zscore("notifier:sent:{ada}", "99") <= now_us(patient.redis)
 
 
-@pytest.mark.parametrize("broken", ["in flight, and in its line", "in flight, and in later"])
+@pytest.mark.parametrize("broken", ["in flight, and in its backlog", "in flight, and in later"])
 def test_what_a_lease_holds_is_left_alone(patient: Patient, broken: str) -> None:
     """A job in flight keeps its permit, its lease and its status; what would have it sent twice is gone."""
     job_id = patient.send()
@@ -256,13 +256,13 @@ def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
     assert patient.redis.dbsize() == before
 
 
-def test_a_line_that_changes_its_lane_is_no_fault(patient: Patient) -> None:
-    """A line that moves to a more urgent lane leaves the user's other line in the old one its gate."""
+def test_a_backlog_that_changes_its_lane_is_no_fault(patient: Patient) -> None:
+    """A backlog that moves to a more urgent lane leaves the user's other backlog in the old one its wake-up."""
     for job_id, lane, category in (("a1", "default", "a"), ("b1", "default", "b"), ("a2", "urgent", "a")):
         meta = json.dumps({"user": "ada", "category": category}).encode()
         job = calls.Job(job_id, lane, b"x", meta)
         run(patient.redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
-        line_up(patient.redis)
+        enter_backlog(patient.redis)
         assert audit(patient.redis) == []
 
 
@@ -295,7 +295,7 @@ def broken_fleet(fleet: Fleet, notifier: Notifier) -> dict[str, int]:
     for broken, job_id, user in taken:
         TAKEN[broken](redis, job_id, user)
     waiting = send(WAITING)
-    line_up(redis)
+    enter_backlog(redis)
     for broken, job_id, user in waiting:
         WAITING[broken](redis, job_id, user)
     for broken, job_id, user in send(LATER, send_at=datetime.now(UTC) + timedelta(seconds=1)):
@@ -361,7 +361,7 @@ def test_a_busy_system_without_a_fault_is_all_right() -> None:
 
 
 def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
-    """Two workers are busy with others while lines are broken and put right: nothing is lost, nothing comes twice."""
+    """Two workers are busy with others while backlogs are broken and put right: nothing is lost or comes twice."""
     # Generous: an answer that is late, or a lease that ends, would have something come twice.
     rates = {**RATES, "tiers": {"slow": {"windows": ["1/1h"]}}, "worker": {"lease": "40s", "grace": "2s"}}
     users = {broken: f"broken{n}" for n, broken in enumerate(WAITING)}
@@ -377,7 +377,7 @@ def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
         others = range(2 * len(users), 2 * len(users) + 3000)
         notifier.send_many(notification(f"u{n % 300}", n) for n in others)
         for broken, user in users.items():
-            await_that(lambda line=LINE % user: fleet.redis.exists(line), f"the line of {user}")
+            await_that(lambda backlog=BACKLOG % user: fleet.redis.exists(backlog), f"the backlog of {user}")
             WAITING[broken](fleet.redis, job_ids[broken], user)
         told = audit(fleet.redis, repair=True)
         assert_consistent(fleet.redis)

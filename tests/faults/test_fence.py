@@ -36,7 +36,7 @@ def put_back(redis: Redis, worker: str, clock_us: int) -> None:
     """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
     call = calls.pull(max_jobs=10, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(clock_us))
     (orphan,) = run(redis, call).orphans
-    assert settle(redis, orphan, worker, "line", clock_us)
+    assert settle(redis, orphan, worker, "backlog", clock_us)
 
 
 def settle(redis: Redis, leased: calls.Leased, worker: str, state: State, clock_us: int) -> bool:
@@ -48,9 +48,9 @@ def settle(redis: Redis, leased: calls.Leased, worker: str, state: State, clock_
         category=leased.category,
         reached=True,
         state=state,
-        word="" if state == "line" else state,
+        word="" if state == "backlog" else state,
         detail=1 if state == "later" else "",
-        gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),) if state != "line" else (),
+        gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),) if state != "backlog" else (),
     )
     call = calls.settle(
         [settlement],

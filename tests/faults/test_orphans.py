@@ -74,7 +74,7 @@ class Scene:
 
     def settle(self, worker: str, *flights: Leased, state: str = "delivered") -> list[bool]:
         settlements = [
-            Settlement(f.job_id, f.permit, f.user, f.category, True, state, "delivered" if state != "line" else "")  # type: ignore[arg-type]
+            Settlement(f.job_id, f.permit, f.user, f.category, True, state, "" if state == "backlog" else "delivered")  # type: ignore[arg-type]
             for f in flights
         ]
         call = calls.settle(settlements, self.rules, worker=worker, clock=str(self.now), **KEPT)
@@ -96,7 +96,7 @@ def drain(scene: Scene, worker: str) -> Iterator[Leased]:
                 assert scene.settle(worker, leased) == [True]
         for orphan in pulled.orphans:
             scene.now += 50
-            assert scene.settle(worker, orphan, state="line") == [True]
+            assert scene.settle(worker, orphan, state="backlog") == [True]
         if not (pulled.taken or pulled.users or pulled.orphans):
             if pulled.next_us is None:
                 return
@@ -153,7 +153,7 @@ def test_a_user_with_an_orphan_is_closed(redis: Redis) -> None:
         assert scene.renew("heir", orphan) == [True]
         assert scene.take_all("other") == []
     assert_consistent(redis)
-    assert scene.settle("heir", orphan, state="line") == [True]
+    assert scene.settle("heir", orphan, state="backlog") == [True]
     settled = scene.now
     went = scene.take_all("other")
     assert [leased.job_id for leased in went] == [alarm.job_id, "0002"], "law 4: the older one first"
@@ -173,7 +173,7 @@ def test_rules_count_an_orphan_from_its_proof_on(redis: Redis) -> None:
     assert orphan.job_id == held.job_id
     assert scene.take_all("heir") == []
     scene.now += 3 * S
-    assert scene.settle("heir", orphan, state="line") == [True]
+    assert scene.settle("heir", orphan, state="backlog") == [True]
     scene.now += S - 1
     assert scene.take_all("heir") == []
     scene.now += 1
@@ -209,7 +209,7 @@ def test_what_is_given_up_is_found_at_once(redis: Redis) -> None:
     assert (orphan.job_id, orphan.crashes) == (held.job_id, 0)
     assert scene.take_all("heir") == []
     assert scene.settle("leaving", held) == [True], "who was not dead may still say what became of it"
-    assert scene.settle("heir", orphan, state="line") == [False]
+    assert scene.settle("heir", orphan, state="backlog") == [False]
 
 
 def test_what_nobody_answered_for_stays_in_flight(redis: Redis) -> None:

@@ -142,7 +142,7 @@ def test_a_drain_has_an_end(stubborn: bool) -> None:
         flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time())
         async with asyncio.timeout(20):
             await flights.drain()
-        assert [(one.state, one.reached) for one in flights.settled] == [("line" if stubborn else "later", True)]
+        assert [(one.state, one.reached) for one in flights.settled] == [("backlog" if stubborn else "later", True)]
         provider.released.set()
 
     asyncio.run(run())

@@ -70,7 +70,7 @@ def producer(config: Path) -> Notifier:
         yield made
 
 
-def line_up(redis: Redis, config: Path) -> None:
+def enter_backlog(redis: Redis, config: Path) -> None:
     """Do what a worker does before it sends: put what is queued into its lines, and admit what may go."""
     policies = load_settings(config, {}).policies()
     pulled = run_call(redis, calls.pull(max_jobs=100, lease_us=30_000_000, leads=False, lanes=LANES))
@@ -218,7 +218,7 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     """Who waits, in order; what is used of each rule, where it stands in the file, and which one decides."""
     first, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
     urgent = producer.send(note("42", "now", fcm("42"), priority="high"))
-    line_up(redis, config)
+    enter_backlog(redis, config)
     assert producer.status(urgent).state == "sending"  # type: ignore[union-attr]
     listed = json.loads(run("line", "42", "--json").out)
     assert [(entry["place"], entry["job_id"]) for entry in listed] == list(enumerate([first, *rest], 1))
@@ -511,7 +511,7 @@ def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None
     """Status 0 and the counts where all is right; 1 and a line for each thing that is not; `--repair` mends it."""
     assert run("audit") == Ran(0, "0 jobs, 0 users: all right\n", "")
     job_id = producer.send(note("42", "Hi", fcm("42")))
-    line_up(redis, config)
+    enter_backlog(redis, config)
     assert json.loads(run("audit", "--json").out) == {"jobs": 1, "users": 0, "found": 0, "left": 0}
     redis.zrem("notifier:leases", job_id)
     redis.zadd("notifier:gates:bulk", {"nobody": 1})

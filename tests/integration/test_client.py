@@ -206,7 +206,7 @@ def test_a_job_that_is_no_notification_has_no_status(redis: Redis, producer: Not
 
 
 def test_what_waits_can_be_cancelled(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
-    """A notification in its queue, in its line or waiting for its time never goes once it is cancelled."""
+    """A notification in its queue, in its backlog or waiting for its time never goes once it is cancelled."""
     in_queue, kept = producer.send(note("a", "cancel-queue")), producer.send(note("b", "cancel-kept"))
     timed = producer.send(note("c", "cancel-timed", send_at=datetime.now(UTC) + timedelta(seconds=1)))
     assert producer.cancel(in_queue) == "cancelled"
@@ -249,15 +249,15 @@ def test_it_is_too_late_to_cancel_in_flight(
 def test_what_has_become_stale_is_cancelled_at_once(
     redis: Redis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
-    """By a tag wherever it waits: in its line, for its time, in flight it is too late; and none of it goes later."""
+    """By a tag wherever it waits: in its backlog, for its time, in flight it is too late; and none of it goes later."""
     slow = simulators.delay(apns("stale"), 500)
     soon = datetime.now(UTC) + timedelta(seconds=1)
     with worker(config) as running:
         running.ready(redis)
         first = producer.send(note("held", "stale-0", slow, tags=["read"]))
         eventually(lambda: simulators.arrived("stale-0"), "the arrival")
-        in_line = producer.send(note("held", "stale-1", slow, tags=["other", "read"]))
-        ends(producer, in_line, "waiting")
+        in_backlog = producer.send(note("held", "stale-1", slow, tags=["other", "read"]))
+        ends(producer, in_backlog, "waiting")
         producer.send(note("held", "stale-2", slow, tags=["read"], send_at=soon))
         producer.send(note("b", "stale-kept", slow, tags=["read"], send_at=soon))
         assert producer.cancel(user="held", tag="read", category="chat") == Cancellation()

@@ -43,7 +43,7 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
     return [producer.send(note(user, **fields)) for _ in range(count)]
 
 
-def line_up(redis: Redis) -> list[Named]:
+def enter_backlog(redis: Redis) -> list[Named]:
     return run(redis, calls.pull(max_jobs=100, lease_us=10**9, leads=False, lanes=["urgent", "default", "bulk"])).users
 
 
@@ -63,9 +63,9 @@ def refused(redis: Any) -> int:
 
 
 def test_one_more_is_refused(redis: Redis, producer: Notifier) -> None:
-    """In the queue, in a line and for a later time alike; the error says whose limit it is; nothing was written."""
+    """In the queue, in a backlog and for a later time alike; the error says whose limit it is; nothing was written."""
     first = producer.send(note("ann"))
-    line_up(redis)
+    enter_backlog(redis)
     fill(producer, "ann", 1)
     fill(producer, "ann", 1, send_at=datetime.now(UTC) + timedelta(hours=1))
     keys = set(redis.keys("rq:job:*"))
@@ -81,14 +81,14 @@ def test_one_more_is_refused(redis: Redis, producer: Notifier) -> None:
     assert producer.send(note("ann", dedupe_key="k"), job_id="more") == "more"
 
 
-ENDS = [(end, lined) for end in ("cancel", "delete", "rq cancel") for lined in (False, True)] + [("empty", False)]
+ENDS = [(end, entered) for end in ("cancel", "delete", "rq cancel") for entered in (False, True)] + [("empty", False)]
 
 
-@pytest.mark.parametrize(("end", "lined"), ENDS)
-def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str, lined: bool) -> None:
-    """Whatever ended it, through us or through RQ, in the queue or in a line: there is room for another in the end."""
+@pytest.mark.parametrize(("end", "entered"), ENDS)
+def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str, entered: bool) -> None:
+    """Whatever ended it, through us or through RQ, in the queue or in a backlog: in the end another has room."""
     job_ids = fill(producer, "ann")
-    users = line_up(redis) if lined else []
+    users = enter_backlog(redis) if entered else []
     of_queue = queue(redis)
     ways: dict[str, Callable[[str], object]] = {
         "cancel": producer.cancel,
@@ -97,8 +97,8 @@ def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str,
         "empty": lambda _: of_queue.empty(),
     }
     ways[end](job_ids[0])
-    if lined and end != "cancel":
-        look(redis, users)  # a line learns of it when its turn comes
+    if entered and end != "cancel":
+        look(redis, users)  # a backlog learns of it when its turn comes
     producer.send(note("ann"))
 
 
@@ -123,11 +123,11 @@ def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
 
 
 def test_in_all(redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis) -> None:
-    """The limit of all ends send_many with the hundred in which it is reached; what waits in lines counts as well."""
+    """The limit of all ends send_many with the hundred in which it is reached; what waits in backlogs counts too."""
     config = write_config(tmp_path, redis_server.url, max_waiting=120)
     with notifier(config) as producer:
         producer.send_many(note(f"u{n}") for n in range(20))
-        line_up(redis)
+        enter_backlog(redis)
         with pytest.raises(OverloadedError) as error:
             producer.send_many(note(f"v{n}") for n in range(1000))
     assert error.value.tried == 200
@@ -136,11 +136,11 @@ def test_in_all(redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis) -> No
 
 
 def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
-    """drop_oldest: the oldest of the line ends as dropped, is counted and kept; in the queue there is none to drop."""
+    """drop_oldest: the oldest of the backlog ends as dropped, is counted and kept; the queue has none to drop."""
     oldest, second, _ = fill(producer, "ann", category="news")
     with pytest.raises(OverloadedError):
         producer.send(note("ann", category="news"))
-    line_up(redis)
+    enter_backlog(redis)
     producer.send(note("ann", category="news"))
     assert [state(producer, job_id) for job_id in (oldest, second)] == ["dropped", "waiting"]
     status = producer.status(oldest)

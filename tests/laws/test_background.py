@@ -1,4 +1,4 @@
-"""Apple takes three background pushes an hour for a device: what is over that holds up no alert of its line."""
+"""Apple takes three background pushes an hour for a device: what is over that holds up no alert of its backlog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support import apns, eventually, write_config
 
 
 def message(kind: str, n: int) -> Notification:
-    """An alert with a title, or a background push, which has none; both of one user, one line and one device."""
+    """An alert with a title, or a background push, which has none; both of one user, one backlog and one device."""
     shown = {"title": f"{kind}-{n}"} if kind == "alert" else {}
     return Notification("ann", [apns("ann")], data={"is": f"{kind}-{n}"}, **shown)
 

@@ -1,4 +1,4 @@
-"""Law 4 while rules change: what is in flight with one worker keeps its line from all others."""
+"""Law 4 while rules change: what is in flight with one worker keeps its backlog from all others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RULES = {"gap": GAP, "category": OF_CATEGORY, "none": NONE, "bypass": BYPASS}
 
 
 @dataclass
-class Line:
-    """One line, two workers, and what each has in flight."""
+class Backlog:
+    """One backlog, two workers, and what each has in flight."""
 
     redis: Redis
     now: int = 1_700_000_000 * S
@@ -43,7 +43,7 @@ class Line:
         assert run(self.redis, call).taken == 40
 
     def look(self, worker: str, rules: str, most: int = 1) -> int:
-        """The user is looked at; the line is never in two hands. Returns how many were taken."""
+        """The user is looked at; the backlog is never in two hands. Returns how many were taken."""
         self.now += 10
         call = calls.admit(
             [("ann", "default", self.now)],
@@ -79,14 +79,14 @@ class Line:
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(RULES, RULES)))
-def test_a_line_in_flight_is_left_alone_when_rules_change(redis: Redis, before: str, after: str) -> None:
+def test_a_backlog_in_flight_is_left_alone_when_rules_change(redis: Redis, before: str, after: str) -> None:
     """Taken by one set of rules, looked at and settled by another: the other worker has to wait, and then goes on."""
-    line = Line(redis)
-    assert line.look("a", before) == 1
-    assert line.look("b", after) == 0
-    line.settle("a", after)
-    assert line.look("b", after) == 1
-    line.settle("b", before)
+    backlog = Backlog(redis)
+    assert backlog.look("a", before) == 1
+    assert backlog.look("b", after) == 0
+    backlog.settle("a", after)
+    assert backlog.look("b", after) == 1
+    backlog.settle("b", before)
     assert not redis.keys("notifier:claim:*")
 
 
@@ -94,15 +94,15 @@ steps = st.tuples(st.sampled_from(["look", "settle"]), st.sampled_from("ab"), st
 
 
 @given(story=st.lists(st.tuples(steps, st.integers(1, 3)), max_size=30))
-def test_no_line_is_ever_in_two_hands(redis: Redis, story: list[tuple[tuple[str, str, str], int]]) -> None:
-    """Whoever looks and settles, by whichever rules: no two workers have heads of one line, and no claim stays."""
-    line = Line(redis)
+def test_no_backlog_is_ever_in_two_hands(redis: Redis, story: list[tuple[tuple[str, str, str], int]]) -> None:
+    """Whoever looks and settles, by whichever rules: no two workers have heads of one backlog, and no claim stays."""
+    backlog = Backlog(redis)
     for (verb, worker, rules), most in story:
         if verb == "look":
-            line.look(worker, rules, most)
+            backlog.look(worker, rules, most)
         else:
-            line.settle(worker, rules)
+            backlog.settle(worker, rules)
     for worker in "ab":
-        while line.flying[worker]:
-            line.settle(worker, "none")
+        while backlog.flying[worker]:
+            backlog.settle(worker, "none")
     assert not redis.keys("notifier:claim:*")

@@ -1,4 +1,4 @@
-"""What expires behind the head of its line ends at its expiry, and takes nobody's place after it (laws 2 and 3)."""
+"""What expires behind the head of its backlog ends at its expiry, and takes nobody's place after it (laws 2 and 3)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RULES: Final = Policies(Policy((Window(1, interval_us=HOUR),)), categories={"def
 LANES: Final = ("urgent", "default", "bulk")
 
 
-class Line:
-    """One user's line, whose head waits for an hour, on an injected clock."""
+class Backlog:
+    """One user's backlog, whose head waits for an hour, on an injected clock."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis, self.now = redis, START
@@ -76,109 +76,109 @@ class Line:
 
 
 @pytest.fixture
-def line(redis: Redis) -> Line:
+def backlog(redis: Redis) -> Backlog:
     """The first was sent just now; so the second stands at the head for an hour."""
-    line = Line(redis)
-    line.send(("sent", None))
-    line.settle(line.look()[0])
-    line.send(("head", None))
-    assert line.look() == []
-    return line
+    backlog = Backlog(redis)
+    backlog.send(("sent", None))
+    backlog.settle(backlog.look()[0])
+    backlog.send(("head", None))
+    assert backlog.look() == []
+    return backlog
 
 
-def test_it_ends_when_it_expires_and_not_before(line: Line, redis: Redis) -> None:
+def test_it_ends_when_it_expires_and_not_before(backlog: Backlog, redis: Redis) -> None:
     """Recorded as expired, once; the others keep their order; its record is kept as RQ's registry says."""
-    line.send(("a", 10), ("b", None), ("c", 20), ("d", 10))
-    line.look()
-    assert line.sweep(9.999) == 0
-    assert line.waiting() == ["head", "a", "b", "c", "d"]
-    assert line.sweep(0.001) == 2
-    assert line.waiting() == ["head", "b", "c"]
-    assert line.sweep() == 0
-    assert [line.job(i, "push_outcome") for i in "abcd"] == ["expired", None, None, "expired"]
-    assert line.job("a", "status") == "failed"
+    backlog.send(("a", 10), ("b", None), ("c", 20), ("d", 10))
+    backlog.look()
+    assert backlog.sweep(9.999) == 0
+    assert backlog.waiting() == ["head", "a", "b", "c", "d"]
+    assert backlog.sweep(0.001) == 2
+    assert backlog.waiting() == ["head", "b", "c"]
+    assert backlog.sweep() == 0
+    assert [backlog.job(i, "push_outcome") for i in "abcd"] == ["expired", None, None, "expired"]
+    assert backlog.job("a", "status") == "failed"
     assert redis.zrange("rq:failed:default", 0, -1) == [b"a", b"d"]
     assert 0 < redis.ttl("rq:job:a") <= KEPT["keep_failed_us"] // S
     assert redis.zcard("rq:scheduled:default") == 3
     assert redis.hget("notifier:stats", "expired") == redis.hget("notifier:usage:{anna}", "expired") == b"2"
 
 
-def test_it_makes_room_for_others(line: Line) -> None:
+def test_it_makes_room_for_others(backlog: Backlog) -> None:
     """What has expired counts for no limit of what may wait."""
-    line.send(("a", 10))
-    line.look()
-    assert isinstance(line.send(("b", None), most=2)[0], Refused)
-    line.sweep(10)
-    assert line.send(("b", None), most=2) == ["b"]
+    backlog.send(("a", 10))
+    backlog.look()
+    assert isinstance(backlog.send(("b", None), most=2)[0], Refused)
+    backlog.sweep(10)
+    assert backlog.send(("b", None), most=2) == ["b"]
 
 
-def test_a_head_that_another_displaces_expires_in_time(line: Line) -> None:
+def test_a_head_that_another_displaces_expires_in_time(backlog: Backlog) -> None:
     """It was not behind when it came: an urgent one went before it."""
-    line.now += HOUR - 20 * S
-    line.send(("second", 40))
-    line.look()
-    line.now += 20 * S
-    line.settle(line.look()[0])
-    assert line.waiting() == ["second"]
-    line.send(("urgent", None), high=True)
-    line.look()
-    assert line.waiting() == ["urgent", "second"]
-    assert line.sweep(20) == 1
-    assert line.waiting() == ["urgent"]
+    backlog.now += HOUR - 20 * S
+    backlog.send(("second", 40))
+    backlog.look()
+    backlog.now += 20 * S
+    backlog.settle(backlog.look()[0])
+    assert backlog.waiting() == ["second"]
+    backlog.send(("urgent", None), high=True)
+    backlog.look()
+    assert backlog.waiting() == ["urgent", "second"]
+    assert backlog.sweep(20) == 1
+    assert backlog.waiting() == ["urgent"]
 
 
 @pytest.mark.parametrize("goes", ["sent", "cancelled", "deleted"])
-def test_who_leaves_is_forgotten(line: Line, redis: Redis, goes: str) -> None:
-    """The deadlines of what has left its line are not kept until they pass."""
-    line.send(("a", 7200))
-    line.look()
-    assert line.expiring() == ["a"]
+def test_who_leaves_is_forgotten(backlog: Backlog, redis: Redis, goes: str) -> None:
+    """The deadlines of what has left its backlog are not kept until they pass."""
+    backlog.send(("a", 7200))
+    backlog.look()
+    assert backlog.expiring() == ["a"]
     if goes == "sent":
-        line.now += HOUR
-        line.settle(line.look()[0])
-        line.now += HOUR
-        assert [leased.job_id for leased in line.look()] == ["a"]
+        backlog.now += HOUR
+        backlog.settle(backlog.look()[0])
+        backlog.now += HOUR
+        assert [leased.job_id for leased in backlog.look()] == ["a"]
     elif goes == "cancelled":
-        assert run(redis, calls.cancel(["a"], keep_failed_us=HOUR, clock=str(line.now))) == ["cancelled"]
+        assert run(redis, calls.cancel(["a"], keep_failed_us=HOUR, clock=str(backlog.now))) == ["cancelled"]
     else:  # by RQ, which tells nobody: it is forgotten when its time comes
         redis.delete("rq:job:a")
-        assert line.sweep(7200) == 0
-    assert line.expiring() == []
+        assert backlog.sweep(7200) == 0
+    assert backlog.expiring() == []
 
 
-def test_what_is_in_flight_is_left_to_its_worker(line: Line) -> None:
-    """A device took it before it came back to its line: then it is delivered, and not expired."""
-    line.now += HOUR
-    head = line.look()[0]
-    line.send(("other", None), high=True)
-    line.send(("late", 10))
-    line.look()
-    line.settle(head)
-    line.look()
-    line.redis.hset("rq:job:late", "push_answered", '{"0": "delivered"}')
-    assert line.sweep(10) == 1
-    assert line.redis.zscore("notifier:delivered", "late")
-    assert line.redis.hget("notifier:stats", "expired") is None
+def test_what_is_in_flight_is_left_to_its_worker(backlog: Backlog) -> None:
+    """A device took it before it came back to its backlog: then it is delivered, and not expired."""
+    backlog.now += HOUR
+    head = backlog.look()[0]
+    backlog.send(("other", None), high=True)
+    backlog.send(("late", 10))
+    backlog.look()
+    backlog.settle(head)
+    backlog.look()
+    backlog.redis.hset("rq:job:late", "push_answered", '{"0": "delivered"}')
+    assert backlog.sweep(10) == 1
+    assert backlog.redis.zscore("notifier:delivered", "late")
+    assert backlog.redis.hget("notifier:stats", "expired") is None
 
 
 def test_a_plain_message_pays_nothing(redis: Redis) -> None:
     """Without an expiry nothing is noted; with one, only where it stands behind another."""
-    line = Line(redis)
-    line.send(("a", 60))
-    line.look()
-    line.send(*((f"b{n}", None) for n in range(20)))
-    line.look()
+    backlog = Backlog(redis)
+    backlog.send(("a", 60))
+    backlog.look()
+    backlog.send(*((f"b{n}", None) for n in range(20)))
+    backlog.look()
     assert not redis.exists("notifier:expiring")
 
 
-def test_many_that_expire_at_once_end_in_pages(line: Line) -> None:
+def test_many_that_expire_at_once_end_in_pages(backlog: Backlog) -> None:
     """One call ends a bounded number: Redis is free between them."""
-    line.send(*((f"j{n}", 10) for n in range(250)))
+    backlog.send(*((f"j{n}", 10) for n in range(250)))
     for _ in range(9):
-        line.look()
-    assert len(line.waiting()) == 251
-    assert [line.sweep(10), line.sweep(), line.sweep(), line.sweep()] == [100, 100, 50, 0]
-    assert line.waiting() == ["head"]
+        backlog.look()
+    assert len(backlog.waiting()) == 251
+    assert [backlog.sweep(10), backlog.sweep(), backlog.sweep(), backlog.sweep()] == [100, 100, 50, 0]
+    assert backlog.waiting() == ["head"]
 
 
 def test_a_requeued_one_is_not_taken_for_the_expired(world: World) -> None:  # noqa: F811 - the fixture

@@ -12,7 +12,7 @@ from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.fleet import notification
-from tests.scenarios import acquire_together, bystanders, drain, gates
+from tests.scenarios import acquire_together, bystanders, drain, wake_ups
 
 DUE, AT_ONCE = 5_000, 50
 
@@ -43,9 +43,9 @@ def test_nobody_looks_at_anothers_backlog_for_a_bystander() -> None:
     assert found.in_vain <= 25
 
 
-def test_a_gate_opens_once_and_never_early() -> None:
-    """Law 3: of four idle workers one looks when a gate opens, not before, and finds what may go."""
-    found = gates(20, waves=2)
+def test_a_wake_up_opens_once_and_never_early() -> None:
+    """Law 3: of four idle workers one looks when a wake-up opens, not before, and finds what may go."""
+    found = wake_ups(20, waves=2)
 
     assert len(found.lateness_us) == 40
     assert found.broken == []

@@ -26,12 +26,12 @@ def follow(redis: Redis, version: str, at: int) -> bool:
 
 
 def walk(redis: Redis, at: int) -> None:
-    """Every gate is looked at again, as a worker has it done that has taken up new rules."""
+    """Every wake-up is looked at again, as a worker has it done that has taken up new rules."""
     for lane in LANES:
         assert run(redis, calls.retime(lane, "0", max_users=100, clock=str(at)))[0] == "0"
 
 
-def gate(redis: Redis) -> int:
+def wake_up(redis: Redis) -> int:
     at = redis.zscore("notifier:gates:default", "ann")
     assert at is not None
     return int(at)
@@ -63,14 +63,14 @@ def backlog(redis: Redis) -> calls.Leased:
 def test_a_late_admit_is_looked_at_again_soon(redis: Redis, late_us: int) -> None:
     """An *admit* by 1/1h that Redis runs after all have gone over to 1/1s holds the user a second, not an hour."""
     run(redis, settle(backlog(redis), OLD, NOW))
-    assert gate(redis) == NOW + HOUR
+    assert wake_up(redis) == NOW + HOUR
     changed = NOW + 100
     assert follow(redis, "new", changed)
     walk(redis, changed)
-    assert gate(redis) == changed
+    assert wake_up(redis) == changed
     run(redis, admit(OLD, changed + late_us))
-    assert gate(redis) <= changed + late_us + max(S, late_us)
-    assert len(run(redis, admit(NEW, gate(redis))).leased) == 1
+    assert wake_up(redis) <= changed + late_us + max(S, late_us)
+    assert len(run(redis, admit(NEW, wake_up(redis))).leased) == 1
 
 
 def test_a_late_settle_is_looked_at_again_soon(redis: Redis) -> None:
@@ -80,19 +80,19 @@ def test_a_late_settle_is_looked_at_again_soon(redis: Redis) -> None:
     follow(redis, "new", changed)
     walk(redis, changed)
     assert run(redis, settle(leased, OLD, changed + S)) == [True]
-    assert gate(redis) <= changed + 2 * S
-    assert len(run(redis, admit(NEW, gate(redis))).leased) == 1
+    assert wake_up(redis) <= changed + 2 * S
+    assert len(run(redis, admit(NEW, wake_up(redis))).leased) == 1
 
 
-def test_the_newest_rules_set_exact_gates(redis: Redis) -> None:
+def test_the_newest_rules_set_exact_wake_ups(redis: Redis) -> None:
     """Those who follow what was taken up last wait as long as it says, and so do calls that name no version."""
     leased = backlog(redis)
     run(redis, settle(leased, OLD, NOW))
-    assert gate(redis) == NOW + HOUR
+    assert wake_up(redis) == NOW + HOUR
     follow(redis, "new", NOW)
     assert not follow(redis, "new", NOW + S)
     run(redis, admit(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
-    assert gate(redis) == NOW + HOUR
+    assert wake_up(redis) == NOW + HOUR
 
 
 def test_hosts_that_follow_different_files_for_long_cost_a_few_looks(redis: Redis) -> None:
@@ -102,7 +102,7 @@ def test_hosts_that_follow_different_files_for_long_cost_a_few_looks(redis: Redi
     run(redis, settle(leased, OLD, NOW))
     looks, now = 0, NOW
     while now < NOW + HOUR:
-        now = gate(redis)
+        now = wake_up(redis)
         assert now > NOW
         looks += 1
         if run(redis, admit(OLD, now)).leased:

@@ -115,7 +115,7 @@ def world(redis: Redis, redis_server: EmbeddedRedis) -> World:
     return World(redis, parse_settings(json.dumps({"redis": {"url": redis_server.url}, **RATES})))
 
 
-@pytest.mark.parametrize("where", ["queue", "line", "later"])
+@pytest.mark.parametrize("where", ["queue", "backlog", "later"])
 def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> None:
     """RQ's `Job.cancel()` of what waits ends it as ours does: counted once, kept for a time, and the audit is clean."""
     world.plain("slow", "first")
@@ -247,7 +247,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     meta = world.redis.hget("rq:job:job", "meta") or b""
     if not meta.startswith(b"\x80"):  # RQ 3 leaves a meta that it cannot read as it is; RQ 2 writes this
         world.redis.hset("rq:job:job", "meta", pickle.dumps({"unserialized": meta}))
-    for _ in range(2):  # to be read, then to its line
+    for _ in range(2):  # to be read, then to its backlog
         pulled = run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
         if pulled.unread:
             from workers.rq_jobs import meta_of  # noqa: PLC0415 - what the engine does

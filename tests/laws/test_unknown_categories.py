@@ -1,4 +1,7 @@
-"""Law 9: plain producers may invent categories. What the configuration does not know is `default`, in its line too."""
+"""Law 9: plain producers may invent categories.
+
+What the configuration does not know is `default`, in its backlog too.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ def deliver(redis: Redis, title: str, category: str, *, in_data: bool) -> Any:
     return queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "ann", "category": category, "x": [1]})
 
 
-def test_invented_categories_share_the_line_and_the_rules_of_default(
+def test_invented_categories_share_the_backlog_and_the_rules_of_default(
     redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, simulators: Simulators
 ) -> None:
-    """Sixty in one line: in order, by the windows of `default` for all together; a category that is known is apart."""
+    """Sixty in one backlog: in order, by the windows of `default` for all together; a known category is apart."""
     config = write_config(tmp_path, redis_server.url, simulators.providers(), categories=CATEGORIES)
     with worker(config) as running, client_of(config) as client:
         running.ready(redis)
@@ -41,7 +44,7 @@ def test_invented_categories_share_the_line_and_the_rules_of_default(
         known = deliver(redis, "known", "chat", in_data=True)
         eventually(lambda: len(simulators.titles("made-up-")) == 20, "what the windows of default admit")
         eventually(lambda: simulators.titles("known"), "the one of a category that is known")
-        eventually(lambda: client.zcard("notifier:line:{ann}:default") == COUNT - 20, "the rest in one line")
+        eventually(lambda: client.zcard("notifier:line:{ann}:default") == COUNT - 20, "the rest in one backlog")
         assert simulators.titles("made-up-") == [f"made-up-{n:02}" for n in range(20)]
         assert client.keys("notifier:line:*") == [b"notifier:line:{ann}:default"]
         assert client.zcard("notifier:sent:{ann}:default") == 20

@@ -128,7 +128,7 @@ FREE = [Rules("free", policies(), (ALWAYS,))]
 
 
 def test_what_was_taken_for_default_follows_the_users_rules_alone() -> None:
-    """Accepted while some worker did not know its category: it is `default` for good, in its line and by its rules."""
+    """Accepted while some worker did not know its category: it is `default` for good, by backlog and rules."""
     few = parse_settings("user: {gap: 100ms}\ncategories: {default: {lane: default}}", name="few").policies()
     chats = [one(number, category="chat") for number in range(3)]
     came = ((1, 1), (0, 1.5), (2, 1.7))

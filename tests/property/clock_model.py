@@ -55,7 +55,7 @@ def period(name: str, unit: str, quarter: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClockModel:
-    """The head of a line and its rules: its zone, when it came, whose quiet and send hours hold, the sends so far."""
+    """The head of a backlog and its rules: its zone, when it came, whose quiet and send hours hold, what was sent."""
 
     zone: str
     since_us: int

@@ -17,7 +17,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.model import Send, Sends
-from tests.property.test_lines import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
+from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from tests.property.world import LANES, START, Flight, S, World
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Changing(World):
     received_us: dict[str, int] = field(default_factory=dict)
 
     def change(self, rules: Policies) -> None:
-        """Let these rules hold from now on, as a worker does that takes up a file: the gates open once."""
+        """Let these rules hold from now on, as a worker does that takes up a file: the wake-ups open once."""
         self.policies = rules
         self.rules = RuleTable(rules)
         for (user, category), sends in self.sends.items():

@@ -17,8 +17,8 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import People, RuleTable
 from tests.property.amount import examples
 from tests.property.model import Sends
+from tests.property.test_backlogs import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
 from tests.property.test_changed_rates import HORIZON, rule_sets, violations
-from tests.property.test_lines import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
 from tests.property.world import START, Flight, S, World
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet
 from tests.property.model import violations
-from tests.property.test_lines import carry_out, drain, enqueues, outcomes, rounds
+from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds
 from tests.property.test_preview import by_the_scripts
 from tests.property.world import LEASE, ZONES, S, World
 

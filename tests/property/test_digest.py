@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Digest, Policy
 from tests.property.amount import examples
-from tests.property.test_lines import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
+from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
 from tests.property.world import LEASE, S, World
 
 if TYPE_CHECKING:

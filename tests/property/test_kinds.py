@@ -17,7 +17,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, Policy, Window
 from tests.property.amount import examples
 from tests.property.model import Send, Sends, violations
-from tests.property.test_lines import carry_out, drain, schedules, settle
+from tests.property.test_backlogs import carry_out, drain, schedules, settle
 from tests.property.world import LEASE, World
 
 if TYPE_CHECKING:

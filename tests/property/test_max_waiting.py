@@ -1,4 +1,4 @@
-"""max_waiting and overflow: the Lua against what stands in the queues and lines."""
+"""max_waiting and overflow: the Lua against what stands in the queues and backlogs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
 from notifier.scripts.loader import run
 from tests.property.amount import examples
-from tests.property.test_lines import CATEGORIES, blocked, carry_out, drain, policies, schedules
+from tests.property.test_backlogs import CATEGORIES, blocked, carry_out, drain, policies, schedules
 from tests.property.world import S, World
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 
 
 def waiting(world: World) -> Counter[str]:
-    """How many of each user's stand in queues and lines."""
-    return Counter(told.user for job_id, told in world.told.items() if world.states[job_id] in {"queue", "line"})
+    """How many of each user's stand in queues and backlogs."""
+    return Counter(told.user for job_id, told in world.told.items() if world.states[job_id] in {"queue", "backlog"})
 
 
 @given(rule_sets(), schedules, st.tuples(st.integers(1, 20), st.integers(1, 6)))

@@ -33,7 +33,7 @@ LEASE = 1_000 * U
 SENT: Final = ("delivered", "delivered")
 LANE_OF = {"chat": "urgent", "news": "default", "offers": "bulk", "default": "default"}
 
-# Times are drawn from so few that gates, arrivals, deadlines and settlements often fall upon the same µs.
+# Times are drawn from so few that wake-ups, arrivals, deadlines and settlements often fall upon the same µs.
 spans = st.integers(1, 30).map(U.__mul__)
 limits = st.one_of(st.integers(1, 4), st.integers(20, 60))
 policies = st.builds(
@@ -118,11 +118,11 @@ class Scripts:
         """Work until all have ended."""
         self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules, people=self.people)
         arrivals = list(enumerate(self.trace))
-        gate: int | None = 0
+        wake_up: int | None = 0
         looks = Counter[int]()
-        while arrivals or self.flights or gate is not None:
+        while arrivals or self.flights or wake_up is not None:
             nexts = [event.at_us for _, event in arrivals[:1]] + [at for at, _, _ in self.flights[:1]]
-            self.now = max(self.now, min(nexts + [gate] * (gate is not None)))
+            self.now = max(self.now, min(nexts + [wake_up] * (wake_up is not None)))
             looks[self.now] += 1
             assert looks[self.now] <= 10 * len(self.trace) + 10, (
                 "it is looked at again and again, and nothing comes of it"
@@ -133,8 +133,8 @@ class Scripts:
                 enqueue = calls.enqueue(come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
                 run(self.redis, enqueue)
             self.look()
-            gates = [self.redis.zrange(f"notifier:gates:{lane}", 0, 0, withscores=True) for lane in LANES]
-            gate = min((int(entry[0][1]) for entry in gates if entry), default=None)
+            wake_ups = [self.redis.zrange(f"notifier:gates:{lane}", 0, 0, withscores=True) for lane in LANES]
+            wake_up = min((int(entry[0][1]) for entry in wake_ups if entry), default=None)
         found = {word.decode(): int(n) for word, n in self.redis.hgetall("notifier:stats").items()}
         assert sum(found.get(word, 0) for word in ("delivered", "expired", "superseded", "dropped")) == len(self.trace)
         outcomes = [self.redis.hget(f"rq:job:{n}", "push_outcome") for n in range(len(self.trace))]
@@ -201,7 +201,7 @@ def job(rules: Policies, index: int, event: Event) -> Job:
     return Job(str(index), category.lane, b"", json.dumps(meta).encode(), expires_us)
 
 
-# One look takes 25 of a line, and leaves of thirty places one to who came second, in another line.
+# One look takes 25 of a backlog, and leaves of thirty places one to who came second, in another backlog.
 @settings(max_examples=examples(150))
 @example(
     rules=Policies(Policy((Window(30, interval_us=20 * U),)), categories={"news": Category("news")}),

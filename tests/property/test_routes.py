@@ -17,7 +17,7 @@ from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Windo
 from notifier.scripts.loader import run
 from tests.property.amount import examples
 from tests.property.model import Send, Sends, violations
-from tests.property.test_lines import moments, policies, seldom
+from tests.property.test_backlogs import moments, policies, seldom
 from tests.property.world import LEASE, Flight, S, World
 
 if TYPE_CHECKING:
@@ -149,11 +149,11 @@ class Routed(World):
         """See `World`; the devices must be free as well."""
         told = self.told[head]
         at = max(super()._due(user, category, head), self._free(user, category, head))
-        of_line = [f for f in self.flights if (f.leased.user, f.leased.category) == (user, category)]
-        if any(flight.leased.shut and not flight.lost for flight in of_line):
+        of_backlog = [f for f in self.flights if (f.leased.user, f.leased.category) == (user, category)]
+        if any(flight.leased.shut and not flight.lost for flight in of_backlog):
             at = max(
                 at, self.now + LEASE
-            )  # it may stand behind the rest of what is in flight, whose settling opens the gate
+            )  # it may stand behind the rest of what is in flight, whose settling opens the wake-up
         return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
 
     def _free(self, user: str, category: str, job_id: str) -> int:
@@ -226,7 +226,7 @@ class Routed(World):
                 self.full[device] = max(self.full.get(device, 0), self.now) + burst.every_us + LEASE
 
     def _check_order(self, flight: Flight) -> None:
-        """Law 4, for each route: nothing goes by it while an older one of its line still has to go by it."""
+        """Law 4, for each route: nothing goes by it while an older one of its backlog still has to go by it."""
         leased = flight.leased
         told, by = self.told[leased.job_id], routes_of(self.going(flight))
         flying = {other.leased.job_id: routes_of(self.going(other)) for other in self.flights}
@@ -236,7 +236,7 @@ class Routed(World):
                 continue
             done = json.loads(other.answered or b"{}")
             asked = routes_of([target for n, target in enumerate(parsed(self.targets[job_id])) if str(n) not in done])
-            waits = self.states[job_id] in {"line", "later"} and other.lined
+            waits = self.states[job_id] in {"backlog", "later"} and other.entered
             assert not (by & asked and waits)
             assert not (by & (asked - flying.get(job_id, asked)) and self.states[job_id] == "leased")
 
@@ -278,7 +278,7 @@ class Routed(World):
             self.taken.setdefault(target, []).append(at_us)
 
     def check_parked(self) -> None:
-        """Who has something waiting has a gate in that lane or is parked; nobody is parked for what is not held."""
+        """Who has something waiting has a wake-up in that lane or is parked; nobody is parked for what is not held."""
         names: Any = self.redis.smembers("notifier:routes")
         assert {name.decode() for name in names} <= {*self.circuits, *self.mended, "fcm|full"}
         if b"fcm|full" in names:
@@ -290,8 +290,8 @@ class Routed(World):
             fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
             for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
                 if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
-                    gate = self.redis.zscore(f"notifier:gates:{lane}", user)
-                    assert gate is not None or f"u{lane} {user}" in parked
+                    wake_up = self.redis.zscore(f"notifier:gates:{lane}", user)
+                    assert wake_up is not None or f"u{lane} {user}" in parked
 
     def _check_full(self) -> None:
         """A project is full for a sixtieth longer than exact at the most, as it is counted in buckets so wide."""
@@ -391,7 +391,7 @@ def settle(world: Routed, index: int, how: str, early: bool) -> None:
         world.close(flight, "failed", reached=False, word="expired")
         return
     if how == "unsent":
-        world.close(flight, "line", reached=False)
+        world.close(flight, "backlog", reached=False)
         return
     if how == "dead":
         return  # its worker is: the lease gives it back
@@ -402,7 +402,7 @@ def settle(world: Routed, index: int, how: str, early: bool) -> None:
     if rest or (how == "half" and len(going) > 1):
         done = json.loads(flight.leased.answered) if flight.leased.answered else {}
         took = {n: "delivered" for n, target in world.asked(flight) if target in going[: 1 if how == "half" else None]}
-        world.close(flight, "line", reached=True, answered=json.dumps(done | took))
+        world.close(flight, "backlog", reached=True, answered=json.dumps(done | took))
         return
     world.close(flight, "delivered", reached=True, word="delivered")
 
@@ -434,7 +434,7 @@ def mend_and_drain(world: Routed) -> None:
 def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.
 
-    At every step each job is in one place, each user who waits has a gate or is parked, and what
+    At every step each job is in one place, each user who waits has a wake-up or is parked, and what
     goes may go by the devices' limits; in the end every job has ended, once.
     """
     world = Routed(redis, rules)
@@ -478,7 +478,7 @@ def test_no_device_gets_more_than_its_provider_admits(
 
 @pytest.mark.parametrize("how", ["collapse", "high"])
 def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how: str) -> None:
-    """Law 3: a newcomer that becomes the head of a line goes at once, where the head before it waits for its device."""
+    """Law 3: a newcomer that becomes the head of a backlog goes at once, if the head before it waits for its device."""
     limits = {"apns": PlatformLimits(background=Policy((Window(1, interval_us=60 * M),)))}
     world = Routed(redis, Policies(categories={"chat": Category("chat", when_blocked="collapse")}, limits=limits))
     for _ in range(2):
@@ -500,7 +500,7 @@ def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how:
 
 @pytest.mark.parametrize("how", ["cancelled", "dropped"])
 def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Redis, how: str) -> None:
-    """Law 3: the head of a line that is cancelled, or dropped to make room, takes along what it waited for."""
+    """Law 3: the head of a backlog that is cancelled, or dropped to make room, takes along what it waited for."""
     limits = {"apns": PlatformLimits(background=Policy((Window(1, interval_us=60 * M),)))}
     rules = Policies(categories={"chat": Category("chat", overflow="drop_oldest")}, limits=limits)
     world = Routed(redis, rules, max_waiting=(9, 2))

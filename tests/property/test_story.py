@@ -232,7 +232,7 @@ class Story(RuleBasedStateMachine):
         self._admit(worker, named, room)
 
     @precondition(lambda self: any(worker.flights for worker in self.workers))
-    @rule(nth=st.integers(0, 20), outcome=st.sampled_from(["delivered", "delivered", "failed", "later", "line"]))
+    @rule(nth=st.integers(0, 20), outcome=st.sampled_from(["delivered", "delivered", "failed", "later", "backlog"]))
     def settle(self, nth: int, outcome: State) -> None:
         """An answer comes, or the worker finds that it has taken too long: it sends nothing then, and tells so."""
         held = [(worker, flight) for worker in self.workers for flight in worker.flights]
@@ -299,18 +299,18 @@ class Story(RuleBasedStateMachine):
 
     @invariant()
     def whatever_waits_is_looked_at(self) -> None:
-        """Law 3: each line has a gate in its lane, no later than a lease after everything lets its head go."""
+        """Law 3: each backlog has a wake-up in its lane, no later than a lease after everything lets its head go."""
         for user in USERS:
             fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
             for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
                 if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
-                    gate = self.redis.zscore(f"notifier:gates:{lane}", user)
-                    assert gate is not None
-                    assert gate <= self.now + max(LEASE, 2 * M) + LEASE
+                    wake_up = self.redis.zscore(f"notifier:gates:{lane}", user)
+                    assert wake_up is not None
+                    assert wake_up <= self.now + max(LEASE, 2 * M) + LEASE
 
     @invariant()
-    def one_worker_sends_a_line(self) -> None:
-        """Law 4: two workers with heads of one line would race each other to the provider."""
+    def one_worker_sends_a_backlog(self) -> None:
+        """Law 4: two workers with heads of one backlog would race each other to the provider."""
         holders: dict[tuple[str, str], set[str]] = {}
         for worker in self.workers:
             for flight in worker.flights:
@@ -358,7 +358,7 @@ class Story(RuleBasedStateMachine):
 
     def _put_back(self, worker: Worker) -> None:
         for orphan in worker.orphans:
-            done = Settlement(orphan.job_id, orphan.permit, orphan.user, orphan.category, reached=True, state="line")
+            done = Settlement(orphan.job_id, orphan.permit, orphan.user, orphan.category, reached=True, state="backlog")
             run(self.redis, self._settling(worker, done))
         worker.orphans = []
 
@@ -366,10 +366,10 @@ class Story(RuleBasedStateMachine):
         waiting = self._waiting()
         taken = self._take(worker, named, room) if named else []
         for leased in taken:
-            mine, line = self.accepted[leased.job_id], waiting[leased.user, leased.category]
-            line.remove(leased.job_id)
+            mine, backlog = self.accepted[leased.job_id], waiting[leased.user, leased.category]
+            backlog.remove(leased.job_id)
             if mine.at_once:
-                before = [self.accepted[other] for other in line]
+                before = [self.accepted[other] for other in backlog]
                 assert not [o for o in before if o.at_once and not o.gone and o.number < mine.number]
             mine.at_once = False  # it may come back, and stand before or behind others
             send = Send(leased.category, worker.rates, self.now)
@@ -404,7 +404,7 @@ class Story(RuleBasedStateMachine):
             state, word, reached = "failed", "expired", False
         else:
             state, reached = outcome, outcome == "delivered" and self.now < flight.until_us
-            state = "line" if outcome == "delivered" and not reached else outcome
+            state = "backlog" if outcome == "delivered" and not reached else outcome
             word = {"delivered": "delivered", "failed": "failed", "later": "retried"}.get(state, "")
         if reached:
             self._receive(flight)
@@ -450,7 +450,7 @@ class Story(RuleBasedStateMachine):
             found += [*cancelled, *self.redis.zrange(f"rq:failed:{lane}", 0, -1)]
         for key in ("later", "leases", "delivered"):
             found += self.redis.zrange(f"notifier:{key}", 0, -1)
-        return [i.decode() for i in found] + [job_id for line in self._waiting().values() for job_id in line]
+        return [i.decode() for i in found] + [job_id for backlog in self._waiting().values() for job_id in backlog]
 
     def _drain(self) -> None:
         worker = Worker("last", LANES, self.rates)
@@ -473,7 +473,7 @@ class Story(RuleBasedStateMachine):
                 self.now = max(self.now + 1, pulled.next_us)
         self.sweep()
         self.nothing_is_lost()
-        waits = {i for line in self._waiting().values() for i in line}
+        waits = {i for backlog in self._waiting().values() for i in backlog}
         assert not waits
         for user, sends in self.sends.items():
             for n, send in enumerate(sends):

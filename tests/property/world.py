@@ -32,11 +32,11 @@ START = 1_700_000_000_000_000
 S = 1_000_000
 LEASE = 30 * S
 CLOSED = 60 * S  # as in the script
-MAX_OLDEST = 10  # of a line, among which *enqueue* looks for one to drop
+MAX_OLDEST = 10  # of a backlog, among which *enqueue* looks for one to drop
 KEEP = 7 * 86_400 * S
 LANES = ("urgent", "default", "bulk")
 SUSPECT = 2  # crashes after which only what had been begun is to blame
-PLACES_OF_WAITING = ("queue", "line", "later")
+PLACES_OF_WAITING = ("queue", "backlog", "later")
 UNSENT = ("cancelled", "superseded", "dropped")
 PLACES = [
     *((command, f"rq:{name}:{lane}", 0, -1) for lane in LANES for name, command in (
@@ -58,9 +58,9 @@ ZONES = ("Etc/UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", 
 class Told:
     """What the producer knows of a job, and what was seen of it since.
 
-    due_us: when it falls due that waits for a time of its own. lined: whether it has been in its line. gather_us: until
-    when it gathers others, as the head of a category with a digest; 0 once there are enough. late: it had expired when
-    it came to its line, where it joins nothing.
+    due_us: when it falls due that waits for a time of its own. entered: whether it has been in its backlog. gather_us:
+    until when it gathers others, as the head of a category with a digest; 0 once there are enough. late: it had expired
+    when it came to its backlog, where it joins nothing.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Told:
     deadline_us: int | None = None
     due_us: int | None = None
     since_us: int = 0
-    lined: bool = False
+    entered: bool = False
     late: bool = False
     dispatched: int = 0
     attempts: int = 0
@@ -99,7 +99,7 @@ class Told:
 
     @property
     def place(self) -> tuple[bool, int]:
-        """Where it stands in its line: in the place of the first of all those."""
+        """Where it stands in its backlog: in the place of the first of all those."""
         return min((not told.high, told.number) for told in self.all())
 
 
@@ -189,11 +189,11 @@ class World:
             keep_failed_us=KEEP,
             clock=str(self.now),
         )
-        lined, full = self._lines(), self._is_full(user)
+        entered, full = self._backlogs(), self._is_full(user)
         (answer,) = run(self.redis, call)
         if isinstance(answer, Refused):
             assert answer == full
-            assert not self._makes_room(job, lined.get((user, category), []))
+            assert not self._makes_room(job, entered.get((user, category), []))
             self._moves()
             self.seen["refused"] += 1
             return ""
@@ -203,10 +203,10 @@ class World:
         told.due_us = send_at and self._own_time(send_at)
         told.deadline_us = None if expires_in_us is None else self.now + send_in_us + expires_in_us
         self.told[job.id] = told
-        made_room = self._moves(">later" if send_at else ">queue", ">line", "line>dropped", "line>superseded")
+        made_room = self._moves(">later" if send_at else ">queue", ">backlog", "backlog>dropped", "backlog>superseded")
         assert len(made_room) == 1 + (full is not None)
-        assert (made_room[job.id] == ">line") == ("line>superseded" in made_room.values())
-        self._note_dropped(lined)
+        assert (made_room[job.id] == ">backlog") == ("backlog>superseded" in made_room.values())
+        self._note_dropped(entered)
         self._note_superseded()
         return job.id
 
@@ -221,18 +221,18 @@ class World:
             return None
         in_all, of_user = self.max_waiting
         own = [job_id for job_id, told in self.told.items() if told.user == user]
-        arriving = sum(self.states[job_id] in {"queue", "later"} and not self.told[job_id].lined for job_id in own)
-        waiting = arriving + sum(self.states[job_id] == "line" for job_id in own)
+        arriving = sum(self.states[job_id] in {"queue", "later"} and not self.told[job_id].entered for job_id in own)
+        waiting = arriving + sum(self.states[job_id] == "backlog" for job_id in own)
         if waiting >= of_user:
             return Refused(user, "user", waiting, of_user)
         # Those that were cancelled in a queue are counted until a worker comes to them.
         waiting = sum(self.redis.llen(f"rq:queue:{lane}") for lane in LANES)
-        waiting += sum(state in {"line", "later"} for state in self.states.values())
+        waiting += sum(state in {"backlog", "later"} for state in self.states.values())
         return Refused(user, "all", waiting, in_all) if waiting >= in_all else None
 
-    def _makes_room(self, job: Job, line: list[str]) -> bool:
-        """Whether something that waits in its line must give way to a job that was refused."""
-        told = [self.told[job_id] for job_id in line]
+    def _makes_room(self, job: Job, backlog: list[str]) -> bool:
+        """Whether something that waits in its backlog must give way to a job that was refused."""
+        told = [self.told[job_id] for job_id in backlog]
         if job.overflow == "drop_oldest":
             return any(not one.dispatched for one in told) and len(told) <= MAX_OLDEST
         if job.overflow == "collapse" and not job.send_at_us:
@@ -242,9 +242,9 @@ class World:
         return False
 
     def _ever(self, told: Told) -> list[Told]:
-        """All that ever were in this line under its collapse id: the newest of them is the one that may give way."""
+        """All that ever were in this backlog under its collapse id: the newest of them is the one that may give way."""
         alike = (told.user, told.category, told.collapse_id)
-        return [one for one in self.told.values() if one.lined and (one.user, one.category, one.collapse_id) == alike]
+        return [one for one in self.told.values() if one.entered and (one.user, one.category, one.collapse_id) == alike]
 
     def _moves(self, *allowed: str) -> dict[str, str]:
         """Look again where each job is: those that have moved, each as 'from>to', moved in ways that are allowed."""
@@ -255,10 +255,10 @@ class World:
             if state != before.get(job_id)
         }
         assert {job_id: move for job_id, move in moves.items() if move not in allowed} == {}
-        for job_id in (job_id for job_id, move in moves.items() if move.endswith(">line")):
+        for job_id in (job_id for job_id, move in moves.items() if move.endswith(">backlog")):
             told = self.told[job_id]
-            told.late |= not told.lined and told.deadline_us is not None and told.deadline_us <= self.now
-            told.lined = True
+            told.late |= not told.entered and told.deadline_us is not None and told.deadline_us <= self.now
+            told.entered = True
         return moves
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
@@ -283,7 +283,7 @@ class World:
                 self._put_back(orphan)
         self.seen["pulls"] += 1
         if self.policies.uses_local_time:
-            for told in (self.told[job_id] for line in self._lines().values() for job_id in line):
+            for told in (self.told[job_id] for backlog in self._backlogs().values() for job_id in backlog):
                 told.since_us = told.since_us or self.now
         return replace(pulled, users=users)
 
@@ -296,19 +296,19 @@ class World:
             for job_id, told in self.told.items()
             if self.states[job_id] == "later" and told.due_us is not None and told.due_us <= self.now
         }
-        waiting = self._lines()
+        waiting = self._backlogs()
         pulled = run(self.redis, call)
         moves = self._moves(
             "queue>leased",
-            "queue>line",
+            "queue>backlog",
             "queue>superseded",
-            "later>line",
+            "later>backlog",
             "later>superseded",
-            "leased>line",
-            "line>superseded",
+            "leased>backlog",
+            "backlog>superseded",
         )
         self._note_direct(pulled, moves, waiting)
-        back = {job_id for job_id, move in moves.items() if move == "leased>line"}
+        back = {job_id for job_id, move in moves.items() if move == "leased>backlog"}
         for job_id in back:  # nothing of it was sent: it had expired, or is dropped
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
@@ -325,7 +325,7 @@ class World:
             assert due <= fell_due
             assert pulled.taken == queued
             if len(pulled.users) < most // 4:
-                assert [user for user, at in self.gates().items() if at <= self.now] == []
+                assert [user for user, at in self.wake_ups().items() if at <= self.now] == []
         for user, lane, since_us in pulled.users:
             assert since_us <= self.now
             assert (self.redis.zscore(f"notifier:gates:{lane}", user) or 0) <= self.now + LEASE
@@ -345,14 +345,14 @@ class World:
         assert len(pulled.leased) == sum(move == "queue>leased" for move in moves.values())
         for leased in pulled.leased:
             told = self.told[leased.job_id]
-            assert not any(line for (user, _), line in waiting.items() if user == told.user)
+            assert not any(backlog for (user, _), backlog in waiting.items() if user == told.user)
             assert not [
                 other
                 for job_id, other in self.told.items()
                 if self.states[job_id] == "queue" and other.at_once and other.number < told.number
                 if (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
             ]
-            told.lined = True
+            told.entered = True
             self._dispatched(Flight(leased, self.now, self.now + LEASE), {(told.user, told.category): [leased.job_id]})
 
     def _lose(self, flight: Flight) -> None:
@@ -367,7 +367,7 @@ class World:
         told = self.told[orphan.job_id]
         assert (orphan.job_id, orphan.user, orphan.category) == (flight.leased.job_id, told.user, told.category)
         assert (orphan.data, orphan.answered) == (b"data", told.answered)
-        self.settle(flight, "line", reached=True)
+        self.settle(flight, "backlog", reached=True)
         self.flights.append(flight)
         self._lose(flight)
         assert orphan.crashes == told.crashes
@@ -377,9 +377,9 @@ class World:
         return set()
 
     def _check_collapsed(self) -> None:
-        """Of what was lined up and no worker has had, one waits for each collapse id, where its category collapses."""
-        for (_, category), line in self._lines().items():
-            told = [self.told[job_id] for job_id in line]
+        """Of what a backlog has and no worker has had, one waits for each collapse id if its category collapses."""
+        for (_, category), backlog in self._backlogs().items():
+            told = [self.told[job_id] for job_id in backlog]
             waiting = [one for one in told if not (one.dispatched or one.late)]
             if self._category(category).when_blocked == "digest":
                 assert len(waiting) <= 1
@@ -399,7 +399,7 @@ class World:
             assert pulled.next_us == first
 
     def _note_superseded(self) -> None:
-        """Each that was superseded had never left its line, and another of its collapse id has its place."""
+        """Each that was superseded had never left its backlog, and another of its collapse id has its place."""
         for job_id, old in self.told.items():
             if old.superseded or self.states[job_id] != "superseded":
                 continue
@@ -420,9 +420,9 @@ class World:
             new.gather_us = 0 if digest and len(new.all()) >= digest.after else old.gather_us
             new.at_once = in_order
 
-    def _note_dropped(self, lined: dict[tuple[str, str], list[str]]) -> None:
-        """Who was dropped was the oldest of its line, of those that no worker had tried."""
-        for (_, category), ids in lined.items():
+    def _note_dropped(self, entered: dict[tuple[str, str], list[str]]) -> None:
+        """Who was dropped was the oldest of its backlog, of those that no worker had tried."""
+        for (_, category), ids in entered.items():
             for job_id in ids:
                 if self.states[job_id] == "dropped":
                     self.ended["dropped"] += 1
@@ -439,21 +439,21 @@ class World:
 
     def admit(self, users: list[Named], room: int = 50, read: dict[str, str] | None = None) -> int:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
-        waiting = self._lines()
+        waiting = self._backlogs()
         call = calls.admit(
             users, self.rules, max_jobs=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
         )
         admitted = run(self.redis, call)
         self._note_gathering()
-        moves = self._moves("line>leased", "line>later")
-        for job_id in (job_id for job_id, move in moves.items() if move == "line>later"):
+        moves = self._moves("backlog>leased", "backlog>later")
+        for job_id in (job_id for job_id, move in moves.items() if move == "backlog>later"):
             self.step_aside(job_id)
-        leased_now = [job_id for job_id, move in moves.items() if move == "line>leased"]
+        leased_now = [job_id for job_id, move in moves.items() if move == "backlog>leased"]
         assert sorted(leased.job_id for leased in admitted.leased) == sorted(leased_now)
         assert len(leased_now) <= room
         for leased in admitted.leased:
             self._dispatched(Flight(leased, self.now, self.now + LEASE), waiting)
-        left = self._lines() if admitted.waiting else {}
+        left = self._backlogs() if admitted.waiting else {}
         for held in admitted.waiting:
             assert left[held.user, held.category][0] == held.job_id
             self.check_wait(held)
@@ -478,7 +478,7 @@ class World:
         assert told.attempts == told.crashes == 0
 
     def step_aside(self, job_id: str) -> None:
-        """The rest of what other routes took leaves its line; without routes there is none."""
+        """The rest of what other routes took leaves its backlog; without routes there is none."""
         raise AssertionError(job_id)
 
     def check_wait(self, held: Waiting) -> None:
@@ -488,7 +488,11 @@ class World:
 
     def _note_gathering(self) -> None:
         """A head that is held back for the first time gathers from then on; what joins it gathers as long, or goes."""
-        heads = [line[0] for (_, category), line in self._lines().items() if line and self._category(category).digest]
+        heads = [
+            backlog[0]
+            for (_, category), backlog in self._backlogs().items()
+            if backlog and self._category(category).digest
+        ]
         for job_id in heads:
             told, found = self.told[job_id], self.redis.hget(f"rq:job:{job_id}", "push_gather")
             digest = self._category(told.category).digest
@@ -502,7 +506,7 @@ class World:
             assert told.gather_us == (None if found is None else int(found))
 
     def may_pass(self, job_id: str, other: str) -> bool:  # noqa: ARG002 - a world with devices knows of one case
-        """Whether one may go before another of its line that came before it."""
+        """Whether one may go before another of its backlog that came before it."""
         return False
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:
@@ -510,12 +514,12 @@ class World:
         self.flights.append(flight)
         self.seen["dispatches"] += 1
         told = self.told[leased.job_id]
-        line = waiting[leased.user, leased.category]
-        line.remove(leased.job_id)
+        backlog = waiting[leased.user, leased.category]
+        backlog.remove(leased.job_id)
         if not told.dispatched and told.at_once:
             # Law 4: nothing that came before it still waits: the urgent first, then in the order of acceptance.
             place = told.place
-            others = [self.told[job_id] for job_id in line if not self.may_pass(leased.job_id, job_id)]
+            others = [self.told[job_id] for job_id in backlog if not self.may_pass(leased.job_id, job_id)]
             assert not [
                 other
                 for other in others
@@ -588,7 +592,7 @@ class World:
             told.due_us = self.now + int(wait_us)
             if told.deadline_us is not None:  # it ends at its expiry, not at a wait after it
                 told.due_us = max(self.now, min(told.due_us, told.deadline_us))
-        if answered and state in {"later", "wait", "line"}:
+        if answered and state in {"later", "wait", "backlog"}:
             told.answered = answered.encode()
         self.feedback += [
             (leased.job_id, leased.user, dead.device.token, dead.app or "", str(dead.gone_at_us or self.now))
@@ -609,8 +613,8 @@ class World:
         cancel = calls.cancel([job_id], keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
         (answer,) = run(self.redis, cancel)
         word = "delivered" if b'"delivered"' in (told.answered or b"") else "cancelled"
-        moved = self._moves(*(f"{place}>{word}" for place in ("queue", "line", "later")))
-        waits = before in {"queue", "line", "later"}
+        moved = self._moves(*(f"{place}>{word}" for place in ("queue", "backlog", "later")))
+        waits = before in {"queue", "backlog", "later"}
         assert list(moved) == [job_id] * waits
         late = "sending" if before == "leased" else "ended"
         assert answer == ("cancelled" if "cancelled" in {before, word if waits else ""} else late)
@@ -620,7 +624,7 @@ class World:
     def cancel_of(self, user: str, kind: Kind, most: int) -> None:
         """Cancel all of a kind, by pages of about so many: those that wait end, and those in flight are told."""
         meant = {job_id for job_id, told in self.told.items() if told.user == user and told.is_of(kind)}
-        waiting = {job_id for job_id in meant if self.states[job_id] in {"queue", "line", "later"}}
+        waiting = {job_id for job_id in meant if self.states[job_id] in {"queue", "backlog", "later"}}
         in_flight = {job_id for job_id in meant if self.states[job_id] == "leased"}
         places, cancelled, too_late = ["tagged" if kind.tag else "all"], 0, set[str]()
         while places:
@@ -666,10 +670,10 @@ class World:
     def _category(self, name: str) -> Category:
         return self.policies.category(name)
 
-    def _lines(self) -> dict[tuple[str, str], list[str]]:
+    def _backlogs(self) -> dict[tuple[str, str], list[str]]:
         pairs = sorted({(told.user, told.category) for told in self.told.values()})
         found = self._read([("ZRANGE", f"notifier:line:{{{user}}}:{category}", 0, -1) for user, category in pairs])
-        return {pair: [_text(job) for job in line] for pair, line in zip(pairs, found, strict=True)}
+        return {pair: [_text(job) for job in backlog] for pair, backlog in zip(pairs, found, strict=True)}
 
     def _read(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """What these answer, asked by one command: this model asks more often than it acts. Scores come as text."""
@@ -692,22 +696,23 @@ class World:
         leased, delivered = ([_text(job) for job in ids] for ids in found[15:17])
         later = _scored(found[17])
         permits, outcomes = self._fields("push_permit", leased), self._fields("push_outcome", cancelled)
-        lined = [job for line in self._lines().values() for job in line]
+        entered = [job for backlog in self._backlogs().values() for job in backlog]
         # A cancelled job may stand in its queue until it is passed over.
         queued = [job for job in queued if job not in cancelled]
         states = {job: outcomes[job] for job in cancelled}
         assert set(states.values()) <= set(UNSENT)
         of_state = {
-            "queue": queued, "line": lined, "later": later, "leased": leased, "delivered": delivered, "failed": failed
+            "queue": queued, "backlog": entered, "later": later, "leased": leased, "delivered": delivered, "failed":
+            failed
         }  # fmt: skip
         for state, jobs in of_state.items():
             states |= dict.fromkeys(jobs, state)
         # What has ended is kept for a week of the test's time.
         forgotten = {job for job in self.told if self.states.get(job) in {"delivered", *UNSENT} and job not in states}
         assert not forgotten or self.now - self.began_us >= KEEP
-        places = [*queued, *lined, *later, *leased, *delivered, *failed, *cancelled, *forgotten]
+        places = [*queued, *entered, *later, *leased, *delivered, *failed, *cancelled, *forgotten]
         assert sorted(places) == sorted(self.told)
-        assert sorted(scheduled) == sorted([*lined, *later])
+        assert sorted(scheduled) == sorted([*entered, *later])
         assert sorted(started) == sorted(f"{job}:{permits[job]}" for job in leased)
         return states | {job: self.states[job] for job in forgotten}
 
@@ -735,29 +740,29 @@ class World:
         )
         assert +stats == +counted
         assert self._feedback() == self.feedback
-        self._check_gates()
+        self._check_wake_ups()
 
-    def _check_gates(self) -> None:
-        parked, gates = self.parked(), self.gates()
+    def _check_wake_ups(self) -> None:
+        parked, wake_ups = self.parked(), self.wake_ups()
         of_the_dead = {flight.leased.user for flight in self.flights if flight.lost or flight.until_us <= self.now}
         in_flight = {(flight.leased.user, flight.leased.category) for flight in self.flights}
-        for (user, category), line in self._lines().items():
-            if not line:
+        for (user, category), backlog in self._backlogs().items():
+            if not backlog:
                 continue
             lane = _text(self.redis.hget(f"notifier:lines:{{{user}}}", category))
             is_parked = f"u{lane} {user}" in parked
             assert is_parked or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
-            # Of a user whom *admit* had no room for, the gate of one lane alone is due.
-            if not is_parked and gates[user] > self.now:
-                due = self._due(user, category, line[0])
-                if user in of_the_dead:  # to settle it opens the user's lines; their gates are for the worst case
+            # Of a user whom *admit* had no room for, the wake-up of one lane alone is due.
+            if not is_parked and wake_ups[user] > self.now:
+                due = self._due(user, category, backlog[0])
+                if user in of_the_dead:  # to settle it opens the user's backlogs; their wake-ups are for the worst case
                     due = max(due, self.now + CLOSED)
-                elif (user, category) in in_flight:  # and so with a line whose next must not pass what is under way
+                elif (user, category) in in_flight:  # and so with a backlog whose next must not pass what is under way
                     due = max(due, self.now + LEASE)
-                assert gates[user] <= due
+                assert wake_ups[user] <= due
 
     def _due(self, user: str, category: str, head: str) -> int:
-        """The first µs at which something is to be done about the head of a line."""
+        """The first µs at which something is to be done about the head of a backlog."""
         told = self.told[head]
         at = max(self.now, self.earliest(user, category, head), told.gather_us or 0)
         return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
@@ -767,25 +772,25 @@ class World:
         names = (b"job_id", b"user", b"token", b"app", b"gone_at")
         return [tuple(_text(fields[name]) for name in names) for _, fields in entries]
 
-    def gates(self) -> dict[str, int]:
-        """The earliest gate of each user."""
+    def wake_ups(self) -> dict[str, int]:
+        """The earliest wake-up of each user."""
         earliest: dict[str, int] = {}
-        for gates in self._read([("ZRANGE", f"notifier:gates:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
-            for user, at in _scored(gates).items():
+        for wake_ups in self._read([("ZRANGE", f"notifier:gates:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
+            for user, at in _scored(wake_ups).items():
                 earliest[user] = min(at, earliest.get(user, at))
         return earliest
 
     def has_expiring(self, user: str) -> bool:
-        """Whether something that waits in a user's lines can expire."""
-        waiting = [job for (name, _), line in self._lines().items() if name == user for job in line]
+        """Whether something that waits in a user's backlogs can expire."""
+        waiting = [job for (name, _), backlog in self._backlogs().items() if name == user for job in backlog]
         return any(self._read([("HEXISTS", f"rq:job:{job}", "push_deadline") for job in waiting]))
 
     def due_by_the_rules(self) -> dict[str, int]:
-        """For each user with something in a line: the first µs at which the rules admit some head, or one expires."""
+        """For each user with something in a backlog: the first µs at which the rules admit a head, or one expires."""
         due: dict[str, int] = {}
-        for (user, category), line in self._lines().items():
-            if line:
-                at = self._due(user, category, line[0])
+        for (user, category), backlog in self._backlogs().items():
+            if backlog:
+                at = self._due(user, category, backlog[0])
                 due[user] = min(at, due.get(user, at))
         return due
 

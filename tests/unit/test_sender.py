@@ -97,7 +97,7 @@ def test_every_pair_of_answers(one: Outcome, two: Outcome) -> None:
         assert settled.word == ("delivered" if Outcome.DELIVERED in outcomes else "rejected")
         return
     free = again <= FREE
-    assert settled.state == (("wait" if Outcome.BUSY in again else "line") if free else "later")
+    assert settled.state == (("wait" if Outcome.BUSY in again else "backlog") if free else "later")
     assert settled.word == ("returned" if free else "retried")
     final = {str(n): o.value for n, o in enumerate((one, two)) if o in FINAL}
     assert (json.loads(settled.answered) if settled.answered else {}) == final
@@ -123,7 +123,7 @@ def test_the_last_attempt_is_the_last(outcome: Outcome, word: str) -> None:
 def test_the_last_attempt_of_one_device_leaves_another_its_own(outcome: Outcome, other: Outcome) -> None:
     """Where one device has used up its attempts and the other's route is away, the rest waits for that route."""
     settled, _ = settle(leased(2, attempts=2), Answer(outcome), Answer(other))
-    assert (settled.state, json.loads(settled.answered)) == ("line", {"1": other.value})
+    assert (settled.state, json.loads(settled.answered)) == ("backlog", {"1": other.value})
     then, _ = settle(leased(2, attempts=2, answered=settled.answered.encode()), Answer(Outcome.REJECTED), Answer(other))
     assert (then.state, then.word) == ("failed", "failed")
 
@@ -131,14 +131,14 @@ def test_the_last_attempt_of_one_device_leaves_another_its_own(outcome: Outcome,
 def test_a_route_that_is_shut_is_not_asked() -> None:
     """What was leased for its other routes is not sent by this one, and the circuit learns nothing of it."""
     settled, provider = settle(leased(shut=frozenset({"apns"})), Answer(Outcome.DELIVERED))
-    assert (settled.state, settled.reached, provider.asked) == ("line", False, [])
+    assert (settled.state, settled.reached, provider.asked) == ("backlog", False, [])
 
 
 @pytest.mark.parametrize("outcome", sorted(FREE))
 def test_what_is_free_never_ends_it(outcome: Outcome) -> None:
     """A provider that is away or full, a device that is busy, or a fault of ours, spends no attempt, however often."""
     settled, _ = settle(leased(attempts=2, refusals=100), Answer(outcome))
-    assert (settled.state, settled.reached) == ("wait" if outcome is Outcome.BUSY else "line", False)
+    assert (settled.state, settled.reached) == ("wait" if outcome is Outcome.BUSY else "backlog", False)
 
 
 def test_a_busy_device_is_asked_ever_later() -> None:
@@ -267,7 +267,7 @@ def test_a_broken_driver_is_an_unknown() -> None:
 def test_a_platform_without_provider_waits() -> None:
     """A worker without the platform's provider gives it back and spends nothing."""
     settled = asyncio.run(Sender({}, Backoff(1, 1), Observer()).send(leased(), CATEGORY, 1e9))
-    assert (settled.state, settled.word, settled.reached) == ("line", "returned", False)
+    assert (settled.state, settled.word, settled.reached) == ("backlog", "returned", False)
 
 
 def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
@@ -287,7 +287,7 @@ def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
         sender = Sender(providers, Backoff(1, 1), Observer())
         settled = asyncio.run(sender.send(job, replace(CATEGORY, app=of_category), 1e9))
         assert [by for by, provider in providers.items() if provider.asked] == ([expected] if expected else [])
-        waits = "later" if own else "line"
+        waits = "later" if own else "backlog"
         assert (settled.state, settled.reached) == (("delivered", True) if expected else (waits, False))
 
 

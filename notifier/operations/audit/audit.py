@@ -32,13 +32,13 @@ KEYS_A_LOOK: Final = 200
 MEMBERS_A_LOOK: Final = 100
 JOBS_A_CALL: Final = 25
 ENTRIES_A_CALL: Final = 50
-LINES_A_LOOK: Final = 50
+BACKLOGS_A_LOOK: Final = 50
 
 REGISTRIES: Final = ("scheduled", "wip", "failed", "canceled")  # RQ's, of each lane
 
 
 class Audit:
-    """One audit of one Redis. jobs, users: how many notifications and users with lines it has come by so far.
+    """One audit of one Redis. jobs, users: how many notifications and users with backlogs it has come by so far.
 
     on_progress: told, now and then, of about how many keys how many have been looked at.
     """
@@ -71,7 +71,7 @@ class Audit:
             jobs = job_key("")
             for keys in self._pages():
                 yield from self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
-                yield from self._judge_lines(keys)
+                yield from self._judge_backlogs(keys)
                 yield from self._times.look_at(keys)
             for name in ("later", "leases"):
                 yield from self._judge_entries(self._members(redis_key(name).encode()))
@@ -101,13 +101,13 @@ class Audit:
             yield from judged.findings
             yield from self._queues.expect(judged.queued)
 
-    def _judge_lines(self, keys: list[bytes]) -> Iterator[Finding]:
-        lines = [key for key in keys if is_key(key, "line")]
-        for some in _cut(lines, LINES_A_LOOK):
+    def _judge_backlogs(self, keys: list[bytes]) -> Iterator[Finding]:
+        backlogs = [key for key in keys if is_key(key, "line")]
+        for some in _cut(backlogs, BACKLOGS_A_LOOK):
             yield from self._judge_entries(self._members_of_all(some))
         noted = [key for key in keys if is_key(key, "lines")]
         self.users += len(noted)
-        yield from self._judge_users((key, b"") for key in lines + noted)
+        yield from self._judge_users((key, b"") for key in backlogs + noted)
         for key in keys:
             if is_key(key, "parked"):
                 yield from self._judge_users(self._members(key))

@@ -88,7 +88,7 @@ class Times:
             left = pipe.execute()
         for key, ms in zip(claims, left, strict=True):
             if ms == -1:
-                saw = "is kept for ever, and holds its line for one worker"
+                saw = "is kept for ever, and holds its backlog for one worker"
                 yield Finding(f"claim {_text(key)}", saw, "gone with its lease", self._put_right("claim", key))
 
     def _parked(self, key: bytes) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ class Times:
         if exists and not is_held:
             saw = "holds up users, and that route is not held"
             done = self._put_right("parked", key, route)
-            yield Finding(f"parking {_text(key)}", saw, "gone, and its users with gates", done)
+            yield Finding(f"parking {_text(key)}", saw, "gone, and its users with wake-ups", done)
 
     def _put_right(self, kind: Literal["permit", "claim", "parked"], key: bytes, of: bytes = b"") -> str:
         if not self._repair:

@@ -27,7 +27,7 @@ EXPIRED: Final = -1
 SUPERSEDED: Final = -2
 DROPPED: Final = -3
 NEVER: Final = 2**63
-HIGH: Final = 2**50  # as in `lineup.lua`: a high priority's order lies below every normal arrival's
+HIGH: Final = 2**50  # as in `enter_backlog.lua`: a high priority's order lies below every normal arrival's
 MAX_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
 EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
 KEPT: Final = 4  # times the largest limit: so many sends are kept before the oldest are dropped
@@ -37,9 +37,9 @@ KEPT: Final = 4  # times the largest limit: so many sends are kept before the ol
 class Before:
     """What was before a replay that begins in the middle, as Redis has it; times in µs since the epoch.
 
-    now_us: when it begins. All events have been accepted by then, stand in their lines in this order, and collapse
+    now_us: when it begins. All events have been accepted by then, stand in their backlogs in this order, and collapse
     no more. sends: what is on record of the user, under None, and of each category. turn: see `EVERY`.
-    gathers_us: until when the digest of a category gathers. lanes: in which each of the lines stands; it stays there
+    gathers_us: until when the digest of a category gathers. lanes: in which each of the backlogs stands; it stays there
     when its category moves to another lane.
     """
 
@@ -99,7 +99,7 @@ class _Rules:
         return None if self._sends is None else self._sends.latest(n)
 
 
-class _Line:
+class _Backlog:
     """A category of the user's, and what waits of it: places, the first at the front.
 
     newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
@@ -181,8 +181,8 @@ class Replay:
         costs = sorted({category.cost for category in policies.categories.values()})
         self._before = before
         self._rules = _Rules(policies.for_user(user), costs, timed=self._timed, before=self._on_record(None))
-        self._lines: dict[str, _Line] = {}
-        self._waiting: list[_Line] = []  # those in which something waits
+        self._backlogs: dict[str, _Backlog] = {}
+        self._waiting: list[_Backlog] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
         self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
         self._turn = 0 if before is None else before.turn
@@ -199,80 +199,83 @@ class Replay:
                 due = events[arrived].at_us
             now = max(now, due)
             while arrived < len(events) and events[arrived].at_us <= now:
-                self._line_up(arrived, events[arrived])
+                self._enter_backlog(arrived, events[arrived])
                 arrived += 1
             self._look(now)
 
-    def _line_up(self, index: int, event: Event) -> None:
-        line = self._lines.get(event.category)
-        if line is None:
+    def _enter_backlog(self, index: int, event: Event) -> None:
+        backlog = self._backlogs.get(event.category)
+        if backlog is None:
             category = self._policies.category(event.category)
             before = self._on_record(event.category)
             rules = _Rules(category.policy, [category.cost], timed=self._timed, before=before)
-            line = self._lines[event.category] = _Line(category, rules)
+            backlog = self._backlogs[event.category] = _Backlog(category, rules)
             if self._before is not None:
-                line.newest, line.gather_us = None, self._before.gathers_us.get(event.category)
-                line.rank = LANES.index(self._before.lanes.get(event.category, category.lane))
-        if not line.places:
-            self._waiting.append(line)
-        expires = line.expires_us if event.expires_in_us is None else event.expires_in_us
+                backlog.newest, backlog.gather_us = None, self._before.gathers_us.get(event.category)
+                backlog.rank = LANES.index(self._before.lanes.get(event.category, category.lane))
+        if not backlog.places:
+            self._waiting.append(backlog)
+        expires = backlog.expires_us if event.expires_in_us is None else event.expires_in_us
         if expires is not None:
             self._expires[index] = event.at_us + expires
         place = index - HIGH if event.high else index
-        collapse_id = event.collapse_id if line.category.digest is None else ""
-        if line.newest is None or collapse_id is None or not self._collapse(line, place, event, collapse_id):
-            heappush(line.places, place)
+        collapse_id = event.collapse_id if backlog.category.digest is None else ""
+        if backlog.newest is None or collapse_id is None or not self._collapse(backlog, place, event, collapse_id):
+            heappush(backlog.places, place)
 
-    def _collapse(self, line: _Line, place: int, event: Event, collapse_id: str) -> bool:
+    def _collapse(self, backlog: _Backlog, place: int, event: Event, collapse_id: str) -> bool:
         """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
-        assert line.newest is not None
-        index, old = place % HIGH, line.newest.get(collapse_id)
-        line.newest[collapse_id] = place if old is None else min(place, old)
+        assert backlog.newest is not None
+        index, old = place % HIGH, backlog.newest.get(collapse_id)
+        backlog.newest[collapse_id] = place if old is None else min(place, old)
         if old is None:
-            line.count, line.gather_us = 1, None
+            backlog.count, backlog.gather_us = 1, None
             return False
-        line.count += 1
-        if (digest := line.category.digest) is not None and line.count >= digest.after:
-            line.gather_us = 0
+        backlog.count += 1
+        if (digest := backlog.category.digest) is not None and backlog.count >= digest.after:
+            backlog.gather_us = 0
         superseded = self._stands[old % HIGH]
         self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
         if old < place:
             self._stands[old % HIGH] = index
             return True
-        line.places.remove(old)
-        heapify(line.places)
+        backlog.places.remove(old)
+        heapify(backlog.places)
         return False
 
-    def _collapse_id(self, line: _Line, index: int) -> str:
-        return self._events[index].collapse_id or "" if line.category.digest is None else ""
+    def _collapse_id(self, backlog: _Backlog, index: int) -> str:
+        return self._events[index].collapse_id or "" if backlog.category.digest is None else ""
 
-    def _admits(self, line: _Line, now: int) -> int:
-        """When the head of a line may go."""
-        if line.bypass:
+    def _admits(self, backlog: _Backlog, now: int) -> int:
+        """When the head of a backlog may go."""
+        if backlog.bypass:
             return 0
-        at = max(self._rules.next_us[line.cost], line.rules.next_us[line.cost])
-        if mute := self._muted(line, now):
+        at = max(self._rules.next_us[backlog.cost], backlog.rules.next_us[backlog.cost])
+        if mute := self._muted(backlog, now):
             at = max(at, mute.until_us - self._begins_us)
-        return max(self._by_clock(line, max(at, now))[0] if self._timed else at, line.gather_us or 0)
+        return max(self._by_clock(backlog, max(at, now))[0] if self._timed else at, backlog.gather_us or 0)
 
-    def _muted(self, line: _Line, now: int) -> Mute | None:
-        """What holds back the head of a line because its user has muted it."""
+    def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
+        """What holds back the head of a backlog because its user has muted it."""
         if not self._mutes:
             return None
-        category = self._events[self._stands[line.places[0] % HIGH]].category
+        category = self._events[self._stands[backlog.places[0] % HIGH]].category
         return self._policies.muted(self._user, category, self._begins_us + now)
 
-    def _drops(self, line: _Line, now: int) -> bool:
-        """Whether the head of a line is dropped where it may not go. What is muted without end will never be sent."""
-        mute = self._muted(line, now)
-        return line.drops or (mute is not None and (mute.what == "drop" or mute.until >= FOREVER))
+    def _drops(self, backlog: _Backlog, now: int) -> bool:
+        """Whether the head of a backlog is dropped where it may not go.
 
-    def _by_clock(self, line: _Line, at: int) -> tuple[int, str]:
-        """When the clock lets the head of a line go, and what decides that, or ''."""
-        rules, begins = Rules(self._rules.policy, line.category), self._begins_us
+        What is muted without end will never be sent.
+        """
+        mute = self._muted(backlog, now)
+        return backlog.drops or (mute is not None and (mute.what == "drop" or mute.until >= FOREVER))
+
+    def _by_clock(self, backlog: _Backlog, at: int) -> tuple[int, str]:
+        """When the clock lets the head of a backlog go, and what decides that, or ''."""
+        rules, begins = Rules(self._rules.policy, backlog.category), self._begins_us
         if not rules.uses_local_time:
             return at, ""
-        event = self._events[self._stands[line.places[0] % HIGH]]
+        event = self._events[self._stands[backlog.places[0] % HIGH]]
 
         def absolute(latest: Latest, n: int) -> int | None:
             found = latest(n)
@@ -284,77 +287,77 @@ class Replay:
             begins + event.at_us,
             self._policies.lead_us,
             partial(absolute, self._rules.latest),
-            partial(absolute, line.rules.latest),
+            partial(absolute, backlog.rules.latest),
         )
         opens, by = by_clock.first_open(begins + at)
-        return opens - begins, "" if by is None else said(by, line.name, opens, by_clock.zone)
+        return opens - begins, "" if by is None else said(by, backlog.name, opens, by_clock.zone)
 
     def _next_look(self, now: int) -> int:
         at = NEVER
-        for line in self._waiting:
+        for backlog in self._waiting:
             # What one look found no room to drop is dropped at the next, at once.
-            admits = 0 if self._drops(line, now) else self._admits(line, now)
-            at = min(at, admits, self._expires[self._stands[line.places[0] % HIGH]])
+            admits = 0 if self._drops(backlog, now) else self._admits(backlog, now)
+            at = min(at, admits, self._expires[self._stands[backlog.places[0] % HIGH]])
         return at
 
     def _look(self, now: int) -> None:
         """Take the heads that may go now, as one look of *admit* at this user does."""
-        lines, several = self._ordered()
+        backlogs, several = self._ordered()
         taken = i = 0
-        while i < len(lines) and taken < MAX_HEADS:
-            line = lines[i]
-            index = self._stands[line.places[0] % HIGH]
+        while i < len(backlogs) and taken < MAX_HEADS:
+            backlog = backlogs[i]
+            index = self._stands[backlog.places[0] % HIGH]
             expired = self._expires[index] <= now
-            held = not expired and not line.bypass and self._admits(line, now) > now
-            if held and not self._drops(line, now):
-                line.gather(now)
+            held = not expired and not backlog.bypass and self._admits(backlog, now) > now
+            if held and not self._drops(backlog, now):
+                backlog.gather(now)
                 i += 1
                 continue
             if self._explained:
-                self.decided[index] = self._deciding(line, now, self._events[index].at_us)
-            place = heappop(line.places)
-            if line.newest is not None and line.newest.get(key := self._collapse_id(line, index)) == place:
-                del line.newest[key]
+                self.decided[index] = self._deciding(backlog, now, self._events[index].at_us)
+            place = heappop(backlog.places)
+            if backlog.newest is not None and backlog.newest.get(key := self._collapse_id(backlog, index)) == place:
+                del backlog.newest[key]
             taken += 1
-            if not line.places:
-                del lines[i]
-                self._waiting.remove(line)
+            if not backlog.places:
+                del backlogs[i]
+                self._waiting.remove(backlog)
             if held:
                 self.sent[index] = DROPPED
             if held or expired:
                 continue
             self.sent[index] = now
-            self._rules.record(now + self._latency_us, now, line.cost)
-            line.rules.record(now + self._latency_us, now, line.cost)
+            self._rules.record(now + self._latency_us, now, backlog.cost)
+            backlog.rules.record(now + self._latency_us, now, backlog.cost)
             i = 0
             if several:
                 self._turn += 1
-                lines, several = self._ordered()
+                backlogs, several = self._ordered()
         if not self._waiting:
             self._turn = 0
 
-    def _ordered(self) -> tuple[list[_Line], bool]:
+    def _ordered(self) -> tuple[list[_Backlog], bool]:
         """As `Gates.ordered`: the urgent lane first, then the older head; every eighth turn the other way round."""
-        lines = list(self._waiting)
-        if len(lines) < 2:  # noqa: PLR2004 - nothing to order
-            return lines, False
-        several = any(line.rank != lines[0].rank for line in lines)
+        backlogs = list(self._waiting)
+        if len(backlogs) < 2:  # noqa: PLR2004 - nothing to order
+            return backlogs, False
+        several = any(backlog.rank != backlogs[0].rank for backlog in backlogs)
         sign = -1 if several and self._turn % EVERY == EVERY - 1 else 1
-        lines.sort(key=lambda line: (line.rank * sign, line.places[0]))
-        return lines, several
+        backlogs.sort(key=lambda backlog: (backlog.rank * sign, backlog.places[0]))
+        return backlogs, several
 
-    def _deciding(self, line: _Line, now: int, accepted_us: int) -> str:
-        of_user, of_category, cost = self._rules, line.rules, line.cost
-        if now == accepted_us or line.bypass:
+    def _deciding(self, backlog: _Backlog, now: int, accepted_us: int) -> str:
+        of_user, of_category, cost = self._rules, backlog.rules, backlog.cost
+        if now == accepted_us or backlog.bypass:
             return ""
-        mute = self._muted(line, now - 1)
+        mute = self._muted(backlog, now - 1)
         if mute and mute.until_us == self._begins_us + now:
             return MUTED
         admits = max(of_user.next_us[cost], of_category.next_us[cost])
-        if self._timed and (by := self._by_clock(line, max(admits, accepted_us))[1]):
+        if self._timed and (by := self._by_clock(backlog, max(admits, accepted_us))[1]):
             return by
         if admits < now:
             return ""
         if of_category.next_us[cost] > of_user.next_us[cost]:
-            return describe(line.name, of_category.policy, of_category.rule[cost])
+            return describe(backlog.name, of_category.policy, of_category.rule[cost])
         return describe("user", of_user.policy, of_user.rule[cost])

@@ -10,7 +10,7 @@ from notifier.server.html import Html, bar, facts, moment, table, tag, text
 from notifier.server.pages.history import history_table
 from notifier.server.pages.layout import View, act, dead_shards, document, find_form, job_link, link
 
-FIRST: Final = 20  # of what waits in line; the others are a link away
+FIRST: Final = 20  # of what waits in backlogs; the others are a link away
 
 
 def find_user_page(told: dict[str, Any], view: View) -> str:
@@ -85,7 +85,7 @@ def _rows(standing: list[dict[str, Any]], told: dict[str, Any], view: View) -> I
 
 def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Iterator[Html]:
     if told["waiting_in_all"] > len(standing):
-        first = f"Of those in line the first {len(standing)} of {told['waiting_in_all']:,} are shown."
+        first = f"Shown are the first {len(standing)} of {told['waiting_in_all']:,} in backlogs."
         yield tag("p", first, class_="hint")
     if len(told["line"]) > len(standing):
         more = link("/user", "Show more of them", id=told["user"], category=told["category"], long="1")
@@ -96,7 +96,7 @@ def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Itera
 
 
 def why(each: dict[str, Any], now: datetime) -> Html:
-    """Why one that stands in a line waits."""
+    """Why one that stands in a backlog waits."""
     at = each["expected_at"]
     parts: list[Any] = []
     if each["not_before"]:

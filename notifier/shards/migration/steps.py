@@ -26,7 +26,7 @@ class Moving:
 
 
 def depart(user: str, category: str, *, max_jobs: int) -> Call[list[Moving]]:
-    """Give out the first of a line's jobs; none where the line has come to its end."""
+    """Give out the first of a backlog's jobs; none where the backlog has come to its end."""
     return Call(
         script("depart"),
         [],

@@ -109,7 +109,7 @@ class Channel:
     # The connection.
 
     def _may_open(self) -> bool:
-        # A server that answers and then moves house is worth the short wait; what fails is worth none.
+        # A server that answers and then goes away is worth the short wait; what fails is worth none.
         return self._failures == 0 or asyncio.get_running_loop().time() >= self._not_before
 
     def _open_soon(self) -> None:

@@ -1,4 +1,5 @@
--- audit_entry: judges what stands in lines, leases and registries: whether there is such a job, and it belongs there.
+-- audit_entry: judges what stands in backlogs, leases and registries: whether there is such a job, and it belongs
+-- there.
 -- ARGV 1 clock  2 '1' to take out what does not belong there  3 lanes, JSON  4 keep_failed s
 --      5.. for each: the key, its member
 -- returns {finding, …} (see audit.lua). Whether a job that belongs there should stand there now is judged by audit_job.
@@ -31,7 +32,7 @@ end
 -- deleted: by RQ's hands, from a backlog that is known. It is no fault: the look at its user passes over it.
 local function deleted(key)
   local user, category = key:match('^@line:{(.+)}:([^}]+)$')
-  return user and redis.call('HEXISTS', lines_key(user), category) == 1
+  return user and redis.call('HEXISTS', backlogs_key(user), category) == 1
 end
 
 local function judge(key, member)
@@ -59,7 +60,7 @@ local function judge(key, member)
   elseif kind then
     belongs = not user or job[1] == lane
   else
-    belongs = key == '@leases' or key == '@later' or not user or key == line_key(user, category)
+    belongs = key == '@leases' or key == '@later' or not user or key == backlog_key(user, category)
   end
   if not belongs then
     local is = 'its job is of ' .. job[1] .. (user and ' and of ' .. user .. ':' .. category or '')

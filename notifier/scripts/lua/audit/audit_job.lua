@@ -3,9 +3,9 @@
 --      '' for a job that the keyspace holds, or 'unlisted' for one whose queue was read since and did not name it
 -- returns {{id of a job that its queue must hold, …}, how many were notifications, {finding, …} (see audit.lua)}
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
--- a line or in `later` stays there, in one of them; who stands nowhere goes to its line. Of what a live lease holds
--- nothing is changed. A lease that ended is *pull*'s affair.
---! include clock keys history due candidate end leaving lineup audit
+-- a backlog or in `later` stays there, in one of them; who stands nowhere goes to its backlog. Of what a live lease
+-- holds nothing is changed. A lease that ended is *pull*'s affair.
+--! include clock keys history due candidate end leaving enter_backlog audit
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
@@ -25,8 +25,8 @@ local function read(id)
   j.lease = ends and tonumber(ends)
   j.held = j.permit and j.lease and j.lease > now
   if not j.user then return j end
-  j.line = line_key(j.user, j.category)
-  j.in_line = redis.call('ZSCORE', j.line, id)
+  j.backlog = backlog_key(j.user, j.category)
+  j.in_backlog = redis.call('ZSCORE', j.backlog, id)
   j.in_later = redis.call('ZSCORE', '@later', id)
   j.scheduled = redis.call('ZSCORE', '@rq:scheduled:' .. j.origin, id)
   j.failed = redis.call('ZSCORE', '@rq:failed:' .. j.origin, id)
@@ -39,7 +39,7 @@ end
 local function places(j)
   local found = {}
   local function put(stands, place) if stands then found[#found + 1] = place end end
-  put(j.in_line, j.line)
+  put(j.in_backlog, j.backlog)
   put(j.in_later, '@later')
   put(j.lease, '@leases')
   put(j.failed, '@rq:failed:' .. j.origin)
@@ -57,39 +57,39 @@ end
 -- wrong_place: what would be right, in words; or nil where the places fit the status. One for each status.
 local by_status = {}
 function by_status.queued(j)
-  if j.in_line or j.in_later then return 'it is scheduled' end
+  if j.in_backlog or j.in_later then return 'it is scheduled' end
   -- A job whose meta was read only when a worker had leased it stays queued meanwhile.
   -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
   if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
     if redis.call('LPOS', '@behind:' .. j.category, j.id) then return end -- see behind.lua
     if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MAX_FROM_TAIL) then
-      return 'in its line'
+      return 'in its backlog'
     end
     queued[#queued + 1] = j.id
   end
 end
 function by_status.scheduled(j)
-  if j.lease or j.permit or j.failed or j.canceled then return 'in its line alone' end
-  if j.in_line and j.in_later then return 'in one of them' end
+  if j.lease or j.permit or j.failed or j.canceled then return 'in its backlog alone' end
+  if j.in_backlog and j.in_later then return 'in one of them' end
   -- What RQ's own enqueue_in left there goes to its queue when its time has come.
-  if not j.in_line and not j.in_later and (j.order or not j.scheduled) then return 'in its line' end
+  if not j.in_backlog and not j.in_later and (j.order or not j.scheduled) then return 'in its backlog' end
   if not j.scheduled then return 'in @rq:scheduled:' .. j.origin .. ' too' end
-  if j.in_line and (not j.order or tonumber(j.order) ~= tonumber(j.in_line)) then
-    return 'at its own place in the line, ' .. (j.order or 'which it does not know')
+  if j.in_backlog and (not j.order or tonumber(j.order) ~= tonumber(j.in_backlog)) then
+    return 'at its own place in the backlog, ' .. (j.order or 'which it does not know')
   end
   if j.in_later and tonumber(j.in_later) >= FAR and not is_parked('j' .. j.id) then
-    return 'in its line: no route is held that it waits for'
+    return 'in its backlog: no route is held that it waits for'
   end
 end
 function by_status.started(j)
-  if j.in_line or j.in_later or j.failed or j.canceled or j.scheduled then return 'in flight alone' end
-  if not j.permit then return 'in its line, as no permit is known' end
+  if j.in_backlog or j.in_later or j.failed or j.canceled or j.scheduled then return 'in flight alone' end
+  if not j.permit then return 'in its backlog, as no permit is known' end
   if not j.lease then return 'under a lease' end
   if not j.wip then return 'in @rq:wip:' .. j.origin .. ' too' end
 end
 function by_status.failed(j)
-  if j.in_line or j.in_later or j.scheduled or j.lease or j.permit or j.canceled then return 'it has ended' end
+  if j.in_backlog or j.in_later or j.scheduled or j.lease or j.permit or j.canceled then return 'it has ended' end
   if not j.failed and not fades(j) and is_text(j.id) then return 'in @rq:failed:' .. j.origin end
   if not j.outcome then return 'with an outcome' end
 end
@@ -98,7 +98,7 @@ function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and
   if not j.canceled and not fades(j) then return 'in @rq:canceled:' .. j.origin end
 end
 function by_status.deferred(j) -- by RQ, until what it depends on is done
-  if j.order or j.permit or j.in_line or j.in_later then return 'in its line' end
+  if j.order or j.permit or j.in_backlog or j.in_later then return 'in its backlog' end
 end
 
 local function remove(j, ...)
@@ -115,7 +115,7 @@ end
 
 local function end_again(j)
   drop_permit(j)
-  remove(j, j.line, '@later', '@leases', '@rq:scheduled:' .. j.origin)
+  remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin)
   local kept = redis.call('PTTL', j.key)
   if j.status == 'failed' then
     remove(j, '@rq:canceled:' .. j.origin)
@@ -140,7 +140,7 @@ end
 
 -- fly_on: what is in flight, or was when its worker died.
 local function fly_on(j)
-  remove(j, j.line, '@later', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
+  remove(j, j.backlog, '@later', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
   if not j.held and j.permit then
     redis.call('ZADD', '@rq:wip:' .. j.origin, '+inf', j.id .. ':' .. j.permit)
     redis.call('HSET', j.key, 'status', 'started')
@@ -153,28 +153,28 @@ local function wait_on(j)
   drop_permit(j)
   local of_its_own = j.in_later and tonumber(j.in_later) < FAR
   -- What waits for a time of its own is scheduled for that time.
-  if of_its_own and j.in_line then
+  if of_its_own and j.in_backlog then
     of_its_own = j.scheduled and math.abs(j.scheduled * 1000000 - j.in_later) < 1000
   end
   if of_its_own or j.in_later and is_parked('j' .. j.id) then
-    remove(j, j.line)
+    remove(j, j.backlog)
     redis.call('HSET', j.key, 'status', 'scheduled')
     redis.call('ZADD', '@rq:scheduled:' .. j.origin, 'NX', seconds(j.in_later), j.id)
     return 'kept in @later'
   end
   remove(j, '@later')
-  if j.in_line and not j.order then redis.call('HSET', j.key, 'push_order', j.in_line) end
-  local _, _, lane, is_new = line_up(now, j.id)
+  if j.in_backlog and not j.order then redis.call('HSET', j.key, 'push_order', j.in_backlog) end
+  local _, _, lane, is_new = enter_backlog(now, j.id)
   if not lane then return 'left: its meta is not as it must be' end
   if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
-  ensure_gate(j.user, lane, now)
+  ensure_wake_up(j.user, lane, now)
   note_due(now, lane)
-  return j.in_line and 'kept in its line' or 'put back in its line'
+  return j.in_backlog and 'kept in its backlog' or 'put back in its backlog'
 end
 
 local function forget(j)
   drop_permit(j)
-  remove(j, j.line, '@later', '@leases', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin,
+  remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin,
     '@rq:canceled:' .. j.origin)
   redis.call('DEL', j.key)
   return 'removed: it was delivered'
@@ -190,7 +190,7 @@ local function mend(j)
   if not by_status[j.status] then return 'left: nobody can tell what became of it' end
   -- A lease without a permit holds nothing, save for a worker that has the job still.
   if j.lease and (j.permit or j.status == 'started') then return fly_on(j) end
-  if j.permit and not j.in_line and not j.in_later then return fly_on(j) end
+  if j.permit and not j.in_backlog and not j.in_later then return fly_on(j) end
   return wait_on(j)
 end
 

@@ -15,7 +15,7 @@ local function why_not(id)
   local user, category = steered(job[3], job[5])
   if not user or job[2] == 'queued' and not job[4] or job[2] == 'canceled' then return nil end -- or RQ's affair
   return 'is ' .. (job[2] or 'of no status'), job[2] == 'scheduled' and not job[4]
-    and not redis.call('ZSCORE', line_key(user, category), id) and not redis.call('ZSCORE', '@later', id)
+    and not redis.call('ZSCORE', backlog_key(user, category), id) and not redis.call('ZSCORE', '@later', id)
 end
 
 local function take_out(id, alone)

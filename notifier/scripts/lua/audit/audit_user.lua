@@ -3,68 +3,68 @@
 --      4.. for each: a key that names a user, @lines:{user} or @line:{user}:<category>, and '';
 --          or a set of users, @gates:<lane> or @parked:<route>, and its member
 -- returns {finding, …} (see audit.lua)
--- A line that was emptied stays noted until its user is looked at: so it needs a gate as well.
+-- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
 --! include clock keys due audit
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 
--- note: the line is of the lane of the first in it that has a job.
-local function note(user, category, line)
+-- note: the backlog is of the lane of the first in it that has a job.
+local function note(user, category, backlog)
   local lane = lanes[#lanes]
-  for _, id in ipairs(redis.call('ZRANGE', line, 0, 9)) do
+  for _, id in ipairs(redis.call('ZRANGE', backlog, 0, 9)) do
     local origin = redis.call('HGET', job_key(id), 'origin')
     if origin then lane = origin break end
   end
-  redis.call('HSET', lines_key(user), category, lane)
-  ensure_gate(user, lane, now)
+  redis.call('HSET', backlogs_key(user), category, lane)
+  ensure_wake_up(user, lane, now)
   return 'noted, in ' .. lane
 end
 
-local function judge_line(line, user, category)
-  if redis.call('HEXISTS', lines_key(user), category) == 1 or redis.call('EXISTS', line) == 0 then return end
+local function judge_backlog(backlog, user, category)
+  if redis.call('HEXISTS', backlogs_key(user), category) == 1 or redis.call('EXISTS', backlog) == 0 then return end
   -- It leaves, see leaving.lua.
   if redis.call('HEXISTS', '@away:{' .. user .. '}', category) == 1 then return end
-  finding('user ' .. user, 'has the line ' .. category .. ', which nobody knows of', 'in ' .. lines_key(user),
-    repair and note(user, category, line))
+  finding('user ' .. user, 'has the backlog ' .. category .. ', which nobody knows of', 'in ' .. backlogs_key(user),
+    repair and note(user, category, backlog))
 end
 
-local function judge_lines(lines, user)
-  local fields, any = redis.call('HGETALL', lines), false
+local function judge_backlogs(backlogs, user)
+  local fields, any = redis.call('HGETALL', backlogs), false
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category:sub(1, 3) == '#o:' then -- an orphan, see orphans.lua
       any = any or redis.call('ZSCORE', '@leases', category:sub(4))
     elseif category:sub(1, 1) ~= '#' then
       any = true
-      if not has_gate(user, lane) then
-        if repair then ensure_gate(user, lane, now) end
-        finding('user ' .. user, 'has the line ' .. category .. ' and no gate', 'a gate in ' .. lane,
-          repair and 'given a gate at now')
+      if not has_wake_up(user, lane) then
+        if repair then ensure_wake_up(user, lane, now) end
+        finding('user ' .. user, 'has the backlog ' .. category .. ' and no wake-up', 'a wake-up in ' .. lane,
+          repair and 'given a wake-up at now')
       end
     end
   end
   if #fields > 0 and not any then
-    finding('user ' .. user, 'has no line and is remembered', 'no ' .. lines,
-      repair and redis.call('DEL', lines) and 'forgotten')
+    finding('user ' .. user, 'has no backlog and is remembered', 'no ' .. backlogs,
+      repair and redis.call('DEL', backlogs) and 'forgotten')
   end
 end
 
--- judge_stray: who has a gate has a line in that lane, and who is parked has a line. (One whose line has left the lane
--- is let go of with the others.)
+-- judge_stray: who has a wake-up has a backlog in that lane, and who is parked has a backlog. (One whose backlog has
+-- left the lane is let go of with the others.)
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
-  local fields = redis.call('HGETALL', lines_key(user))
+  local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
     if fields[i]:sub(1, 1) ~= '#' and (key:find('^@parked:') or fields[i + 1] == lane) then return end
   end
-  finding('user ' .. user, 'stands in ' .. key .. ' and has no line in ' .. lane, 'not there',
+  finding('user ' .. user, 'stands in ' .. key .. ' and has no backlog in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')
 end
 
 local function judge(key, member)
   local user, category = key:match('^@line:{(.*)}:([^}]*)$')
-  if user then return judge_line(key, user, category) end
+  if user then return judge_backlog(key, user, category) end
   user = key:match('^@lines:{(.*)}$')
-  if user then return judge_lines(key, user) end
+  if user then return judge_backlogs(key, user) end
   local lane = key:match('^@gates:(.+)$')
   if lane then return judge_stray(key, member, member, lane) end
   lane, user = member:match('^u(%S+) (.+)$') -- of the parked; the rests of notifications are judged with their jobs

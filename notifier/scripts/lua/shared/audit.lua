@@ -5,7 +5,7 @@ local function finding(what, saw, right, done)
   findings[#findings + 1] = {what, saw, right, done or ''}
 end
 
--- steered: the user and the category that a job's meta names, as *line_up* reads them; or nil.
+-- steered: the user and the category that a job's meta names, as *enter_backlog* reads them; or nil.
 -- rq_job: its push_rq_job; then it was handed to RQ, whatever its meta names.
 local function steered(meta, rq_job)
   local ok, read = pcall(cjson.decode, meta or '')
@@ -22,13 +22,13 @@ local function is_parked(member)
   return false
 end
 
-local function has_gate(user, lane)
+local function has_wake_up(user, lane)
   return redis.call('ZSCORE', '@gates:' .. lane, user) or is_parked('u' .. lane .. ' ' .. user)
 end
 
--- ensure_gate: one who waits in a lane without a gate is looked at now.
-local function ensure_gate(user, lane, now)
-  if has_gate(user, lane) then return end
+-- ensure_wake_up: one who waits in a lane without a wake-up is looked at now.
+local function ensure_wake_up(user, lane, now)
+  if has_wake_up(user, lane) then return end
   redis.call('ZADD', '@gates:' .. lane, text(now), user)
   note_due(now, lane)
 end

@@ -1,5 +1,5 @@
 -- A category whose lane has changed while notifications stand in the queue of the lane before. Those that are accepted
--- after them for the new lane are to come to their lines after them, whoever serves which lane:
+-- after them for the new lane are to come to their backlogs after them, whoever serves which lane:
 --   @lanes            hash category -> lane, in which the last of it was accepted
 --   @behind           hash category -> '<lane before> <how many stood there> <the last of them>', while they do
 --   @behind:<category> list of job ids: what has come out of another queue meanwhile, in order

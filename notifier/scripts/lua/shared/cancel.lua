@@ -8,7 +8,7 @@ local function end_cancelled(now, id, job, keep, keep_delivered)
   local origin, ok, meta = job[1], pcall(cjson.decode, job[2] or '')
   if ok and type(meta) == 'table' and type(meta.user) == 'string' then
     user = meta.user
-    leave_line(now, user, type(meta.category) == 'string' and meta.category or 'default', id, job[3])
+    leave_backlog(now, user, type(meta.category) == 'string' and meta.category or 'default', id, job[3])
     if job[4] then redis.call('ZREM', arriving_key(user), id) end
   end
   if not (job[5] and job[5]:find('"delivered"', 1, true)) then

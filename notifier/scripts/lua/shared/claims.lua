@@ -1,8 +1,8 @@
 --! exports claim_of claim release keep_claim
--- Order between workers: while heads of a line are in flight with one worker, the next go to that worker alone, or two
--- would race each other to the provider. What is in flight is always counted, also where a gap lets only one be: rules
--- change while sends are under way. The claim goes with the last that is settled, or with the lease of a worker that
--- died.
+-- Order between workers: while heads of a backlog are in flight with one worker, the next go to that worker alone, or
+-- two would race each other to the provider. What is in flight is always counted, also where a gap lets only one be:
+-- rules change while sends are under way. The claim goes with the last that is settled, or with the lease of a worker
+-- that died.
 --   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <worker>'
 
 local function read_claim(key)
@@ -14,7 +14,7 @@ end
 
 local function text_of_claim(n, ends, routes, owner) return text(n) .. ' ' .. ends .. ' ' .. routes .. ' ' .. owner end
 
--- claim_of: how many of the line are in flight with this worker; whether some are with another; and the routes that
+-- claim_of: how many of the backlog are in flight with this worker; whether some are with another; and the routes that
 -- some of them leave out, as they were shut, {route: true}, or nil.
 local function claim_of(user, category, worker, now)
   local claim = read_claim(claim_key(user, category))
@@ -26,7 +26,7 @@ local function claim_of(user, category, worker, now)
   return claim.n, false, left
 end
 
--- claim: n of the line are in flight with this worker now. left: see *claim_of*.
+-- claim: n of the backlog are in flight with this worker now. left: see *claim_of*.
 local function claim(user, category, worker, n, left, lease, until_text)
   local routes = {}
   for route in pairs(left or {}) do routes[#routes + 1] = route end
@@ -35,7 +35,7 @@ local function claim(user, category, worker, n, left, lease, until_text)
   redis.call('SET', claim_key(user, category), value, 'PX', text(math.ceil(lease / 1000)))
 end
 
--- release: one of the line has been settled.
+-- release: one of the backlog has been settled.
 local function release(user, category)
   local key = claim_key(user, category)
   local held = read_claim(key)

@@ -1,12 +1,12 @@
 -- Collapsing: a candidate, which no worker has had, takes the place of the one with the same collapse id that waits in
--- the line; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
+-- the backlog; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
 local DIGEST = '' -- the id of all of a category with a digest
 local COLLAPSE_LASTS = 2592000 -- s since the last candidate: what jobs that RQ deleted leave there goes with it
 
--- same_waiting: the candidate that waits in the line under this collapse id, or nil.
+-- same_waiting: the candidate that waits in the backlog under this collapse id, or nil.
 local function same_waiting(user, category, collapse_id)
   local id = redis.call('HGET', collapse_key(user, category), collapse_id)
-  local order = id and redis.call('ZSCORE', line_key(user, category), id)
+  local order = id and redis.call('ZSCORE', backlog_key(user, category), id)
   if not order then return nil end
   local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_count', 'push_gather', 'push_targets')
   if not job[1] or job[2] == 'canceled' then return nil end
@@ -26,7 +26,7 @@ end
 -- unless its own is further in front, and may be for other devices.
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
-  redis.call('ZREM', line_key(user, category), old.id)
+  redis.call('ZREM', backlog_key(user, category), old.id)
   end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)

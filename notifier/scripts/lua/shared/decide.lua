@@ -1,59 +1,60 @@
 --! exports set_at is_due decide ask
--- Decide: whether the head of a line may go now. What the rules say is in opens.lua; here is what the providers say,
+-- Decide: whether the head of a backlog may go now. What the rules say is in opens.lua; here is what the providers say,
 -- and what is to be known first.
 
 local MAX_UNREAD = 25
 
--- wants: the caller is to read something, and the line is shut until it has: job id, user, data or '', zone or ''.
-local function wants(look, user, line, id, data, zone)
+-- wants: the caller is to read something, and the backlog is shut until it has: job id, user, data or '', zone or ''.
+local function wants(look, user, backlog, id, data, zone)
   local asked = look.asked
   asked[#asked + 1], asked[#asked + 2], asked[#asked + 3], asked[#asked + 4] = id, user.name, data, zone
-  line.unread = true
+  backlog.unread = true
 end
 
--- set_at: line.at, when the head may go: by the rules; or where the line is shut, at the end of the lease, since the
--- settling, or the caller's next call, opens the gate before.
-local function set_at(look, user, line)
-  if line.at then return end
-  if line.elsewhere or line.unread then
-    line.at = look.now + look.lease_us
+-- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
+-- the settling, or the caller's next call, opens the wake-up before.
+local function set_at(look, user, backlog)
+  if backlog.at then return end
+  if backlog.elsewhere or backlog.unread then
+    backlog.at = look.now + look.lease_us
     return
   end
   local unknown
-  line.at, unknown = opens_at(look.rules, user.name, user.policy, line, user.next, look.now)
-  if line.at then return end
-  line.at = look.now + look.lease_us
-  wants(look, user, line, line.head, '', unknown)
+  backlog.at, unknown = opens_at(look.rules, user.name, user.policy, backlog, user.next, look.now)
+  if backlog.at then return end
+  backlog.at = look.now + look.lease_us
+  wants(look, user, backlog, backlog.head, '', unknown)
 end
 
--- ask: has the caller read whom the jobs at the head of a line are for. Nothing of the line goes before.
-local function ask(look, user, line)
-  for _, id in ipairs(redis.call('ZRANGE', line.key, 0, MAX_UNREAD - 1)) do
+-- ask: has the caller read whom the jobs at the head of a backlog are for. Nothing of the backlog goes before.
+local function ask(look, user, backlog)
+  for _, id in ipairs(redis.call('ZRANGE', backlog.key, 0, MAX_UNREAD - 1)) do
     local data, targets = unpack(redis.call('HMGET', job_key(id), 'data', 'push_targets'))
-    if data and not targets then wants(look, user, line, id, data, '') end
+    if data and not targets then wants(look, user, backlog, id, data, '') end
   end
-  line.unread = true
+  backlog.unread = true
 end
 
-local function has_expired(line, now)
-  if line.expires == nil then line.expires = redis.call('HGET', job_key(line.head), 'push_deadline') end
-  local ends = number(line.expires)
+local function has_expired(backlog, now)
+  if backlog.expires == nil then backlog.expires = redis.call('HGET', job_key(backlog.head), 'push_deadline') end
+  local ends = number(backlog.expires)
   return ends and ends <= now
 end
 
--- is_due: whether something is to become of the head of a line now: it goes, or ends.
-local function is_due(look, user, line)
-  set_at(look, user, line)
-  if line.rank == MAX_RANK or line.elsewhere or line.unread or line.parked then return false end
-  return line.at <= look.now or has_expired(line, look.now) or is_dropped(line)
+-- is_due: whether something is to become of the head of a backlog now: it goes, or ends.
+local function is_due(look, user, backlog)
+  set_at(look, user, backlog)
+  if backlog.rank == MAX_RANK or backlog.elsewhere or backlog.unread or backlog.parked then return false end
+  return backlog.at <= look.now or has_expired(backlog, look.now) or is_dropped(backlog)
 end
 
--- is_shut: whether this may not go by this route now: its circuit is open, or an older rest of its line waits for it.
-local function is_shut(look, line, target, job)
+-- is_shut: whether this may not go by this route now: its circuit is open, or an older rest of its backlog waits for
+-- it.
+local function is_shut(look, backlog, target, job)
   local hold = look.circuits and look.circuits[target.route]
   if not hold then return false end
   if hold.state == 'open' and hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals) then return true end
-  return has_older_rest(line.key, target.route, line.order)
+  return has_older_rest(backlog.key, target.route, backlog.order)
 end
 
 local function open_circuit(look, name, ...)
@@ -102,49 +103,49 @@ local function needs_of(targets)
 end
 
 -- split_targets: those by whose routes it may go, and those that are shut; nil where it is 'behind': an older one of
--- its line is in flight, and was taken while a route of this one was shut. Its rest is to go first.
-local function split_targets(look, line, job, targets)
+-- its backlog is in flight, and was taken while a route of this one was shut. Its rest is to go first.
+local function split_targets(look, backlog, job, targets)
   local open, shut = {}, {}
   for _, target in ipairs(targets) do
-    local of = is_shut(look, line, target, job) and shut or open
-    if of == open and line.left and line.left[target.route] then return nil end
+    local of = is_shut(look, backlog, target, job) and shut or open
+    if of == open and backlog.left and backlog.left[target.route] then return nil end
     of[#of + 1] = target
   end
   return open, shut
 end
 
 -- devices_open: when all these devices have room, and whether those that have none are sent background pushes alone.
-local function devices_open(look, line, index, open)
+local function devices_open(look, backlog, index, open)
   local at, in_background = 0, true
   for _, target in ipairs(open) do
-    local free = device_next(look.rules, index, target, line.bypass)
+    local free = device_next(look.rules, index, target, backlog.bypass)
     in_background = in_background and (free <= look.now or target.kind == 'b')
     at = math.max(at, free)
   end
   return at, in_background
 end
 
--- decide: whether the providers let the head of a line go now. Returns 'go', its needs, its targets (nil where no
+-- decide: whether the providers let the head of a backlog go now. Returns 'go', its needs, its targets (nil where no
 -- device is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when,
 -- and whether it waits because it is a background push; 'unread'; or 'behind', see *split_targets*.
-local function decide(look, user, line, job)
+local function decide(look, user, backlog, job)
   local rules = look.rules
-  if not (rules.limited or look.circuits or look.rooms or line.left) then return 'go', {} end
+  if not (rules.limited or look.circuits or look.rooms or backlog.left) then return 'go', {} end
   if not job.targets then return 'unread' end
-  local app = rules.apps and rules.apps[line.category]
+  local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
-  if not (look.circuits or line.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
-    local full = lacks_room(look, plan.needs, line.lane)
+  if not (look.circuits or backlog.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
+    local full = lacks_room(look, plan.needs, backlog.lane)
     if full then return 'parked', full end
     return 'go', plan.needs
   end
-  local open, shut = split_targets(look, line, job, targets_of(job.targets, job.answered, app))
+  local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
   if not open then return 'behind' end
   if #open == 0 and #shut > 0 then return 'parked', routes_of(shut) end
-  local at, in_background = devices_open(look, line, user.index, open)
+  local at, in_background = devices_open(look, backlog, user.index, open)
   if at > look.now then return 'wait', at, in_background end
   local needs = needs_of(open)
-  local full = lacks_room(look, needs, line.lane)
+  local full = lacks_room(look, needs, backlog.lane)
   if full then return 'parked', full end
   return 'go', needs, open, shut
 end

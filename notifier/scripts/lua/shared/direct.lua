@@ -1,15 +1,16 @@
 --! exports direct EXCEPTIONS
 -- The direct way: what comes from its queue and need not wait is leased at once, in the same step, and never stands in
--- a line. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
--- for a user of whom nothing waits, under rules that let it go. Where they do not, it is the first in its line, and its
--- user's gate is set at once. All else is looked at by *admit*.
---   @exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their lines
+-- a backlog. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
+-- for a user of whom nothing waits, under rules that let it go. Where they do not, it is the first in its backlog, and
+-- its user's wake-up is set at once. All else is looked at by *admit*.
+--   @exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
 local EXCEPTIONS = '@exceptions:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
   'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
 
--- room: how many more may go this way now. rules: of everyone, see gates.lua. exceptions: the key of the set, or nil.
+-- room: how many more may go this way now. rules: of everyone, see wake_ups.lua. exceptions: the key of the set, or
+-- nil.
 -- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
 -- its now, lease_us, until_text and worker beside them.
 local direct = {room = 0, rules = nil, exceptions = nil, rooms = {}, leased = {}, waits = {}, claims = {}, claimed = {}}
@@ -35,7 +36,7 @@ end
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
-    waits = redis.call('EXISTS', lines_key(user)) == 1
+    waits = redis.call('EXISTS', backlogs_key(user)) == 1
       or direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
       or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1
     direct.waits[user] = waits
@@ -43,7 +44,7 @@ function direct.nothing_waits(user)
   return not waits
 end
 
--- claim_of: the caller's claim on what is in flight of a line, see claims.lua; or nil where it has none.
+-- claim_of: the caller's claim on what is in flight of a backlog, see claims.lua; or nil where it has none.
 function direct.claim_of(user, category)
   local key = claim_key(user, category)
   local held = direct.claims[key]
@@ -66,44 +67,48 @@ function direct.has_room(plan, bypass)
   return not lacking(rules, direct.rooms, plan.needs, direct.now)
 end
 
--- wait: the first to stand in a line of this user, where the rules let it go at µs `opens`. by: see *set_gates*.
+-- wait: the first to stand in a backlog of this user, where the rules let it go at µs `opens`. by: see *set_wake_ups*.
 function direct.wait(user, category, lane, id, opens, by)
   local own = direct.rules.categories[category]
-  redis.call('HSET', lines_key(user), '#pace', text(math.max(pace(direct.rules.users[1]), pace(own))))
-  set_gates(user, {{category = category, lane = lane, head = id, at = opens, by = by}}, direct.now, nil)
+  redis.call('HSET', backlogs_key(user), '#pace', text(math.max(pace(direct.rules.users[1]), pace(own))))
+  set_wake_ups(user, {{category = category, lane = lane, head = id, at = opens, by = by}}, direct.now, nil)
 end
 
 -- send: the job goes, under a permit that is its place.
-function direct.send(id, lane, job, line, plan)
+function direct.send(id, lane, job, backlog, plan)
   local order = orders.next()
   local permit = text(order)
   local place = job.priority == 'high' and text(order - HIGH) or permit
   direct.trim = order % 8 == 0
-  count_sends(direct, job.user, job.category, direct.rules.users[1], line.policy, permit, line.cost)
+  count_sends(direct, job.user, job.category, direct.rules.users[1], backlog.policy, permit, backlog.cost)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
-  if line.cost == 1 then lease_job(direct, id, permit, lane, 'push_order', place)
-  else lease_job(direct, id, permit, lane, 'push_order', place, 'push_counted', text_of_counted(permit, line.cost)) end
-  direct.room, line.held.n = direct.room - 1, line.held.n + 1
+  if backlog.cost == 1 then lease_job(direct, id, permit, lane, 'push_order', place)
+  else
+    lease_job(direct, id, permit, lane, 'push_order', place, 'push_counted', text_of_counted(permit, backlog.cost))
+  end
+  direct.room, backlog.held.n = direct.room - 1, backlog.held.n + 1
   direct.leased[#direct.leased + 1] = {id, permit, job.user, job.category, job.data,
     job.deadline and job.deadline - direct.now or false, 0, 0, false, false}
 end
 
--- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its line; and
--- where nothing but the rules holds it back, its category, the µs at which they let it go, and what decides it.
+-- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its backlog;
+-- and where nothing but the rules holds it back, its category, the µs at which they let it go, and what decides it.
 function direct.take(id, lane)
   local job = direct.room > 0 and new_job(id, lane, direct.now)
   if not job then return false end
   local rules, user, category = direct.rules, job.user, job.category
   local own = rules.categories[category]
   if not own or rules.digests and rules.digests[category] or not direct.nothing_waits(user) then return false end
-  local line = {category = category, head = id, policy = own, bypass = rules.bypass[category],
+  local backlog = {category = category, head = id, policy = own, bypass = rules.bypass[category],
     cost = rules.costs and rules.costs[category] or 1, held = direct.claim_of(user, category)}
-  if not line.held then return false end
-  local opens = opens_at(rules, user, rules.users[1], line, {}, direct.now)
-  if opens > direct.now then return false, not (rules.drops and rules.drops[category]) and category, opens, line.by end
+  if not backlog.held then return false end
+  local opens = opens_at(rules, user, rules.users[1], backlog, {}, direct.now)
+  if opens > direct.now then
+    return false, not (rules.drops and rules.drops[category]) and category, opens, backlog.by
+  end
   local plan = plan_of(job.targets, rules.apps and rules.apps[category])
-  if not direct.has_room(plan, line.bypass) then return false end
-  direct.send(id, lane, job, line, plan)
+  if not direct.has_room(plan, backlog.bypass) then return false end
+  direct.send(id, lane, job, backlog, plan)
   return true
 end
 

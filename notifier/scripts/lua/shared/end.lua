@@ -39,22 +39,22 @@ end
 
 local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
 
--- leave_line: takes a job that no worker holds out of its user's line. Returns whether it stood there.
+-- leave_backlog: takes a job that no worker holds out of its user's backlog. Returns whether it stood there.
 -- collapse_id: its push_collapse.
-local function leave_line(now, user, category, id, collapse_id)
-  local line = line_key(user, category)
-  local place = redis.call('ZRANK', line, id)
+local function leave_backlog(now, user, category, id, collapse_id)
+  local backlog = backlog_key(user, category)
+  local place = redis.call('ZRANK', backlog, id)
   if not place then return false end
-  redis.call('ZREM', line, id)
+  redis.call('ZREM', backlog, id)
   redis.call('ZREM', '@expiring', id)
   if collapse_id then forget_candidate(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
-  local lane = place == 0 and redis.call('HGET', lines_key(user), category)
+  local lane = place == 0 and redis.call('HGET', backlogs_key(user), category)
   if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
   return true
 end
 
--- end_unsent: ends under `word` what is in no line and in no flight. The rest: further fields of its hash, and their
+-- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their
 -- values. One that is queued stays in its list, which can be long: *pull* passes over it.
 local function end_unsent(now, id, origin, word, keep, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)

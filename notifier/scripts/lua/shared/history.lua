@@ -11,7 +11,7 @@
 --   @history:{user}:0, …:1  lists of records, the newest last, in turns: each holds what ended in every second
 --     period of `keep`, and goes with the end of the next one. So a record costs one command, and lasts for `keep` at
 --     least. A record: µs at which it ended, µs since it was accepted or '', outcome, category, push_held, worker,
---     version of the rates, a reason or the job that took its place, job id; with line breaks between.
+--     version of the rates, a reason or the job that took its place, job id; with backlog breaks between.
 local BURST_RULE, MAX_HELD, TRIM_EVERY = -2, 500, 8
 -- keep: ms; nil where there is no history. max: records of a user. by: worker and version, of who settles.
 local history = {keep = nil, max = 0, by = '\n\n\n'}

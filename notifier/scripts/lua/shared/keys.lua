@@ -1,6 +1,6 @@
 -- The keys that take a user, a category or a job. All names stand in notifier/scripts/keys.py; a script writes '@' and
 -- a name for one of ours, @rq:… for one of RQ's, and the loader puts the prefixes in their place.
--- In a job's hash, beside RQ's fields: push_order (its place in the line), push_permit (set while it is in
+-- In a job's hash, beside RQ's fields: push_order (its place in the backlog), push_permit (set while it is in
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
 -- push_crashes, push_refusals (how often it was refused without an attempt being spent), push_zone and push_since (see
 -- zones.lua), push_answered, push_outcome, push_targets (see targets.lua),
@@ -9,13 +9,13 @@
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
 -- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
 -- and push_held (see history.lua).
--- A background push that waits for its device stands behind the alerts of its line: its order is so much higher.
+-- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
 -- is_background: whether a job's push_targets (see targets.lua) hold one.
 local function is_background(targets) return targets and string.find(targets, ':b[ |]') ~= nil end
 
-local function line_key(user, category) return '@line:{' .. user .. '}:' .. category end
-local function lines_key(user) return '@lines:{' .. user .. '}' end
+local function backlog_key(user, category) return '@line:{' .. user .. '}:' .. category end
+local function backlogs_key(user) return '@lines:{' .. user .. '}' end
 local function sent_key(user, category)
   if category then return '@sent:{' .. user .. '}:' .. category end
   return '@sent:{' .. user .. '}'

@@ -1,8 +1,8 @@
 --! exports read_job count_sends lease_job
 -- Lease: what leaves its place is in flight with a worker, under a permit, until the worker settles it or dies.
 
--- read_job: what the head `id` of a line needs to go, or nil where the job was deleted or cancelled meanwhile (by RQ:
--- *sweep* ends it), and its origin.
+-- read_job: what the head `id` of a backlog needs to go, or nil where the job was deleted or cancelled meanwhile (by
+-- RQ: *sweep* ends it), and its origin.
 local function read_job(id)
   local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, accepted,
     held =

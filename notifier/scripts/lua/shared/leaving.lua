@@ -11,10 +11,10 @@ end
 
 local function away_key(user) return '@away:{' .. user .. '}' end
 
--- put_aside: a job at its place in a line that nobody here sends from.
+-- put_aside: a job at its place in a backlog that nobody here sends from.
 local function put_aside(now, id, user, category, origin, order)
   redis.call('HSET', away_key(user), category, origin)
-  redis.call('ZADD', line_key(user, category), order, id)
+  redis.call('ZADD', backlog_key(user, category), order, id)
   redis.call('HSET', job_key(id), 'push_order', order, 'status', 'scheduled')
   redis.call('ZADD', '@rq:scheduled:' .. origin, seconds(now), id)
 end

@@ -1,18 +1,18 @@
--- A user who waits in very many categories is looked at a part of the lines at a time, or one look would block Redis.
--- The lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in @lines:{user}: '<how many lines were passed in all> <how many since something was sent> <the
+-- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
+-- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
+--   #part  in @lines:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
 --          least µs at which a head of these may go>'
 local MAX_LINES = 50
--- In µs: a head whose line was not looked at may expire, and its rules may open, before the user's do.
+-- In µs: a head whose backlog was not looked at may expire, and its rules may open, before the user's do.
 local LONGEST_PART = 10000000
 
-local function is_line(field) return field:sub(1, 1) ~= '#' end
+local function is_backlog(field) return field:sub(1, 1) ~= '#' end
 
--- lines_in: how many lines a user has, and the lanes they stand in, as a set.
-local function lines_in(fields)
+-- backlogs_in: how many backlogs a user has, and the lanes they stand in, as a set.
+local function backlogs_in(fields)
   local n, lanes = 0, {}
   for i = 1, #fields, 2 do
-    if is_line(fields[i]) then n, lanes[fields[i + 1]] = n + 1, true end
+    if is_backlog(fields[i]) then n, lanes[fields[i + 1]] = n + 1, true end
   end
   return n, lanes
 end
@@ -20,14 +20,14 @@ end
 -- part_of: of the fields of @lines:{user} those to be looked at now, of the lanes in `rank`; and the whole,
 -- {lanes, passed, quiet, least, step, rest}, or nil where these are all.
 local function part_of(fields, rank)
-  local count, lanes = lines_in(fields)
+  local count, lanes = backlogs_in(fields)
   if count <= MAX_LINES then return fields end
   local all, part = {}, {}
   local whole = {lanes = lanes, passed = 0, quiet = 0, least = math.huge, step = 1, rest = 1}
   local function put(name, value) part[#part + 1], part[#part + 2] = name, value end
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
-    if not is_line(name) then put(name, value) elseif rank[value] then all[#all + 1] = {name, value} end
+    if not is_backlog(name) then put(name, value) elseif rank[value] then all[#all + 1] = {name, value} end
     if name == '#part' then
       local passed, quiet, least = value:match('^(%S+) (%S+) (%S+)$')
       whole.passed, whole.quiet, whole.least = tonumber(passed), tonumber(quiet), tonumber(least) or math.huge
@@ -50,9 +50,9 @@ local function part_of(fields, rank)
   return part, whole
 end
 
--- part_gate: when a user of whom a part was looked at is to be looked at again. user_next: the first µs at which the
--- user's own rules let one go. least: that of the lines of this part. sent: whether any went.
-local function part_gate(user, whole, now, user_next, least, sent)
+-- part_wake_up: when a user of whom a part was looked at is to be looked at again. user_next: the first µs at which the
+-- user's own rules let one go. least: that of the backlogs of this part. sent: whether any went.
+local function part_wake_up(user, whole, now, user_next, least, sent)
   local quiet = sent and 0 or whole.quiet + whole.step
   least = math.min(least, sent and math.huge or whole.least)
   local at, over = math.max(now, user_next), quiet >= whole.rest
@@ -60,13 +60,13 @@ local function part_gate(user, whole, now, user_next, least, sent)
   if over or at > now then quiet, least = 0, math.huge end -- the next look begins anew
   local passed, ends = text((whole.passed + whole.step) % whole.rest), least < math.huge and text(least) or '-'
   local state = passed .. ' ' .. text(quiet) .. ' ' .. ends
-  redis.call('HSET', lines_key(user), '#part', state)
+  redis.call('HSET', backlogs_key(user), '#part', state)
   return math.min(at, now + LONGEST_PART)
 end
 
-local function set_part_gates(user, lanes, at)
+local function set_part_wake_ups(user, lanes, at)
   for lane in pairs(lanes) do
     redis.call('ZADD', '@gates:' .. lane, text(at), user)
-    gates_due[lane] = math.min(gates_due[lane] or math.huge, at)
+    wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
   end
 end

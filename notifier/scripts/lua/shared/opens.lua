@@ -1,34 +1,37 @@
 --! exports opens_at
--- opens_at: the first µs at which the rules let the head of a line go, whatever the providers say; or nil and the name
--- of a zone of which @zones does not tell yet. line: {category, head, policy, bypass, cost} and, where it has met a
--- limit of its device, least: not before that µs. What the category's rules say stands in line.own from then on, and
--- what the user's say in user_next, {cost: {µs, rule}}, as long as nothing of theirs goes. line.by becomes what
--- decides, see *set_gates*; line.mutes whether its user has it dropped, line.zone the one that the user chose.
-local function opens_at(rules, user, policy, line, user_next, now)
-  local cost, at, rule = line.cost, 0, nil
-  if not line.bypass then
+-- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
+-- name of a zone of which @zones does not tell yet. backlog: {category, head, policy, bypass, cost} and, where it has
+-- met a limit of its device, least: not before that µs. What the category's rules say stands in backlog.own from then
+-- on, and what the user's say in user_next, {cost: {µs, rule}}, as long as nothing of theirs goes. backlog.by becomes
+-- what decides, see *set_wake_ups*; backlog.mutes whether its user has it dropped, backlog.zone the one that the user
+-- chose.
+local function opens_at(rules, user, policy, backlog, user_next, now)
+  local cost, at, rule = backlog.cost, 0, nil
+  if not backlog.bypass then
     user_next[cost] = user_next[cost] or {next_for(sent_key(user), policy, cost)}
     at, rule = unpack(user_next[cost])
   end
-  if not line.own then line.own, line.rule = next_of(user, line.category, line.policy, line.bypass, cost) end
-  local of_user, least = at >= line.own, line.least or 0
-  at = math.max(at, line.own, least)
-  if at > now then
-    line.by = at == least and 'd' or of_user and {'u', policy, rule} or {'c', line.policy, line.rule}
+  if not backlog.own then
+    backlog.own, backlog.rule = next_of(user, backlog.category, backlog.policy, backlog.bypass, cost)
   end
-  local chosen = not line.bypass and preferences.known[user]
+  local of_user, least = at >= backlog.own, backlog.least or 0
+  at = math.max(at, backlog.own, least)
+  if at > now then
+    backlog.by = at == least and 'd' or of_user and {'u', policy, rule} or {'c', backlog.policy, backlog.rule}
+  end
+  local chosen = not backlog.bypass and preferences.known[user]
   if chosen then
     local till
-    till, line.mutes = muted_until(chosen, line.category, now)
-    if till and till > at then at, line.by = till, 'm' end
-    line.zone = chosen.z
+    till, backlog.mutes = muted_until(chosen, backlog.category, now)
+    if till and till > at then at, backlog.by = till, 'm' end
+    backlog.zone = chosen.z
   end
-  if rules.clock and not line.bypass then
+  if rules.clock and not backlog.bypass then
     local unknown
-    at, unknown = by_the_clock(rules, user, policy, line, at, now)
+    at, unknown = by_the_clock(rules, user, policy, backlog, at, now)
     if not at then return nil, unknown end
   end
-  local gathered = digest_at(rules, line.category, line.head, at, now)
-  if gathered > at then line.by = 'g' end
+  local gathered = digest_at(rules, backlog.category, backlog.head, at, now)
+  if gathered > at then backlog.by = 'g' end
   return gathered
 end

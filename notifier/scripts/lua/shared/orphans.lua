@@ -1,18 +1,18 @@
---! exports closed_lines is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
+--! exports closed_backlogs is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
 -- to the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles
--- it as 'line'. Until then its user is closed: '#o:<job id>' (its category) stands beside the lines in
+-- it as 'backlog'. Until then its user is closed: '#o:<job id>' (its category) stands beside the backlogs in
 -- @lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash: it is one.
 local ORPHAN = '#o:'
 local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
 
--- closed_lines: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
+-- closed_backlogs: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
 -- @lines:{user}. Every orphan is leased, so what is not is forgotten.
-local function closed_lines(user, fields)
+local function closed_backlogs(user, fields)
   local closed
   for i = 1, #fields, 2 do
     if fields[i]:sub(1, #ORPHAN) == ORPHAN then
@@ -20,7 +20,7 @@ local function closed_lines(user, fields)
         closed = closed or {}
         closed[fields[i + 1]] = true
       else
-        redis.call('HDEL', lines_key(user), fields[i])
+        redis.call('HDEL', backlogs_key(user), fields[i])
       end
     end
   end
@@ -31,7 +31,7 @@ local function is_closed(closed, category, bypass) return closed and (closed[cat
 
 local function orphan(id, user, category)
   redis.call('HSET', job_key(id), 'push_orphan', '1')
-  redis.call('HSET', lines_key(user), ORPHAN .. id, category)
+  redis.call('HSET', backlogs_key(user), ORPHAN .. id, category)
 end
 
 local lasting = {} -- keys that are to last so many µs longer

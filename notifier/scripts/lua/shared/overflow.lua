@@ -1,5 +1,5 @@
 -- max_waiting: how much may wait. A part of *enqueue*, whose now, keep and in_all it uses. Counted is what stands
--- somewhere, not what was once added up: in all the queues and RQ's scheduled jobs; of a user the lines, and
+-- somewhere, not what was once added up: in all the queues and RQ's scheduled jobs; of a user the backlogs, and
 -- @arriving before them. What is in flight does not wait.
 local LANES = {'urgent', 'default', 'bulk'}
 -- Those of high priority lie below: 2^50 below, while each move to another shard takes 10^12 off every order.
@@ -19,8 +19,8 @@ end
 
 local function count_of_user(user)
   local n = redis.call('ZCARD', arriving_key(user))
-  for _, category in ipairs(redis.call('HKEYS', lines_key(user))) do
-    if category:sub(1, 1) ~= '#' then n = n + redis.call('ZCARD', line_key(user, category)) end
+  for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do
+    if category:sub(1, 1) ~= '#' then n = n + redis.call('ZCARD', backlog_key(user, category)) end
   end
   return n
 end
@@ -46,16 +46,16 @@ local function beyond(user, of_user)
   if in_all and count_in_all() >= in_all then return 'all', count_in_all(), in_all end
 end
 
--- drop_oldest: ends the oldest that waits in the line and that no worker has tried. Returns whether there was one.
+-- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one.
 local function drop_oldest(user, category)
-  local line = line_key(user, category)
-  local ids = redis.call('ZRANGEBYSCORE', line, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
-  if #ids == 0 then ids = redis.call('ZRANGE', line, 0, MAX_OLDEST - 1) end
+  local backlog = backlog_key(user, category)
+  local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
+  if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
   for _, id in ipairs(ids) do
     local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_attempts', 'push_crashes', 'push_answered',
       'push_collapse')
     if job[1] and job[2] == 'scheduled' and not (job[3] or job[4] or job[5]) then
-      leave_line(now, user, category, id, job[6])
+      leave_backlog(now, user, category, id, job[6])
       end_unsent(now, id, job[1], 'dropped', keep, 'push_reason', 'overflow')
       tally(user, 'dropped')
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end

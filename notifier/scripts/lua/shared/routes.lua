@@ -10,10 +10,11 @@
 --                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
 --                              nothing), and 'w:<worker>' for each worker that could not get through
 --   @parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
---                              'j<job id>' -> its order in its line, the rest of a notification that other routes took
---                              (it stands in `later`): so rests come back, and probe, in the order of their lines
---   @rests:{user}:<category> <route>   zset job id -> order: the rests of this line that wait for the route;
---                              nothing younger of the line goes by it before them
+--                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
+--                              took (it stands in `later`): so rests come back, and probe, in the order of their
+--                              backlogs
+--   @rests:{user}:<category> <route>   zset job id -> order: the rests of this backlog that wait for the route;
+--                              nothing younger of the backlog goes by it before them
 -- Whose head has met a fault before (push_refusals) is parked behind all others, FAR later.
 -- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is
 -- '1', or 'new' for one that has met no fault: so a fault that may be its message's own is proved by another message,
@@ -25,7 +26,7 @@ local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before
 
 local function route_key(name) return '@route:' .. name end
 local function parked_key(name) return '@parked:' .. name end
-local function rests_key(line, route) return '@rests' .. string.sub(line, #'@line' + 1) .. ' ' .. route end
+local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@line' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 
 local function circuit_of(name)
@@ -45,10 +46,10 @@ local function read_circuits()
   return holds, names
 end
 
--- has_older_rest: whether the rest of an older notification of the line waits for this route. One that does not any
+-- has_older_rest: whether the rest of an older notification of the backlog waits for this route. One that does not any
 -- more, because it was cancelled or has expired, is forgotten.
-local function has_older_rest(line, route, order)
-  local key = rests_key(line, route)
+local function has_older_rest(backlog, route, order)
+  local key = rests_key(backlog, route)
   while true do
     local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
     if not first[1] or tonumber(first[2]) >= order then return false end

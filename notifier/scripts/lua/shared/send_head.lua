@@ -1,5 +1,5 @@
 --! exports send_head
--- Lease, of a line: its head goes, with what was decided.
+-- Lease, of a backlog: its head goes, with what was decided.
 local TRIM_EVERY = 8
 
 -- note_probe: what goes by a route whose circuit is open is the probe.
@@ -12,32 +12,32 @@ local function note_probe(look, route)
 end
 
 -- spend: counts what goes under `permit`: with the user, the category, the projects and the devices.
-local function spend(look, user, line, permit, needs, open)
-  count_sends(look, user.name, line.category, user.policy, line.policy, permit, line.cost)
+local function spend(look, user, backlog, permit, needs, open)
+  count_sends(look, user.name, backlog.category, user.policy, backlog.policy, permit, backlog.cost)
   spend_room(look.rules, look.rooms, needs, look.now)
   for _, need in ipairs(needs) do note_probe(look, need.route) end
   for _, target in ipairs(open or {}) do
     local ends = look.now + look.lease_us
-    count_device(look.rules, user.index, target, line.bypass, permit, ends, look.until_text, look.now)
+    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
   end
 end
 
 -- tell: what the worker needs to send it. names: the routes it is not to go by now, or false.
-local function tell(look, user, line, job, permit, names, dropped)
+local function tell(look, user, backlog, job, permit, names, dropped)
   local more = dropped or job.refusals
-  look.leased[#look.leased + 1] = {job.id, permit, user.name, line.category, job.data,
+  look.leased[#look.leased + 1] = {job.id, permit, user.name, backlog.category, job.data,
     job.deadline and job.deadline - look.now or false, job.attempts, job.crashes, job.answered or false, names,
     job.count or more and 1 or nil, more and (dropped or 0) or nil, job.refusals}
 end
 
--- fly: counts it in the claim on its line; what is shut to it stays shut to those behind it.
-local function fly(user, line, shut)
+-- fly: counts it in the claim on its backlog; what is shut to it stays shut to those behind it.
+local function fly(user, backlog, shut)
   for _, target in ipairs(shut or {}) do
-    line.left = line.left or {}
-    line.left[target.route] = true
+    backlog.left = backlog.left or {}
+    backlog.left[target.route] = true
   end
-  local of = user.flying[line.category] or {n = line.flying}
-  user.flying[line.category] = {n = of.n + 1, left = line.left}
+  local of = user.flying[backlog.category] or {n = backlog.flying}
+  user.flying[backlog.category] = {n = of.n + 1, left = backlog.left}
 end
 
 -- lease_head: the job is the worker's; what is out of the ordinary is noted beside its permit.
@@ -52,20 +52,20 @@ local function lease_head(look, job, permit, cost, devices, nothing)
   lease_job(look, job.id, permit, job.origin, unpack(more))
 end
 
--- send_head: takes the head of line i. needs, open, shut: of *decide*; nil for what has expired. dropped: 1 where the
--- rules hold it back and its category lets nothing wait, 2 where its user muted it.
+-- send_head: takes the head of backlog i. needs, open, shut: of *decide*; nil for what has expired. dropped: 1 where
+-- the rules hold it back and its category lets nothing wait, 2 where its user muted it.
 local function send_head(look, user, i, job, needs, open, shut, dropped)
-  local line, permit = user.lines[i], text(look.seq + 1)
+  local backlog, permit = user.backlogs[i], text(look.seq + 1)
   look.trim = look.seq % TRIM_EVERY == 0
-  redis.call('ZREM', line.key, job.id)
+  redis.call('ZREM', backlog.key, job.id)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
-  if job.collapse then forget_candidate(user.name, line.category, job.id, job.collapse) end
-  lease_head(look, job, permit, line.cost, open ~= nil, not needs)
-  tell(look, user, line, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
-  fly(user, line, shut)
+  if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end
+  lease_head(look, job, permit, backlog.cost, open ~= nil, not needs)
+  tell(look, user, backlog, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
+  fly(user, backlog, shut)
   -- One number for each: those of deleted jobs are not used, as only `room` are ours.
   look.room, look.seq = look.room - 1, look.seq + 1
-  if needs then spend(look, user, line, permit, needs, open) end
+  if needs then spend(look, user, backlog, permit, needs, open) end
   pass_on(user, i)
 end

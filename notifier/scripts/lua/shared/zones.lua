@@ -9,7 +9,7 @@
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
 --   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
--- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its line.
+-- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its backlog.
 local DAY, MARGIN = 86400000000, 3456000000000
 local THURSDAY = 3 * DAY -- since Monday: 1 January 1970 was a Thursday
 
@@ -84,35 +84,35 @@ local function ignores_quiet(rules, category)
   return rules.ignores_quiet and rules.ignores_quiet[rules.categories[category] and category or 'default']
 end
 
--- quiet_of: the quiet hours that hold the head of a line, of its user and of its category.
-local function quiet_of(rules, user_policy, line)
+-- quiet_of: the quiet hours that hold the head of a backlog, of its user and of its category.
+local function quiet_of(rules, user_policy, backlog)
   local quiet = {}
-  for _, hours in ipairs(not ignores_quiet(rules, line.category) and user_policy.quiet or {}) do
+  for _, hours in ipairs(not ignores_quiet(rules, backlog.category) and user_policy.quiet or {}) do
     quiet[#quiet + 1] = hours
   end
-  for _, hours in ipairs(line.policy.quiet or {}) do quiet[#quiet + 1] = hours end
+  for _, hours in ipairs(backlog.policy.quiet or {}) do quiet[#quiet + 1] = hours end
   return quiet
 end
 
--- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a line go, where
--- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. line.by becomes what decides
--- it, see *set_gates*.
-local function by_the_clock(rules, user, user_policy, line, at, now)
-  local quiet, calendar = quiet_of(rules, user_policy, line), user_policy.calendar or line.policy.calendar
+-- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go, where
+-- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. backlog.by becomes what
+-- decides it, see *set_wake_ups*.
+local function by_the_clock(rules, user, user_policy, backlog, at, now)
+  local quiet, calendar = quiet_of(rules, user_policy, backlog), user_policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
-  local head = redis.call('HMGET', job_key(line.head), 'push_zone', 'push_since')
-  local name = head[1] and head[1] ~= '' and head[1] or line.zone or rules.clock.zone
+  local head = redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since')
+  local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
-  local scopes = {{sent_key(user), user_policy}, {sent_key(user, line.category), line.policy}}
+  local scopes = {{sent_key(user), user_policy}, {sent_key(user, backlog.category), backlog.policy}}
   local since = number(head[2]) or rules.clock.of_users and now or 0
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].calendar or {}) do
       -- One more fits into the day after the one of the limit-th latest.
-      local latest = nth(scope[1], scope[2], math.max(1, window[1] - line.cost + 1), redis.call('ZCARD', scope[1]))
+      local latest = nth(scope[1], scope[2], math.max(1, window[1] - backlog.cost + 1), redis.call('ZCARD', scope[1]))
       local opens = latest and next_start(zone, window[2], tonumber(latest)) or 0
-      if opens > at then at, line.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
+      if opens > at then at, backlog.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
     end
   end
   for _ = 1, quiet[1] and 2 + 8 * #quiet or 0 do -- one may begin where another ends, on each day of a week
@@ -131,7 +131,7 @@ local function by_the_clock(rules, user, user_policy, line, at, now)
       if last then opens = math.max(opens, last + pace_after_quiet(scope[2])) end
     end
     if opens == at then break end
-    at, line.by = opens, 'q'
+    at, backlog.by = opens, 'q'
   end
   return at
 end

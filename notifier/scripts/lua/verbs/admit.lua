@@ -1,8 +1,8 @@
--- admit: for each user whose gate is due, takes as many heads of the user's lines as the rules admit, in order,
--- and leaves the user's gates at the moment the rules admit the next.
+-- admit: for each user whose wake-up is due, takes as many heads of the user's backlogs as the rules admit, in order,
+-- and leaves the user's wake-ups at the moment the rules admit the next.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
---      6 rules, JSON (see gates.lua)
---      7 the users, JSON: user, lane in which the gate was due, µs since when, index of its policy in users (from 0), …
+--      6 rules, JSON (see wake_ups.lua)
+--      7 the users, JSON: user, lane of the wake-up, µs since when it is due, index of its policy in users (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
 --      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
@@ -12,13 +12,13 @@
 --          how many it stands for if several, 1 if it is to be dropped (2: its user muted it), how often it was refused
 --          without an attempt if ever}, …}, {user, text, …}}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
---   jobs of plain producers at the heads of lines that stay shut until the caller says by ARGV 8 whom they are for; and
---   with a zone, and no data, the head of a line that stays shut until the caller has written the zone into
+--   jobs of plain producers at the heads of backlogs that stay shut until the caller says by ARGV 8 whom they are for;
+--   and with a zone, and no data, the head of a backlog that stays shut until the caller has written the zone into
 --   @zones, or where there is no such zone has taken push_zone out of the job. The last: the users who were not looked
 --   at, as the caller does not know what they chose, and what that is.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys history counts burst rules due gates many claims gather
+--! include clock keys history counts burst rules due wake_ups many claims gather
 --! include candidate routes targets permits limits zones preferences opens orphans select decide lease send_head
 --! include reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
@@ -36,8 +36,8 @@ local look = {
   leased = {}, waits = {}, asked = {}, chosen = {}, -- of the reply: the fifth, the third, the fourth, the sixth
   idle_looks = 0,
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
-  emptied = {}, -- the hashes of lines to be deleted
-  to_lower = 100, -- so many heads may step behind the alerts of their lines
+  emptied = {}, -- the hashes of backlogs to be deleted
+  to_lower = 100, -- so many heads may step behind the alerts of their backlogs
   to_expect = 400, -- of so many more RQ is told when they should go
 }
 look.until_text = text(look.now + look.lease_us)
@@ -46,40 +46,40 @@ for i, lane in ipairs(cjson.decode(ARGV[5])) do look.rank[lane] = i end
 -- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped.
 -- Returns false where it is to be judged.
 local function end_or_drop(user, i, job, origin)
-  local line = user.lines[i]
+  local backlog = user.backlogs[i]
   if not job then
-    redis.call('ZREM', line.key, line.head)
-    if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, line.head) end
+    redis.call('ZREM', backlog.key, backlog.head)
+    if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job)
-  elseif line.at > look.now then send_head(look, user, i, job, nil, nil, nil, line.mutes and 2 or 1)
+  elseif backlog.at > look.now then send_head(look, user, i, job, nil, nil, nil, backlog.mutes and 2 or 1)
   else return false end
   return true
 end
 
--- try: what becomes of the head of line i, which is due. Returns whether a permit was spent on it.
+-- try: what becomes of the head of backlog i, which is due. Returns whether a permit was spent on it.
 local function try(user, i)
-  local line = user.lines[i]
-  local job, origin = read_job(line.head)
+  local backlog = user.backlogs[i]
+  local job, origin = read_job(backlog.head)
   if end_or_drop(user, i, job, origin) then return false end
-  local verdict, first, open, shut = decide(look, user, line, job)
-  if verdict == 'go' and passes_lowered(line, job) then verdict, first, open = 'wait', look.now, true end
+  local verdict, first, open, shut = decide(look, user, backlog, job)
+  if verdict == 'go' and passes_lowered(backlog, job) then verdict, first, open = 'wait', look.now, true end
   if verdict == 'go' then
     send_head(look, user, i, job, first, open, shut)
     return true
   elseif verdict == 'wait' then
-    if open then first = lower(look, user, line, first) end
-    line.at, line.least, line.by = first, first, 'd'
-  elseif verdict == 'unread' then ask(look, user, line)
+    if open then first = lower(look, user, backlog, first) end
+    backlog.at, backlog.least, backlog.by = first, first, 'd'
+  elseif verdict == 'unread' then ask(look, user, backlog)
   elseif verdict == 'behind' then
-    line.elsewhere, line.at = true, look.now + look.lease_us -- its worker's settling opens the gate
+    backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
   else
     local hold = look.circuits[first[1]]
     if job.answered and hold.state ~= 'busy' and hold.state ~= 'full' then
-      step_aside(look, line, job, first)
+      step_aside(look, backlog, job, first)
       pass_on(user, i)
-    else -- What is busy, or full, has room soon: the line keeps its order.
-      line.parked, line.at, line.refused = first, tonumber(hold['until']), job.refusals
+    else -- What is busy, or full, has room soon: the backlog keeps its order.
+      backlog.parked, backlog.at, backlog.refused = first, tonumber(hold['until']), job.refusals
     end
   end
   return false
@@ -88,13 +88,13 @@ end
 -- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may.
 local function send_due(user)
   local full, i = #look.leased + MAX_HEADS, 1
-  while i <= #user.lines and look.room > 0 and #look.leased < full do
-    if not is_due(look, user, user.lines[i]) then i = i + 1
+  while i <= #user.backlogs and look.room > 0 and #look.leased < full do
+    if not is_due(look, user, user.backlogs[i]) then i = i + 1
     elseif try(user, i) then
       user.sends, user.next = user.sends + 1, {}
-      for _, line in ipairs(user.lines) do line.at = nil end
-      if user.several then user.turn = redis.call('HINCRBY', lines_key(user.name), '#turn', 1) end
-      sort_lines(user)
+      for _, backlog in ipairs(user.backlogs) do backlog.at = nil end
+      if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
+      sort_backlogs(user)
       i = 1
     end
   end
@@ -103,10 +103,10 @@ end
 local function visit(name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
   local lanes = {[due_lane] = true}
-  for _, line in ipairs(user.lines) do lanes[line.lane] = true end
+  for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
   send_due(user)
   reschedule(look, user, lanes, since)
-  local has_more = #user.lines > 0 or user.whole
+  local has_more = #user.backlogs > 0 or user.whole
   if has_more and user.sends == 0 and #look.asked == asked then look.idle_looks = look.idle_looks + 1 end
 end
 
@@ -127,7 +127,7 @@ for i = 1, #users, 4 do
     look.chosen[#look.chosen + 1], look.chosen[#look.chosen + 2] = users[i], chosen
   elseif look.room > 0 then
     visit(users[i], users[i + 1], users[i + 2], users[i + 3])
-  else -- *pull* pushed the gate ahead: it is due still, and the user keeps the place that it gave
+  else -- *pull* pushed the wake-up ahead: it is due still, and the user keeps the place that it gave
     gather('ZADD', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end
 end
@@ -135,7 +135,7 @@ write_gathered()
 if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
 write_projects(look.now)
 note_due(look.earliest)
-wake_for_gates()
+wake_leaders()
 redis.call('HINCRBY', '@stats', 'dispatched', #look.leased)
 if look.idle_looks > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle_looks) end
 return {look.now, look.idle_looks, look.waits, look.asked, look.leased, look.chosen}

@@ -6,7 +6,7 @@
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many were
 --          cancelled, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
--- its queue, what waits for a time of its own, what is in line. At last what is in flight, which is too late.
+-- its queue, what waits for a time of its own, what is in a backlog. At last what is in flight, which is too late.
 --! include clock keys history due candidate end cancel tagged
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -22,12 +22,12 @@ local function places_after()
     for _, category in ipairs(redis.call('HKEYS', '@behind')) do
       places[#places + 1] = '@behind:' .. category
     end
-    for _, next_place in ipairs({'@later', 'lines', '@leases'}) do places[#places + 1] = next_place end
+    for _, next_place in ipairs({'@later', 'backlogs', '@leases'}) do places[#places + 1] = next_place end
   end
-  if place == 'lines' then
-    for _, category in ipairs(redis.call('HKEYS', lines_key(user))) do
-      local is_line = category:sub(1, 1) ~= '#' and (not kind.category or kind.category == category)
-      if is_line then places[#places + 1] = line_key(user, category) end
+  if place == 'backlogs' then
+    for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do
+      local is_backlog = category:sub(1, 1) ~= '#' and (not kind.category or kind.category == category)
+      if is_backlog then places[#places + 1] = backlog_key(user, category) end
     end
   end
   return places

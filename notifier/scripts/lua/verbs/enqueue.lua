@@ -7,7 +7,7 @@
 --          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys history due candidate end collapse leaving lineup behind minute tagged
+--! include clock keys history due candidate end collapse leaving enter_backlog behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
 local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)
@@ -45,7 +45,7 @@ end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
-  local _, user, lane, is_new = line_up(now, id, join)
+  local _, user, lane, is_new = enter_backlog(now, id, join)
   if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
   note_due(now, lane)
 end
@@ -71,7 +71,7 @@ local function lane_of(category, lane)
   return lane
 end
 
--- own_time: the µs at which a job goes to its line that was accepted for `at`. Those for the same moment come one µs
+-- own_time: the µs at which a job goes to its backlog that was accepted for `at`. Those for the same moment come one µs
 -- after the other, in the order in which they were accepted: `later` has no other order for them.
 local function own_time(at)
   local same, moment = '@same_time', text(at)

@@ -12,24 +12,25 @@ local function of_user(text_of_meta)
   return ok and type(meta) == 'table' and meta.user == user
 end
 
--- forget_lines: the gates of a user in whose lines nothing stands any more, and what stands beside the lines. Else they
--- would name the user until a worker has looked. Where something came meanwhile, or is in flight unanswered, all stays.
-local function forget_lines()
-  local fields = redis.call('HGETALL', lines_key(user))
+-- forget_backlogs: the wake-ups of a user in whose backlogs nothing stands any more, and what stands beside the
+-- backlogs. Else they would name the user until a worker has looked. Where something came meanwhile, or is in flight
+-- unanswered, all stays.
+local function forget_backlogs()
+  local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
     local name = fields[i]
     if name:sub(1, 3) == '#o:' then return end -- see orphans.lua
-    if name:sub(1, 1) ~= '#' and redis.call('EXISTS', line_key(user, name)) == 1 then return end
+    if name:sub(1, 1) ~= '#' and redis.call('EXISTS', backlog_key(user, name)) == 1 then return end
   end
   for i = 1, #fields, 2 do
     if fields[i]:sub(1, 1) ~= '#' then redis.call('ZREM', '@gates:' .. fields[i + 1], user) end
   end
-  redis.call('DEL', lines_key(user))
+  redis.call('DEL', backlogs_key(user))
 end
 
 local function begin()
   local places, gone = {}, redis.call('DEL', unpack(ARGV, 5))
-  forget_lines()
+  forget_backlogs()
   for _, lane in ipairs({'urgent', 'default', 'bulk'}) do
     places[#places + 1] = '@rq:failed:' .. lane
     places[#places + 1] = '@rq:canceled:' .. lane

@@ -1,18 +1,18 @@
--- pull: moves what has arrived or fallen due into its users' lines, and names the users to be looked at now.
--- ARGV 1 clock  2 most jobs lined up, and most users named  3 lease µs
+-- pull: moves what has arrived or fallen due into its users' backlogs, and names the users to be looked at now.
+-- ARGV 1 clock  2 most jobs put in backlogs, and most users named  3 lease µs
 --      4 '1' if the caller is an idle leader: notes until when it sleeps, see due.lua
---      5 the worker's name  6 what candidates find in their lines, JSON {category: 'collapse', 'note', after how many
---      a digest goes, or false}, or '' where it is false for all; a category that is not among them is as 'default',
---      and where '' is among them, *steer* is to say so in the job's meta before it comes to a line
+--      5 the worker's name  6 what candidates find in their backlogs, JSON {category: 'collapse', 'note', after how
+--      many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
+--      'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog
 --      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
---      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see gates.lua); or '': nothing
+--      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see wake_ups.lua); or '': nothing
 --      goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none has
 --      12.. the caller's lanes, most urgent first
--- A job is always in at least one structure: it leaves its queue, and is leased or stands in its line, in one step. The
--- order is that of the queue, whichever worker pulled it.
+-- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
+-- The order is that of the queue, whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or
 --          nil}, …}, {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 to publish the exceptions}
---   next: µs of the next thing due in these lanes, or -1. users, and since when their gates are due: these stand one
+--   next: µs of the next thing due in these lanes, or -1. users, and since when their wake-ups are due: these stand one
 --   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
 --   notifications of ours (RQ's own jobs). taken: how many jobs came from the queues. routes: whose circuit is
 --   open. next is 'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back,
@@ -21,7 +21,7 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules due candidate end cancel leaving lineup gates claims gather
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog wake_ups claims gather
 --! include routes collapse behind targets permits limits zones preferences opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
@@ -54,7 +54,7 @@ end
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
--- name: the caller looks at this user, whose gate is due since µs `at`; it stands one lease ahead until then. among:
+-- name: the caller looks at this user, whose wake-up is due since µs `at`; it stands one lease ahead until then. among:
 -- `newly` or `due`.
 local function name(user, lane, among, at)
   redis.call('ZADD', '@gates:' .. lane, until_text, user)
@@ -126,16 +126,16 @@ end
 local function place(id, from, category, opens, by)
   if from and some_behind and stands_behind(id) then return true end
   full = false
-  local what, user, lane, is_new = line_up(now, id, join, known, from)
+  local what, user, lane, is_new = enter_backlog(now, id, join, known, from)
   is_new = is_new or full
-  if what == 'lined' then direct.waits[user] = true end
+  if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
     if from and tell_unread(id) then return false end
     hold(id)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
   end
-  if is_new and category and what == 'lined' then direct.wait(user, category, lane, id, opens, by)
+  if is_new and category and what == 'entered' then direct.wait(user, category, lane, id, opens, by)
   elseif is_new then look_at(user, lane, newly) end
   return true
 end
@@ -188,7 +188,7 @@ local function take_over(id)
     read[11], false}
 end
 
--- The dead first: they were at the head of their lines. Nobody is named before the last of them has been found.
+-- The dead first: they were at the head of their backlogs. Nobody is named before the last of them has been found.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)) do
   take_over(id)
   room = room - 1
@@ -220,7 +220,7 @@ local waiting, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
 -- open_direct: lets what comes now go the direct way, where nothing is in force that only *admit* knows of. Those who
--- are due already keep their room beside it; where they are many, all go through their lines. Returns whether the
+-- are due already keep their room beside it; where they are many, all go through their backlogs. Returns whether the
 -- caller is to publish who has other rules.
 local function open_direct()
   local some_wait, left = false, most
@@ -277,7 +277,7 @@ local function is_over(before)
   return tail[1] ~= 'queued' or tail[2] ~= false
 end
 
--- let_follow: those that had to wait come to their lines, as far as there is room.
+-- let_follow: those that had to wait come to their backlogs, as far as there is room.
 local function let_follow(category, before)
   if not is_over(before) then return note_behind(category, before.lane, before.left, before.tail) end
   behind[category] = nil
@@ -308,11 +308,11 @@ local function let_go(of, member, at)
   local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
   if id then
     local meta = steering(redis.call('HGET', job_key(id), 'meta'))
-    if meta then redis.call('ZREM', rests_key(line_key(meta.user, meta.category), of), id) end
+    if meta then redis.call('ZREM', rests_key(backlog_key(meta.user, meta.category), of), id) end
     if redis.call('ZREM', '@later', id) == 1 then place(id) end
     return
   end
-  for _, standing in ipairs(redis.call('HVALS', lines_key(user))) do
+  for _, standing in ipairs(redis.call('HVALS', backlogs_key(user))) do
     if standing == lane then return look_at(user, lane, due, at) end
   end
 end
@@ -370,16 +370,16 @@ for _, of in ipairs(names) do
   end
 end
 
--- Then those whose gate is due, as far as there is room for them beside those who have just come. Of those who were
--- parked and those whose gate is due, who has waited longest is the first.
-local come, let_gone, gates = 0, 0, {}
+-- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
+-- parked and those whose wake-up is due, who has waited longest is the first.
+local come, let_gone, wake_ups = 0, 0, {}
 for i, lane in ipairs(lanes) do
   come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
-  gates[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
-  waiting[i] = #gates[i] / 2
+  wake_ups[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  waiting[i] = #wake_ups[i] / 2
 end
 for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
-  for j = 1, n do name(gates[i][2 * j - 1], lanes[i], due, tonumber(gates[i][2 * j])) end
+  for j = 1, n do name(wake_ups[i][2 * j - 1], lanes[i], due, tonumber(wake_ups[i][2 * j])) end
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
@@ -417,7 +417,7 @@ if on_watch then
   end
 end
 direct.write()
-wake_for_gates()
+wake_leaders()
 local rooms = {}
 for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
 return {now, next_due or -1, users, rq_jobs, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,

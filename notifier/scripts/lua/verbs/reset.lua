@@ -7,8 +7,8 @@ local forgotten = redis.call('ZCARD', sent_key(user)) + counted(sent_key(user))
 local function forget(sent) redis.call('DEL', sent, beside(sent, '@counts'), beside(sent, '@burst')) end
 forget(sent_key(user))
 for i = 3, #ARGV do forget(sent_key(user, ARGV[i])) end
-local lines = look_again(now_us(ARGV[1]), user)
-for i = 1, #lines, 2 do
-  if lines[i]:sub(1, 1) ~= '#' then forget(sent_key(user, lines[i])) end
+local backlogs = look_again(now_us(ARGV[1]), user)
+for i = 1, #backlogs, 2 do
+  if backlogs[i]:sub(1, 1) ~= '#' then forget(sent_key(user, backlogs[i])) end
 end
 return forgotten

@@ -1,13 +1,13 @@
--- retime: makes some of a lane's gates due now, because the rules have changed and the wait may be over.
--- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many gates to look at
--- returns {the cursor to go on from, or '0' at the end; how many gates were moved}
+-- retime: makes some of a lane's wake-ups due now, because the rules have changed and the wait may be over.
+-- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many wake-ups to look at
+-- returns {the cursor to go on from, or '0' at the end; how many wake-ups were moved}
 --! include clock keys due full
-local now, gates = now_us(ARGV[1]), '@gates:' .. ARGV[2]
-local found = redis.call('ZSCAN', gates, ARGV[3], 'COUNT', ARGV[4])
+local now, wake_ups = now_us(ARGV[1]), '@gates:' .. ARGV[2]
+local found = redis.call('ZSCAN', wake_ups, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0
 for i = 1, #found[2], 2 do
   if tonumber(found[2][i + 1]) > now then
-    redis.call('ZADD', gates, 'XX', text(now), found[2][i])
+    redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])
     moved = moved + 1
   end
 end

@@ -1,7 +1,7 @@
--- settle: closes permits with what happened to them, moves each job to its next state, and sets the gates of the
+-- settle: closes permits with what happened to them, moves each job to its next state, and sets the wake-ups of the
 -- users who still have something waiting.
 -- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 the worker's name
---      5 rules, JSON (see gates.lua)
+--      5 rules, JSON (see wake_ups.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone or false, handed], …
 --     7 keep_feedback ms
@@ -9,10 +9,9 @@
 --     {field: how many}} (see minute.lua); or ''
 --     9 what the users have chosen, as far as the caller knows, see preferences.lua; or ''
 --   reached 1: it may have reached the user: the permit's time becomes now. 0: the permit is refunded.
---   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason) | 'later'
---   (detail: µs to wait; an attempt
---         was spent) | 'wait' (as later, no attempt) | 'line' (back to its place at once, no attempt; detail: 'fault'
---         where it was refused)
+--   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason)
+--         | 'later' (detail: µs to wait; an attempt was spent) | 'wait' (as later, no attempt)
+--         | 'backlog' (back to its place at once, no attempt; detail: 'fault' where it was refused)
 --         | 'queue' (back to the head of its queue) | 'handed_to_rq' (RQ has it: only the lease ends);
 --         both for jobs that are no notifications of ours, with an empty user
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
@@ -20,8 +19,8 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys history counts burst rules due candidate end cancel leaving
---! include lineup gates many claims gather targets permits limits zones preferences opens orphans minute tagged full
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog wake_ups many claims
+--! include gather targets permits limits zones preferences opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -127,7 +126,7 @@ local function note_answers(job, why)
   if held then redis.call('HSET', job.key, 'push_held', held) end
 end
 
--- wait: it goes to its line after so many µs; or ends at its expiry, not at a wait after it.
+-- wait: it goes to its backlog after so many µs; or ends at its expiry, not at a wait after it.
 local function wait(job, us)
   local deadline = tonumber(redis.call('HGET', job.key, 'push_deadline') or '')
   if deadline then us = math.max(0, math.min(us, deadline - now)) end
@@ -152,11 +151,11 @@ local function back(job)
   end
   if state == 'later' then add_one(key, 'push_attempts') end
   if state == 'wait' or job.detail == 'fault' then add_one(key, 'push_refusals') end
-  note_answers(job, state ~= 'line' and 'r')
-  if state ~= 'line' then return wait(job, tonumber(job.detail)) end
-  -- The gates are set below for a user who has something waiting; one whose line was adopted is new here.
-  local what, user, lane = line_up(now, job.id)
-  if what == 'lined' then
+  note_answers(job, state ~= 'backlog' and 'r')
+  if state ~= 'backlog' then return wait(job, tonumber(job.detail)) end
+  -- The wake-ups are set below for a user who has something waiting; one whose backlog was adopted is new here.
+  local what, user, lane = enter_backlog(now, job.id)
+  if what == 'entered' then
     redis.call('ZADD', '@gates:' .. lane, 'LT', now_text, user)
     note_due(now, lane)
   end
@@ -224,7 +223,7 @@ local function close(job)
   close_permit(permit, sent_key(user), job.reached, cost)
   close_permit(permit, sent_key(user, category), job.reached, cost)
   if job.orphan then
-    redis.call('HDEL', lines_key(user), ORPHAN .. job.id)
+    redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id)
     if job.reached then
       note_sent(sent_key(user), job.policy, permit, cost)
       note_sent(sent_key(user, category), policy_of(rules, category), permit, cost)
@@ -258,53 +257,53 @@ end
 write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
--- set_user_gates: leaves the gates of a user who has something waiting. fields: of @lines:{user}.
-local function set_user_gates(user, fields)
-  local lines, turn, closed = {}, nil, closed_lines(user, fields)
+-- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @lines:{user}.
+local function set_user_wake_ups(user, fields)
+  local backlogs, turn, closed = {}, nil, closed_backlogs(user, fields)
   local user_next = {}
-  local count, lanes = lines_in(fields)
-  if count == 0 and #fields > 0 and not closed then redis.call('DEL', lines_key(user)) end
+  local count, lanes = backlogs_in(fields)
+  if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(user)) end
   if count > MAX_LINES then -- *admit* looks at them a part at a time
     local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), touched[user], 1)
-    set_part_gates(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
+    set_part_wake_ups(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
     fields = {}
   end
   for i = 1, #fields, 2 do
     if fields[i] == '#turn' then turn = fields[i + 1] end
-    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', line_key(user, fields[i]), '0', '0')[1]
+    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', backlog_key(user, fields[i]), '0', '0')[1]
     if head then
       local category, bypass = fields[i], bypasses(rules, fields[i])
-      local line = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
+      local backlog = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
         bypass = bypass, drops = drops(rules, category), cost = cost_of(rules, category)}
       -- Where a zone is missing *admit* says so.
-      line.at = opens_at(rules, user, touched[user], line, user_next, now) or now
-      if line.at > now and is_dropped(line) then line.at = now end
-      line.elsewhere = is_closed(closed, line.category, bypass)
-      if line.elsewhere then line.at = now + CLOSED end
-      lines[#lines + 1] = line
+      backlog.at = opens_at(rules, user, touched[user], backlog, user_next, now) or now
+      if backlog.at > now and is_dropped(backlog) then backlog.at = now end
+      backlog.elsewhere = is_closed(closed, backlog.category, bypass)
+      if backlog.elsewhere then backlog.at = now + CLOSED end
+      backlogs[#backlogs + 1] = backlog
     end
   end
-  set_gates(user, lines, now, turn)
+  set_wake_ups(user, backlogs, now, turn)
 end
 
 local waiting, fields_of = {}, {}
 for _, user in ipairs(order) do
-  fields_of[user] = redis.call('HGETALL', lines_key(user))
+  fields_of[user] = redis.call('HGETALL', backlogs_key(user))
   if #fields_of[user] > 0 then waiting[#waiting + 1] = user end
 end
 preferences.read(rules, waiting, ARGV[9])
 for _, user in ipairs(waiting) do
   if preferences.stale[user] then -- *admit* is to say so
-    local _, lanes = lines_in(fields_of[user])
-    set_part_gates(user, lanes, now)
+    local _, lanes = backlogs_in(fields_of[user])
+    set_part_wake_ups(user, lanes, now)
   else
-    set_user_gates(user, fields_of[user])
+    set_user_wake_ups(user, fields_of[user])
   end
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers.add)
 note_due(earliest)
-wake_for_gates()
+wake_leaders()
 
 if keep_delivered > 0 then
   local old = redis.call('ZRANGEBYSCORE', '@delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)

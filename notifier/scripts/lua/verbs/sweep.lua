@@ -1,10 +1,10 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
--- what has expired behind the head of its line, where no gate leads to.
+-- what has expired behind the head of its backlog, where no wake-up leads to.
 -- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
---! include clock keys history due candidate end cancel leaving lineup minute full
+--! include clock keys history due candidate end cancel leaving enter_backlog minute full
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
@@ -41,7 +41,7 @@ local function end_expired(id, origin, meta)
   numbers[field] = (numbers[field] or 0) + 1
 end
 
--- expire: what has left its line since, or is on its way to another shard, is left to whoever has it.
+-- expire: what has left its backlog since, or is on its way to another shard, is left to whoever has it.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
   local key = job_key(id)
@@ -51,9 +51,9 @@ local function expire(id)
   if not meta or is_leaving(meta.user) then return end
   local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
   if reads[5] and reads[5]:find('"delivered"', 1, true) then
-    if not redis.call('ZSCORE', line_key(meta.user, meta.category), id) then return end
+    if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
     end_cancelled(now, id, reads, keep, keep_delivered) -- one of its devices took it
-  elseif leave_line(now, meta.user, meta.category, id, reads[3]) then
+  elseif leave_backlog(now, meta.user, meta.category, id, reads[3]) then
     end_expired(id, job[1], meta)
   else
     return

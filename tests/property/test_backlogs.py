@@ -1,4 +1,4 @@
-"""Lines and gates: the Lua against what the plain model allows."""
+"""Backlogs and wake-ups: the Lua against what the plain model allows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ kinds = st.builds(
     collapse_id=st.sampled_from([None, None, "one"]),
     tag=st.sampled_from([None, "thread-1", "thread-2", "thread-3"]),
 )
-outcomes = st.sampled_from(["delivered", "delivered", "delivered", "failed", "unknown", "later", "wait", "line"])
+outcomes = st.sampled_from(["delivered", "delivered", "delivered", "failed", "unknown", "later", "wait", "backlog"])
 rounds = st.tuples(st.just("round"), st.sampled_from([1, 3, 50]), st.sampled_from([1, 2, 50]))
 settles = st.tuples(st.just("settle"), st.integers(0, 9), outcomes, st.booleans(), moments)
 steps = st.one_of(
@@ -123,8 +123,8 @@ def settle(world: World, index: int, outcome: str, early: bool, wait_us: int) ->
     elif outcome == "failed":
         gone = (DeadToken(Device("apns", "ab" * 32), "driver" if early else None, "Unregistered", wait_us),)
         world.settle(flight, "failed", reached=False, word="failed", gone=gone * (not early or wait_us % 2))
-    elif outcome == "line":
-        world.settle(flight, "line", reached=False)
+    elif outcome == "backlog":
+        world.settle(flight, "backlog", reached=False)
     else:
         state: State = "wait" if outcome == "wait" else "later"
         gone = (DeadToken(Device("fcm", "registration"), None, "UNREGISTERED"),) * (wait_us % 3)
@@ -191,10 +191,10 @@ def test_no_user_is_ever_burst(redis: Redis, rules: Policies, schedule: list[tup
 
 @given(rule_sets(never), st.lists(enqueues, min_size=5, max_size=20))
 @settings(max_examples=examples(200))
-def test_gates_open_at_the_first_moment_the_rules_admit(
+def test_wake_ups_open_at_the_first_moment_the_rules_admit(
     redis: Redis, rules: Policies, arrivals: list[tuple[Any, ...]]
 ) -> None:
-    """Law 3: once all that is due is handled, each user's gate is exactly where the rules admit some head."""
+    """Law 3: once all that is due is handled, each user's wake-up is exactly where the rules admit some head."""
     world = World(redis, rules)
     for verb, *args in arrivals:
         carry_out(world, verb, args)
@@ -202,11 +202,11 @@ def test_gates_open_at_the_first_moment_the_rules_admit(
         while world.round() or world.flights:
             settle_all(world)
         due = world.due_by_the_rules()
-        gates = world.gates()
-        # A head that expires has its gate at its expiry, and may have been overtaken since: a look in vain, no more.
+        wake_ups = world.wake_ups()
+        # A head that expires has its wake-up at its expiry, and may have been overtaken since: a look in vain, no more.
         early = {user for user in due if world.has_expiring(user)}
-        assert all(gates[user] <= due[user] for user in early)
-        assert {user: gates[user] for user in due.keys() - early} == {user: due[user] for user in due.keys() - early}
+        assert all(wake_ups[user] <= due[user] for user in early)
+        assert {user: wake_ups[user] for user in due.keys() - early} == {user: due[user] for user in due.keys() - early}
         pulled = world.pull()
         if pulled.next_us is None:
             break
@@ -288,7 +288,7 @@ def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
 
 
 def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
-    """Who was named and found no room is looked at before all whose gates fall due later, whatever their names are."""
+    """Who was named and found no room is looked at before all whose wake-ups fall due later, whatever their names."""
     world = World(redis, Policies(Policy(gap_us=S)))
     for user in ("bob", "zed", "ann"):
         for _ in range(2):
@@ -303,7 +303,7 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
     world.now += 1
     left = world.pull().users
     assert left == named[1:]
-    assert world.admit(left) == 2  # until then their gates stand a lease ahead
+    assert world.admit(left) == 2  # until then their wake-ups stand a lease ahead
     world.check()
 
 

@@ -1,20 +1,20 @@
---! exports uses_local_time is_text forget is_another steering line_up HIGH orders
+--! exports uses_local_time is_text forget is_another steering enter_backlog HIGH orders
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 
 local MAX_EXPIRES = 3155760000 -- a hundred years, in s
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
--- open_line: makes sure that the line of `category` is known, in the more urgent of its lane and `lane`. Returns the
--- line's lane, and whether it is new there: then its user is to be looked at now, because the line's rules may admit
--- what the user's gate does not know of; and whether it was empty.
-local function open_line(user, category, lane)
-  local lines = lines_key(user)
-  if redis.call('HSETNX', lines, category, lane) == 1 then return lane, true, true end
-  local standing = redis.call('HGET', lines, category)
+-- open_backlog: makes sure that the backlog of `category` is known, in the more urgent of its lane and `lane`. Returns
+-- the backlog's lane, and whether it is new there: then its user is to be looked at now, because the backlog's rules
+-- may admit what the user's wake-up does not know of; and whether it was empty.
+local function open_backlog(user, category, lane)
+  local backlogs = backlogs_key(user)
+  if redis.call('HSETNX', backlogs, category, lane) == 1 then return lane, true, true end
+  local standing = redis.call('HGET', backlogs, category)
   if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
-  redis.call('HSET', lines, category, lane)
-  -- Who looks at the user sets all the gates again; one of a lane that all lines have left would wake in vain.
-  for _, other in ipairs(redis.call('HVALS', lines)) do
+  redis.call('HSET', backlogs, category, lane)
+  -- Who looks at the user sets all the wake-ups again; one of a lane that all backlogs have left would wake in vain.
+  for _, other in ipairs(redis.call('HVALS', backlogs)) do
     if other == standing then return lane, true end
   end
   redis.call('ZREM', '@gates:' .. standing, user)
@@ -63,8 +63,8 @@ local function forget(key)
   redis.call('HDEL', key, 'push_targets', 'push_tagged')
 end
 
--- is_another: whether a job was enqueued again under its id, by another call than the one that was lined up before.
--- seen: what that one left, see *line_up*.
+-- is_another: whether a job was enqueued again under its id, by another call than the one that was taken up before.
+-- seen: what that one left, see *enter_backlog*.
 local function is_another(created, seen)
   return seen and created and seen:sub(1, #created + 1) ~= created .. ' '
 end
@@ -74,7 +74,7 @@ end
 local function begin_anew(now, id, key, origin, job, another)
   local user, category = (another and job.order and job.seen or ''):match(' @line:{(.*)}:([^}]*)$')
   if user then
-    leave_line(now, user, category, id, job.collapse)
+    leave_backlog(now, user, category, id, job.collapse)
     redis.call('ZREM', '@later', id)
     for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', '@rq:scheduled:' .. lane, id) end
     tally(user, 'superseded')
@@ -134,11 +134,11 @@ local function steering(text_of_meta)
   return meta
 end
 
--- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a line was known
+-- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a backlog was known
 -- before.
 local function is_unknown(meta, known)
   return known[meta.category] == nil and meta.category ~= 'default'
-    and redis.call('HEXISTS', lines_key(meta.user), meta.category) == 0
+    and redis.call('HEXISTS', backlogs_key(meta.user), meta.category) == 0
 end
 
 -- read_arrival: what a job's hash tells, or nil where the key is of another kind: RQ keeps sets beside its jobs. plain:
@@ -210,28 +210,28 @@ local function arrive(now, job, meta, join, another)
   return expected, needs_recheck
 end
 
--- expect_behind: when one that joins a line is expected. A background push stands behind alerts, where what stands at
--- the head may be one whose device has no room; returns whether another may go before that head.
+-- expect_behind: when one that joins a backlog is expected. A background push stands behind alerts, where what stands
+-- at the head may be one whose device has no room; returns whether another may go before that head.
 local function expect_behind(now, job, meta, lane)
-  local gate = redis.call('ZSCORE', '@gates:' .. lane, meta.user) or now
-  local step, some_lowered = unpack(redis.call('HMGET', lines_key(meta.user), '#pace', '#lowered'))
+  local wake_up = redis.call('ZSCORE', '@gates:' .. lane, meta.user) or now
+  local step, some_lowered = unpack(redis.call('HMGET', backlogs_key(meta.user), '#pace', '#lowered'))
   local lowers = some_lowered and tonumber(job.order) < LOWERED / 2
     and is_background(redis.call('HGET', job.key, 'push_targets'))
   if lowers then job.order = text(job.order + LOWERED) end
-  local waiting = redis.call('ZCARD', line_key(meta.user, meta.category))
-  return seconds(math.max(now, gate + (step or 0) * waiting)), some_lowered and not lowers
+  local waiting = redis.call('ZCARD', backlog_key(meta.user, meta.category))
+  return seconds(math.max(now, wake_up + (step or 0) * waiting)), some_lowered and not lowers
 end
 
--- note_place: the gates look after heads alone, so *sweep* is told of what stands behind one, or has come to stand
--- there. Returns whether the user is to be looked at for a head that the gate does not know of.
-local function note_place(now, job, line, user, lane, is_new, needs_recheck)
-  local is_head = redis.call('ZRANK', line, job.id) == 0
-  local behind = is_head and redis.call('ZRANGE', line, '1', '1')[1] or not is_head and job.id
+-- note_place: the wake-ups look after heads alone, so *sweep* is told of what stands behind one, or has come to stand
+-- there. Returns whether the user is to be looked at for a head that the wake-up does not know of.
+local function note_place(now, job, backlog, user, lane, is_new, needs_recheck)
+  local is_head = redis.call('ZRANK', backlog, job.id) == 0
+  local behind = is_head and redis.call('ZRANGE', backlog, '1', '1')[1] or not is_head and job.id
   local ends = job.deadline
   if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
   if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
   if is_head and needs_recheck then return true end
-  if is_head and not is_new then -- It may expire before the gate opens.
+  if is_head and not is_new then -- It may expire before the wake-up opens.
     local first = math.max(now, job.deadline)
     redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
     note_due(first, lane)
@@ -239,23 +239,23 @@ local function note_place(now, job, line, user, lane, is_new, needs_recheck)
   return is_new
 end
 
--- stand: puts the job into its line. Returns the line's lane, and whether it is new, as *line_up*.
+-- stand: puts the job into its backlog. Returns the backlog's lane, and whether it is new, as *enter_backlog*.
 local function stand(now, job, meta, expected, needs_recheck)
-  local user, line = meta.user, line_key(meta.user, meta.category)
-  local lane, is_new, was_empty = open_line(user, meta.category, job.origin)
+  local user, backlog = meta.user, backlog_key(meta.user, meta.category)
+  local lane, is_new, was_empty = open_backlog(user, meta.category, job.origin)
   if is_new then expected = seconds(now)
   elseif not expected then
     local passes
     expected, passes = expect_behind(now, job, meta, lane)
     needs_recheck = needs_recheck or passes
   end
-  redis.call('ZADD', line, job.order, job.id)
+  redis.call('ZADD', backlog, job.order, job.id)
   -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
   needs_recheck = not is_new and (needs_recheck or routes_are_held() or goes_by_clock(user))
   if not was_empty and (needs_recheck or job.deadline) then
-    is_new = note_place(now, job, line, user, lane, is_new, needs_recheck)
+    is_new = note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   end
-  local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. line} or {}
+  local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. backlog} or {}
   if job.accepted and (job.held or not was_empty) then
     more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, now, 'b')
   end
@@ -264,15 +264,15 @@ local function stand(now, job, meta, expected, needs_recheck)
   return lane, is_new
 end
 
--- line_up: puts a job at its place in its user's line, from wherever it came: a queue, `later`, a dead worker.
--- Doing it twice changes nothing. Returns 'lined'; 'rq_job' for a job whose meta names no user and category, or that
+-- enter_backlog: puts a job at its place in its user's backlog, from wherever it came: a queue, `later`, a dead worker.
+-- Doing it twice changes nothing. Returns 'entered'; 'rq_job' for a job whose meta names no user and category, or that
 -- was handed to RQ before; 'cancelled' by RQ, which is to be ended; or nil where nothing is to be done (deleted, ended,
--- or in flight under a lease). After 'lined' also the user, the line's lane, and whether the line, or a head of which
--- the gate knows nothing, is new: the caller looks at the user, or sets the gate. join: what *pull* does with a
--- candidate, which may give it another's place. known: the configured categories, where they are known:
+-- or in flight under a lease). After 'entered' also the user, the backlog's lane, and whether the backlog, or a head of
+-- which the wake-up knows nothing, is new: the caller looks at the user, or sets the wake-up. join: what *pull* does
+-- with a candidate, which may give it another's place. known: the configured categories, where they are known:
 -- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came.
--- A plain job keeps in push_seen when it was created, and its line: so it is known when its id is used again.
-local function line_up(now, id, join, known, from)
+-- A plain job keeps in push_seen when it was created, and its backlog: so it is known when its id is used again.
+local function enter_backlog(now, id, join, known, from)
   local job = read_arrival(id)
   if not job or not is_free(job, from) then return nil end
   if job.status == 'canceled' then return not job.outcome and 'cancelled' or nil end
@@ -287,5 +287,5 @@ local function line_up(now, id, join, known, from)
     return nil
   end
   local lane, is_new = stand(now, job, meta, expected, needs_recheck)
-  return 'lined', meta.user, lane, is_new
+  return 'entered', meta.user, lane, is_new
 end

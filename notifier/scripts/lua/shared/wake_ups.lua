@@ -1,5 +1,5 @@
 --! exports read_rules cost_of policy_of bypasses bypasses_any drops
---! exports is_dropped digest_at next_of sign_of wake_for_gates set_gates gates_due
+--! exports is_dropped digest_at next_of sign_of wake_leaders set_wake_ups wake_ups_due
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
 --   users          array of policies, of the users whom the call is about
@@ -52,15 +52,15 @@ local function is_untried(id)
   return not (job[1] or job[2] or job[3])
 end
 
--- is_dropped: whether the head of a line is dropped while it may not go. line: as of *opens_at*, with drops.
-local function is_dropped(line)
-  if line.mutes then return not redis.call('HGET', job_key(line.head), 'push_answered') end
-  return line.drops and is_untried(line.head)
+-- is_dropped: whether the head of a backlog is dropped while it may not go. backlog: as of *opens_at*, with drops.
+local function is_dropped(backlog)
+  if backlog.mutes then return not redis.call('HGET', job_key(backlog.head), 'push_answered') end
+  return backlog.drops and is_untried(backlog.head)
 end
 
--- digest_at: when the head of a line may go that the rules admit at `at`: in a category with a digest one that was held
--- back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had does
--- not.
+-- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was
+-- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
+-- does not.
 local function digest_at(rules, category, head, at, now)
   if not rules.digests then return at end
   local within = rules.digests[rules.categories[category] and category or 'default']
@@ -117,61 +117,62 @@ end
 
 -- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers
 -- that serve different lanes one is to look then: the others let it go first, and look only if it does not.
-local function yield(gates, now, turn)
+local function yield(wake_ups, now, turn)
   local first, sign = {}, nil
-  for lane, at in pairs(gates) do
+  for lane, at in pairs(wake_ups) do
     if at > now then
       sign = sign or sign_of(turn)
       if not first[at] or goes_before(lane, first[at], sign) then first[at] = lane end
     end
   end
-  for lane, at in pairs(gates) do
+  for lane, at in pairs(wake_ups) do
     local before = first[at]
-    if before and before ~= lane and leads_alone(before, lane) then gates[lane] = at + YIELD end
+    if before and before ~= lane and leads_alone(before, lane) then wake_ups[lane] = at + YIELD end
   end
 end
 
 local RELOOK = 1000000 -- µs
--- latest_gate: rules other than those that were taken up last may be out of date: a call may have been late. What
+-- latest_wake_up: rules other than those that were taken up last may be out of date: a call may have been late. What
 -- they say holds for a second at the most, then for as long again as the newer ones have been there. So a user waits
 -- too long once at the most; and where hosts follow different rules for days, their users are looked at a few times
 -- more.
-local function latest_gate(now)
+local function latest_wake_up(now)
   idle_leaders()
   if not rules_version or not newest_rules.version or newest_rules.version == rules_version then return math.huge end
   return now + math.max(RELOOK, now - newest_rules.since)
 end
 
-local gates_due = {} -- lane -> the earliest gate that was set here
-local function wake_for_gates()
-  for lane, at in pairs(gates_due) do note_due(at, lane) end
+local wake_ups_due = {} -- lane -> the earliest wake-up that was set here
+local function wake_leaders()
+  for lane, at in pairs(wake_ups_due) do note_due(at, lane) end
 end
 
--- set_gates: leaves a gate in each lane at the earliest `at` of the user's lines there, or where a head expires before
--- that, at its expiry; and the expected time of each line's head beside it. lines: array of {category, lane, head, at,
--- parked: what the head waits for without a gate, save that of its expiry; elsewhere: the line is shut until
+-- set_wake_ups: leaves a wake-up in each lane at the earliest `at` of the user's backlogs there, or where a head
+-- expires before that, at its expiry; and the expected time of each backlog's head beside it. backlogs: array of
+-- {category, lane, head, at,
+-- parked: what the head waits for without a wake-up, save that of its expiry; elsewhere: the backlog is shut until
 -- something is settled, for what expires in it too; by: what holds the head back, as history.lua has it, or of a rule
 -- {'u' or 'c', policy, rule}; nil where that is not known}. turn: the user's #turn, or nil.
--- Returns the gates by lane. The caller is to call *wake_for_gates* in the end.
-local function set_gates(user, lines, now, turn)
-  local gates = {}
-  for _, line in ipairs(lines) do
-    local at = math.max(line.at, now)
-    if line.parked then
-      local deadline = expect(line.head, at, now, 'p' .. line.parked[1])
+-- Returns the wake-ups by lane. The caller is to call *wake_leaders* in the end.
+local function set_wake_ups(user, backlogs, now, turn)
+  local wake_ups = {}
+  for _, backlog in ipairs(backlogs) do
+    local at = math.max(backlog.at, now)
+    if backlog.parked then
+      local deadline = expect(backlog.head, at, now, 'p' .. backlog.parked[1])
       at = deadline and math.max(now, deadline)
     else
-      local deadline = at > now and expect(line.head, at, now, line.elsewhere and 'b' or line.by)
-      if deadline and not line.elsewhere then at = math.max(now, math.min(at, deadline)) end
+      local deadline = at > now and expect(backlog.head, at, now, backlog.elsewhere and 'b' or backlog.by)
+      if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end
     end
-    if at and (not gates[line.lane] or at < gates[line.lane]) then gates[line.lane] = at end
+    if at and (not wake_ups[backlog.lane] or at < wake_ups[backlog.lane]) then wake_ups[backlog.lane] = at end
   end
-  local latest = latest_gate(now)
-  for lane, at in pairs(gates) do gates[lane] = math.min(at, latest) end
-  if next(gates, (next(gates))) then yield(gates, now, turn) end
-  for lane, at in pairs(gates) do
+  local latest = latest_wake_up(now)
+  for lane, at in pairs(wake_ups) do wake_ups[lane] = math.min(at, latest) end
+  if next(wake_ups, (next(wake_ups))) then yield(wake_ups, now, turn) end
+  for lane, at in pairs(wake_ups) do
     redis.call('ZADD', '@gates:' .. lane, text(at), user)
-    gates_due[lane] = math.min(gates_due[lane] or math.huge, at)
+    wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
   end
-  return gates
+  return wake_ups
 end

@@ -282,14 +282,7 @@ def worker(
 def rq(*arguments: str, config: Path | None = None, within_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Run RQ's command line to its end."""
     named = {} if config is None else {"NOTIFIER_CONFIG": str(config)}
-    return subprocess.run(
-        rq_command(*arguments),
-        env=clean_environ(**named),
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=False,
-    )
+    return warm.run(rq_command(*arguments), env=clean_environ(**named), timeout=within_s)
 
 
 def rq_command(*arguments: str) -> list[str]:
@@ -306,16 +299,17 @@ def clean_environ(**more: str) -> dict[str, str]:
 
 def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120, **environ: str) -> str:
     """What a page's commands print when they are typed in a folder, one after the other; each has to work."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables, control = warm.typed(folder)
     said = folder / "said.log"
     with (
         said.open("wb") as log,
         subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
-            env=clean_environ(NOTIFIER_REDIS_URL=redis_url, PATH=path, **environ),
+            env=clean_environ(NOTIFIER_REDIS_URL=redis_url, **variables, **environ),
             stdout=log,
             stderr=log,
+            pass_fds=[control],
             start_new_session=True,
         ) as typed,
     ):

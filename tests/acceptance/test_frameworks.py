@@ -17,6 +17,7 @@ import pytest
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
+from tests import warm
 from tests.support import clean_environ, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,9 +32,7 @@ class Project:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A Python program of it, to its end."""
-        return subprocess.run(
-            [sys.executable, *command], cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False
-        )
+        return warm.run([sys.executable, *command], cwd=self.folder, env=self.environ)
 
     @contextmanager
     def serving(self, *command: str) -> Iterator["Site"]:

@@ -17,6 +17,7 @@ from redis import Redis
 
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
+from tests import warm
 from tests.support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
 
 TOKEN = "ab" * 32
@@ -223,7 +224,7 @@ def _old_redis() -> Iterator[str]:
 def _start(config: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     environ = clean_environ(NOTIFIER_CONFIG=str(config), **(env or {}))
     command = [sys.executable, "-m", "workers", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+    return warm.run(command, env=environ, timeout=20)
 
 
 def _one_line(done: subprocess.CompletedProcess[str]) -> str:

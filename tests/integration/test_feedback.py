@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
+from tests import warm
 from tests.support import PATIENCE_S, clean_environ, eventually, write_config
 
 NOW = timedelta(0)  # a lease after which what is not acknowledged is given again at once
@@ -249,13 +249,10 @@ def test_the_example_removes_what_was_not_registered_again(
         rows = [(f"registration-of-{name}", "anna", at) for name, at in (("old", 999), ("new", 1001), ("alive", 5))]
         register.executemany("INSERT INTO devices VALUES (?, ?, ?)", rows)
     feed.tell("old", "new", gone_at_us=1_000_000_000)
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, EXAMPLES / "remove_dead_tokens.py", tmp_path / "devices.db"],
         env=clean_environ(NOTIFIER_CONFIG=str(write_config(tmp_path, redis_server.url))),
-        capture_output=True,
-        text=True,
         timeout=PATIENCE_S,
-        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 removed\n", "")
     with closing(sqlite3.connect(tmp_path / "devices.db")) as register:

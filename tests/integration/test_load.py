@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,8 @@ from notifier.cli.app import app
 from notifier.operations.load import Load, Report, check, over, under
 from notifier.rules.rate_text import parse_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests import warm
+from tests.support import clean_environ
 
 S = 1_000_000
 
@@ -53,7 +54,7 @@ def test_a_run(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Processes admit exactly the rate of each key and leave nothing behind; a threshold below it fails."""
     load = ["load", "--url", redis_server.url, "--concurrency", "4", "--processes", "2", "--iterations", "400"]
     command = [sys.executable, "-m", "notifier.cli", *load, "--keys", "2", "--rate", "10/day", "--threshold", "9"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run([*command, "--json"], env=clean_environ(), timeout=120)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["calls"], report["admitted"], report["refused"]) == (400, 20, 380)

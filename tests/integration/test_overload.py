@@ -20,7 +20,8 @@ from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import note, notifier, queue, state, write_config
+from tests import warm
+from tests.support import clean_environ, note, notifier, queue, state, write_config
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},
@@ -49,7 +50,7 @@ def enter_backlog(redis: Redis) -> list[Named]:
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return warm.run(command, env=clean_environ(), timeout=60)
 
 
 def assert_clean(redis: Redis) -> None:

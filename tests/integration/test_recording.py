@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,8 @@ from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingE
 from notifier.operations.preview.trace import read_trace
 from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import CONSOLE, eventually, note, notifier, write_config
+from tests import warm
+from tests.support import CONSOLE, PATIENCE_S, clean_environ, eventually, note, notifier, write_config
 
 STREAM = "notifier:trace"
 
@@ -119,19 +119,28 @@ def test_users_by_pseudonyms(redis: Redis, producer: Notifier) -> None:
     assert found[0][0] != found[1][0]
 
 
+def begun(command: list[str], folder: Path) -> warm.Popen:
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return warm.Popen(command, env=clean_environ(), stdout=out, stderr=err)
+
+
+def ended(process: warm.Popen, folder: Path) -> str:
+    """What it has printed at its end, which is a good one."""
+    assert (process.wait(PATIENCE_S), (folder / "err").read_text(encoding="utf-8")) == (0, "")
+    return (folder / "out").read_text(encoding="utf-8")
+
+
 def test_the_command(config: Path, redis: Redis, producer: Notifier, tmp_path: Path) -> None:
     """What it writes is a trace; it ends by itself, and does not write over a file."""
     out = tmp_path / "trace.jsonl"
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config), "trace", "record", "--out", str(out)]
-    with subprocess.Popen([*command, "--for", "2s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with begun([*command, "--for", "2s"], tmp_path) as process:
         eventually(lambda: redis.exists(STREAM), "the recording to begin")
         producer.send_many([note("ann"), note("bob"), note("ann")])
-        printed, complained = process.communicate(timeout=20)
-    assert (process.returncode, complained) == (0, b"")
-    assert printed.decode().replace("\n", "") == f"3 recorded in {out}"
+        assert ended(process, tmp_path).replace("\n", "") == f"3 recorded in {out}"
     assert {user: len(events) for user, events in read_trace(out).items()} == {"ann": 2, "bob": 1}
-    again = subprocess.run(command, capture_output=True, check=False)
-    assert (again.returncode, again.stderr.decode()) == (1, f"{out}: cannot be written: File exists\n")
+    again = warm.run(command, env=clean_environ())
+    assert (again.returncode, again.stderr) == (1, f"{out}: cannot be written: File exists\n")
     assert not redis.exists(STREAM)
 
 
@@ -142,12 +151,11 @@ def test_a_recording_can_be_ended_early(
     """What came until then is in the file, and nothing is left in Redis."""
     out = tmp_path / "trace.jsonl"
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config), "trace", "record", "--out", str(out)]
-    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with begun([*command, "--json"], tmp_path) as process:
         eventually(lambda: redis.exists(STREAM), "the recording to begin")
         producer.send(note("ann"))
         process.send_signal(number)
-        printed, complained = process.communicate(timeout=20)
-    assert (process.returncode, complained) == (0, b"")
+        printed = ended(process, tmp_path)
     assert json.loads(printed) == {"file": str(out), "recorded": 1}
     assert not redis.exists(STREAM)
 
@@ -157,17 +165,16 @@ def test_a_preview_of_what_is_accepted_now(config: Path, redis: Redis, producer:
     new = tmp_path / "new.yaml"
     new.write_text("user: {windows: [1/1m]}\ncategories: {default: {lane: default}}\n", encoding="utf-8")
     publish(redis, {"user": {"windows": ["2/1m"]}, "categories": {"default": {"lane": "default"}}}, 0)
-    before = sorted(tmp_path.iterdir())
+    before = {path.name for path in tmp_path.iterdir()}
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config)]
     command += ["preview", "--config", str(new), "--live", "1h", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with begun(command, tmp_path) as process:
         eventually(lambda: redis.exists(STREAM), "the recording to begin")
         producer.send_many([note("ann"), note("ann"), note("ann"), note("bob")])
         process.send_signal(signal.SIGINT)
-        printed, complained = process.communicate(timeout=20)
-    assert (process.returncode, complained) == (0, b"")
+        printed = ended(process, tmp_path)
     report = json.loads(printed)
     assert (report["notifications"], report["users"], report["longer"]) == (4, 2, 2)
     assert [report["overall"][side]["longest_us"] // 1_000_000 for side in ("old", "new")] == [60, 120]
-    assert sorted(tmp_path.iterdir()) == before
+    assert {path.name for path in tmp_path.iterdir()} - before == {"out", "err"}
     assert not redis.exists(STREAM)

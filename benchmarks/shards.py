@@ -17,7 +17,6 @@ from benchmarks.harness import Figure, at_most, median
 from benchmarks.null_worker import RATES
 from notifier import Notifier
 from notifier.settings import parse_settings
-from notifier.shards.backend import Shards
 from notifier.testing.embedded import EmbeddedRedis
 from tests.processes import await_that, await_workers, child, total
 
@@ -89,4 +88,4 @@ def _producer(servers: Sequence[EmbeddedRedis], redis: Redis, *, sharded: bool) 
         return Notifier(redis, parse_settings(RATES))
     shards = [{"name": f"shard-{n}", "url": server.url} for n, server in enumerate(servers)]
     settings = parse_settings(RATES + f"redis: {json.dumps({'shards': shards})}\n")
-    return Notifier(Shards(settings), settings)
+    return Notifier.of(settings)

@@ -38,21 +38,21 @@ class RedisLimiter:
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """See `UserLimiter.acquire`."""
-        return self._run(acquire_call(user, rules, cost, self.clock, take=True))
+        return self._ask(user, acquire_call(user, rules, cost, self.clock, take=True))
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
         """See `UserLimiter.peek`."""
-        return self._run(acquire_call(user, rules, cost, self.clock, take=False))
+        return self._ask(user, acquire_call(user, rules, cost, self.clock, take=False))
 
     def refund(self, permit: Permit) -> bool:
         """See `UserLimiter.refund`. What waits in the user's backlogs is looked at again at once."""
-        return self._run(refund_call(permit, self.clock))
+        return self._ask(permit.user, refund_call(permit, self.clock))
 
     def reset(self, user: str, *categories: str) -> int:
         """See `UserLimiter.reset`. What waits in the user's backlogs is looked at again at once."""
-        return self._run(reset_call(user, categories, self.clock))
+        return self._ask(user, reset_call(user, categories, self.clock))
 
-    def _run(self, call: Call[T]) -> T:
+    def _ask(self, user: str, call: Call[T]) -> T:  # noqa: ARG002 - over shards it says whom to ask
         try:
             return run(self._redis, call if self._fence is None else fenced(call, self._fence))
         except RedisError as error:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
@@ -17,30 +15,26 @@ import redis.asyncio
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
-from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError, SettingsError
+from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError
 from notifier.limiter import Hold, Permit
 from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
-from notifier.notification.notification import check_user
 from notifier.producer.aio_users import AsyncUsers
-from notifier.producer.backend import Opened, checked
-from notifier.producer.cancel import NEITHER, Cancellation, kind_of
+from notifier.producer.base import Opened, Producer, checked
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
-from notifier.producer.exchanges import Exchanges, Status
+from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk, JobBuilder
-from notifier.producer.users import Edit, Edits
-from notifier.rules.policies import Policies
+from notifier.producer.jobs import Bulk
+from notifier.producer.users import Edit
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
-from notifier.shards.backend import AsyncShardedLimiter
-from notifier.shards.exchanges import ShardExchanges
+from notifier.shards.limiter import AsyncShardedLimiter
 from notifier.shards.map import Map
 from notifier.store.aio import Calls, connect_async
 from notifier.store.exchange import Exchange, exchange_async, search_async
 
 if TYPE_CHECKING:
-    from notifier.producer.live import LiveSettings
     from notifier.settings import Settings
 
 T = TypeVar("T")
@@ -49,7 +43,7 @@ FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 MISSING: Final = object()
 
 
-class AsyncNotifier:
+class AsyncNotifier(Producer):
     """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
 
     It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
@@ -62,62 +56,24 @@ class AsyncNotifier:
 
     def __init__(self, client: redis.asyncio.Redis | Mapping[str, redis.asyncio.Redis], settings: Settings) -> None:
         """`from_config` builds one from the YAML. client: it must answer in bytes; with `redis.shards`, by name."""
-        self._redis: Any = client
-        self._builder = JobBuilder(settings)
+        super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
-        self._live: LiveSettings | None = None
-        self._follows = False
         self._calls = Calls(MAX_CALLS)
-        self._exchanges: Exchanges | ShardExchanges
-        self.limiter: AsyncUserLimiter
         both: dict[str, Any] = {"timeout": self._timeout, "calls": self._calls}
-        if isinstance(client, Mapping):
-            self._exchanges = ShardExchanges(settings)
-            self.limiter = AsyncShardedLimiter(Map.of(settings.redis), client, **both)
-        else:
-            self._exchanges = Exchanges(settings)
-            self.limiter = AsyncUserLimiter(client, **both)
-
-    @classmethod
-    def from_config(
-        cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ, *, follow: bool = True
-    ) -> Self:
-        """An AsyncNotifier by the YAML, found as `Notifier.from_config` does; see there for `follow`.
-
-        Raises SettingsError where the configuration cannot be used.
-        """
-        from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
-
-        live = LiveSettings(path, environ)
-        made = cls(_client(live.settings), live.settings)
-        live.follow(made._use)
-        made._live, made._follows = live, follow
-        return made
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """An AsyncNotifier by these settings."""
-        return cls(_client(settings), settings)
+        self.limiter: AsyncUserLimiter = (
+            AsyncShardedLimiter(Map.of(settings.redis), client, **both)
+            if isinstance(client, Mapping)
+            else AsyncUserLimiter(client, **both)
+        )
 
     @property
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
-        return AsyncUsers(self._prefer, self._preferences, Edits(lambda: self.policies))
-
-    @property
-    def policies(self) -> Policies:
-        """See `Notifier.policies`."""
-        return self._builder.policies
+        return AsyncUsers(self._prefer, self._preferences, self._edits)
 
     async def reload(self) -> None:
         """See `Notifier.reload`. A thread reads, so that the event loop goes on."""
-        if self._live is None:
-            raise SettingsError("this AsyncNotifier was made without a file; only one of from_config can reload")
-        await asyncio.to_thread(self._live.reload)
-
-    def _use(self, settings: Settings) -> None:
-        self._exchanges.use(settings)
-        self._builder.use(settings)
+        await asyncio.to_thread(self._file().reload)
 
     async def _follow(self, timeout: Timeout) -> float:
         """Begin to follow the configuration with the first call; returns how long that took, in seconds."""
@@ -133,7 +89,7 @@ class AsyncNotifier:
         """Close the connections to Redis."""
         if self._live is not None:
             self._live.close()
-        for client in self._redis.values() if isinstance(self._redis, Mapping) else (self._redis,):
+        for client in self._clients:
             await client.aclose()
 
     async def __aenter__(self) -> Self:
@@ -220,22 +176,18 @@ class AsyncNotifier:
         timeout: Timeout = None,
     ) -> calls.Cancelled | Cancellation:
         """See `Notifier.cancel`."""
-        if job_id is not None and user is category is collapse_id is tag is None:
-            return (await self._run(self._exchanges.cancel([job_id]), timeout))[0]
-        if job_id is not None or user is None:
-            raise TypeError(NEITHER)
-        kind = kind_of(user, category, collapse_id, tag)
-        return await self._run(self._exchanges.cancel_of(user, kind), timeout)
+        return await self._run(self._cancel(job_id, user, category, collapse_id, tag), timeout)
 
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.forget`."""
-        check_user(user)
-        return await self._run(self._exchanges.forget(user, hard=hard), timeout)
+        return await self._run(self._forget(user, hard=hard), timeout)
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""
         ids = list(dict.fromkeys(job_ids))
         return Cancellation.of(ids, await self._run(self._exchanges.cancel(ids), timeout))
+
+    _connect = staticmethod(connect_async)
 
     async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout) -> Preferences:
         return await self._run(self._exchanges.prefer(user, edit, who), timeout)
@@ -319,8 +271,3 @@ def _next_id(ids: Iterator[str] | None) -> str | None:
         return next(ids)
     except StopIteration:
         raise ValueError("job_ids has fewer entries than there are notifications") from None
-
-
-def _client(settings: Settings) -> redis.asyncio.Redis | Mapping[str, redis.asyncio.Redis]:
-    names = [shard.name for shard in settings.redis.shards]
-    return {name: connect_async(settings.redis.shard(name)) for name in names} if names else connect_async(settings)

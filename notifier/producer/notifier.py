@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import repeat
-from pathlib import Path
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
-from notifier.errors import OverloadedError, SettingsError
-from notifier.limiter import Hold, Permit
+from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError
+from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.notification import Notification
-from notifier.notification.notification import check_user
-from notifier.producer.backend import Backend, SingleRedis
-from notifier.producer.cancel import NEITHER, Cancellation, kind_of
+from notifier.producer.base import Opened, Producer, checked
+from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk, JobBuilder
-from notifier.producer.users import Edits, Users
-from notifier.rules.policies import Policies
+from notifier.producer.jobs import Bulk
+from notifier.producer.users import Edit, Users
 from notifier.rules.policy import DEFAULT_CATEGORY
-from notifier.shards.backend import Shards
-from notifier.store.connection import connect
+from notifier.rules.preferences import Preferences
+from notifier.shards.limiter import ShardedLimiter
+from notifier.shards.map import Map
+from notifier.store.connection import connect, unusable
+from notifier.store.exchange import Exchange, exchange, search
 
 if TYPE_CHECKING:
-    from notifier.producer.live import LiveSettings
     from notifier.settings import Settings
 
+T = TypeVar("T")
 
-class Notifier:
+
+class Notifier(Producer):
     """Accepts notifications. Threads may share one; it opens no connection before the first call.
 
     Every call waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis hangs, a call
@@ -44,59 +46,22 @@ class Notifier:
     asyncio program use AsyncNotifier.
     """
 
-    def __init__(self, redis: Redis | Backend, settings: Settings) -> None:
-        """`from_config` builds one from the YAML. redis: a client; or where else notifications are kept."""
-        self._live: LiveSettings | None = None
-        self._follows = False
-        self._backend: Backend = SingleRedis(redis, settings) if isinstance(redis, Redis) else redis
-        self._builder = JobBuilder(settings)
-        self.limiter = self._backend.limiter
-
-    @classmethod
-    def from_config(
-        cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ, *, follow: bool = True
-    ) -> Notifier:
-        """A Notifier by the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
-
-        follow: from the first call on, a thread looks for changes: of the file, and of the rates that
-        `notifier config apply` has published. They hold within two seconds; the section redis stays as it was.
-        Raises SettingsError where the configuration cannot be used.
-        """
-        from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
-
-        live = LiveSettings(path, environ)
-        made = cls(_where(live.settings), live.settings)
-        live.follow(made._use)
-        made._live, made._follows = live, follow
-        return made
-
-    @classmethod
-    def of(cls, settings: Settings) -> Notifier:
-        """A Notifier by these settings."""
-        return cls(_where(settings), settings)
+    def __init__(self, redis: Redis | Mapping[str, Redis], settings: Settings) -> None:
+        """`from_config` builds one from the YAML. redis: a client; with `redis.shards`, that of each, by name."""
+        super().__init__(redis, settings)
+        self.limiter = self._limiter(settings)
 
     @property
     def users(self) -> Users:
         """What users choose for themselves."""
-        return Users(self._backend, Edits(lambda: self.policies))
-
-    @property
-    def policies(self) -> Policies:
-        """The rules of the configuration, by user and category."""
-        return self._builder.policies
+        return Users(self._prefer, self._preferences, self._edits)
 
     def reload(self) -> None:
         """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.
 
         Raises SettingsError, also where this was not made by `from_config`; RedisUnusableError.
         """
-        if self._live is None:
-            raise SettingsError("this Notifier was made without a file; only one of from_config can reload")
-        self._live.reload()
-
-    def _use(self, settings: Settings) -> None:
-        self._backend.use(settings)
-        self._builder.use(settings)
+        self._file().reload()
 
     def _follow(self) -> None:
         if self._follows and self._live is not None and not self._live.has_begun:
@@ -106,7 +71,8 @@ class Notifier:
         """Close the connections to Redis."""
         if self._live is not None:
             self._live.close()
-        self._backend.close()
+        for client in self._clients:
+            client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +96,7 @@ class Notifier:
         """
         self._follow()
         with self._builder.span("send", notification) as trace:
-            return self._backend.enqueue([self._builder.build(notification, job_id, trace)])[0]
+            return self._enqueue(self._exchanges.enqueue([self._builder.build(notification, job_id, trace)]))[0]
 
     def send_many(
         self,
@@ -149,17 +115,18 @@ class Notifier:
         So it is with OverloadedError.
         """
         self._follow()
-        bulk = Bulk(self._builder, self._backend.chunk, on_accepted)
-        with self._backend.sending() as enqueue:
+        bulk = Bulk(self._builder, self._exchanges.chunk, on_accepted)
+        sending = self._exchanges.sending()
 
-            def flush() -> bool:
-                if jobs := bulk.take():
-                    try:
-                        bulk.accepted(enqueue(jobs))
-                    except OverloadedError as error:
-                        return bulk.refused(error)
-                return True
+        def flush() -> bool:
+            if jobs := bulk.take():
+                try:
+                    bulk.accepted(self._enqueue(sending.enqueue(jobs)))
+                except OverloadedError as error:
+                    return bulk.refused(error)
+            return True
 
+        with checked(sending):
             try:
                 ids = repeat(None) if job_ids is None else job_ids
                 for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
@@ -179,7 +146,10 @@ class Notifier:
         Redis is away.
         """
         self._follow()
-        return self._backend.acquire(user, self._builder.category(category).name)
+        try:
+            return self._run(self._exchanges.acquire(user, self._builder.category(category).name))
+        except RedisUnusableError as error:
+            raise LimiterUnreachableError(str(error)) from error
 
     @overload
     def cancel(self, job_id: str) -> calls.Cancelled: ...
@@ -204,11 +174,7 @@ class Notifier:
         far as they are given, and was accepted before this call, and returns a Cancellation.
         Raises InvalidNotificationError for a field that no notification could have.
         """
-        if job_id is not None and user is category is collapse_id is tag is None:
-            return self._backend.cancel([job_id])[0]
-        if job_id is not None or user is None:
-            raise TypeError(NEITHER)
-        return self._backend.cancel_of(user, kind_of(user, category, collapse_id, tag))
+        return self._run(self._cancel(job_id, user, category, collapse_id, tag))
 
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
@@ -219,13 +185,12 @@ class Notifier:
         leaves traces: they go with another call.
         """
         self._follow()
-        check_user(user)
-        return self._backend.forget(user, hard=hard)
+        return self._run(self._forget(user, hard=hard))
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""
         ids = list(dict.fromkeys(job_ids))
-        return Cancellation.of(ids, self._backend.cancel(ids))
+        return Cancellation.of(ids, self._run(self._exchanges.cancel(ids)))
 
     def feedback(
         self,
@@ -245,7 +210,7 @@ class Notifier:
         follow: wait for more, for ever; else end when nothing is left.
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
-        return self._backend.feedback(group, consumer, follow=follow, lease=lease)
+        return search(self._redis, self._exchanges.feedback(group, consumer, follow=follow, lease=lease))
 
     def events(
         self,
@@ -263,14 +228,14 @@ class Notifier:
         """
         self._follow()
         self._builder.check_events()
-        return self._backend.events(group, consumer, follow=follow, lease=lease)
+        return search(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease))
 
     def routes(self) -> list[Held]:
         """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
 
         Raises RedisUnusableError if Redis does not answer.
         """
-        return self._backend.routes()
+        return self._run(self._exchanges.routes())
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
         """What became of a notification; None for one that is unknown or no longer kept.
@@ -279,7 +244,7 @@ class Notifier:
         `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
         """
         self._follow()
-        return self._backend.status(job_id, user)
+        return self._run(self._exchanges.status(job_id, user))
 
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """What became of a user's notifications, and what held each one back: the newest first.
@@ -288,8 +253,34 @@ class Notifier:
         Raises RedisUnusableError if Redis does not answer.
         """
         self._follow()
-        return self._backend.history(user, since)
+        return self._run(self._exchanges.history(user, since))
 
+    _connect = staticmethod(connect)
 
-def _where(settings: Settings) -> Redis | Backend:
-    return Shards(settings) if settings.redis.shards else connect(settings)
+    def _limiter(self, settings: Settings) -> UserLimiter:
+        if isinstance(self._redis, Mapping):
+            return ShardedLimiter(Map.of(settings.redis), self._redis)
+        return RedisLimiter(self._redis)
+
+    def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        return self._run(self._exchanges.prefer(user, edit, who))
+
+    def _preferences(self) -> Iterator[tuple[str, Preferences]]:
+        return search(self._redis, self._exchanges.preferences())
+
+    def _run(self, steps: Exchange[T]) -> T:
+        return exchange(self._redis, steps)
+
+    def _enqueue(self, steps: Exchange[list[str]]) -> list[str]:
+        if not self._exchanges.waits_for_replicas:
+            return self._run(steps)
+        with ExitStack() as stack:
+
+            def one(client: Any) -> Any:  # WAIT counts what its own connection wrote
+                return stack.enter_context(client.client())
+
+            try:
+                clients = Opened(self._redis, one) if isinstance(self._redis, Mapping) else one(self._redis)
+                return exchange(clients, steps)
+            except RedisError as error:
+                raise unusable(error) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
@@ -82,18 +82,6 @@ def nothing(_: Preferences) -> Preferences:
     return Preferences()
 
 
-class PreferenceStore(Protocol):
-    """Where preferences are kept."""
-
-    def prefer(self, user: str, edit: Edit, who: str) -> Preferences:
-        """Change what a user chose; returns what stands there now."""
-        ...
-
-    def preferences(self) -> Iterator[tuple[str, Preferences]]:
-        """What all users chose."""
-        ...
-
-
 class Users:
     """What users choose for themselves; it holds from the next notification on, also for what waits already.
 
@@ -102,8 +90,14 @@ class Users:
     of changes, where that is not the user.
     """
 
-    def __init__(self, store: PreferenceStore, edits: Edits) -> None:
-        self._store = store
+    def __init__(
+        self,
+        prefer: Callable[[str, Edit, str], Preferences],
+        preferences: Callable[[], Iterator[tuple[str, Preferences]]],
+        edits: Edits,
+    ) -> None:
+        self._prefer = prefer
+        self._preferences = preferences
         self._edits = edits
 
     def set(
@@ -126,7 +120,7 @@ class Users:
         """
         hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
         given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
-        return self._store.prefer(user, self._edits.set(user, given), who)
+        return self._prefer(user, self._edits.set(user, given), who)
 
     def mute(
         self,
@@ -141,28 +135,28 @@ class Users:
 
         what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
         """
-        return self._store.prefer(user, self._edits.mute(user, until, categories, what), who)
+        return self._prefer(user, self._edits.mute(user, until, categories, what), who)
 
     def unmute(self, user: str, *, categories: Iterable[str] | None = None, who: str = "") -> Preferences:
         """Take mutes of these categories back; None is all."""
-        return self._store.prefer(user, self._edits.unmute(user, categories), who)
+        return self._prefer(user, self._edits.unmute(user, categories), who)
 
     def get(self, user: str) -> Preferences:
         """What a user chose."""
         check_user(user)
-        return self._store.prefer(user, unchanged, "")
+        return self._prefer(user, unchanged, "")
 
     def clear(self, user: str, *, who: str = "") -> None:
         """Forget what a user chose: the configuration alone holds."""
         check_user(user)
-        self._store.prefer(user, nothing, who)
+        self._prefer(user, nothing, who)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """What all users chose, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
 
         In no order; one who changes meanwhile may come twice.
         """
-        for user, preferences in self._store.preferences():
+        for user, preferences in self._preferences():
             yield {"user": user, **preferences.as_dict()}
 
     def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "") -> int:
@@ -173,7 +167,7 @@ class Users:
         count = 0
         for count, entry in enumerate(entries, 1):
             user, edit = entry_of(self._edits, entry, count - 1)
-            self._store.prefer(user, edit, who)
+            self._prefer(user, edit, who)
         return count
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from notifier.errors import SettingsError
+from notifier.limiter import UserLimiter
 from notifier.notification import Notification
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings, parse_settings, settings_path
 from notifier.settings.comments import template
-from notifier.testing.backend import Failure, MemoryBackend
+from notifier.testing.memory import Failure, MemoryExchanges
 from notifier.units import duration_us
 
 BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no quiet hours by accident
@@ -40,8 +41,14 @@ class FakeNotifier(Notifier):
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
         """config: settings, or the path of a YAML. now: when simulated time begins."""
         settings = config if isinstance(config, Settings) else _settings(config)
-        self._memory = MemoryBackend(settings, now)
-        super().__init__(self._memory, settings)
+        self._memory = MemoryExchanges(settings, now)
+        super().__init__({}, settings)
+
+    def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
+        return self._memory
+
+    def _limiter(self, settings: Settings) -> UserLimiter:  # noqa: ARG002
+        return self._memory.limiter
 
     @property
     def now(self) -> datetime:

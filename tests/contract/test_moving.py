@@ -24,7 +24,6 @@ from notifier.scripts.loader import Call, run
 from notifier.scripts.ownership import HERE
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
-from notifier.shards.backend import Shards
 from notifier.shards.map import home
 from notifier.shards.migration import migrate, steps, user_state
 from notifier.shards.migration.migrate import BATCH, JOBS_A_CALL, MoveError, Mover
@@ -51,7 +50,7 @@ class Pair:
         for client in (self.old, self.new):
             client.flushall()
         self.settings = _settings(old, new, joining=joining)
-        self.producer = Notifier(Shards(self.settings), self.settings)
+        self.producer = Notifier.of(self.settings)
         names = (f"{name}{n}" for n in range(20) for name in ("user-", "Zoë }{ "))
         self.users = [user for user in names if home(user, ("old", "new")) == "old"][:3]
 

@@ -1,15 +1,14 @@
-"""A backend without Redis: what was accepted, and what becomes of it by the real rules in simulated time."""
+"""Exchanges without Redis: what was accepted, and what becomes of it by the real rules in simulated time."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Literal, cast, get_args
+from typing import Concatenate, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
@@ -30,8 +29,12 @@ from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
 from notifier.rules.preferences import Mute, Preferences
 from notifier.settings import Settings
+from notifier.store.exchange import Exchange, Item, Search
 
 Failure = Literal["rejected", "failed"]
+S = TypeVar("S")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -56,8 +59,21 @@ class Accepted:
     ends_us: int = 0
 
 
-class MemoryBackend:
-    """A `Backend` in memory. `now_us` is the time since it began, which `advance` alone moves."""
+def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Exchange[T]]:
+    """Make an exchange that asks nobody of what is known here."""
+
+    def exchange(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Exchange[T]:
+        yield from ()
+        return method(self, *args, **kwargs)
+
+    return exchange
+
+
+class MemoryExchanges:
+    """`Exchanges` in memory. `now_us` is the time since it began, which `advance` alone moves."""
+
+    chunk = CHUNK
+    waits_for_replicas = False
 
     def __init__(self, settings: Settings, begins: datetime) -> None:
         self.use(settings)
@@ -72,10 +88,9 @@ class MemoryBackend:
         self.now_us = 0
         self._sends = MemorySends(lambda: self._begins_us + self.now_us)
         self.limiter: UserLimiter = self._sends
-        self.chunk = CHUNK
 
     def use(self, settings: Settings) -> None:
-        """See `Backend.use`."""
+        """See `Exchanges.use`."""
         self._settings = settings
         self._policies = settings.policies()
         self._max_waiting = settings.waiting_limits()
@@ -84,12 +99,16 @@ class MemoryBackend:
         """A moment of simulated time."""
         return self._begins + timedelta(microseconds=us)
 
-    def sending(self) -> AbstractContextManager[Callable[[Sequence[calls.Job]], list[str]]]:
-        """See `Backend.sending`."""
-        return nullcontext(self.enqueue)
+    def sending(self) -> Self:
+        """See `Exchanges.sending`."""
+        return self
 
+    def check(self) -> None:
+        """See `Sending.check`."""
+
+    @at_once
     def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
-        """See `Backend.enqueue`."""
+        """See `Exchanges.enqueue`."""
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
         answers = [self._accept(job) for job in jobs]
@@ -168,12 +187,17 @@ class MemoryBackend:
             return entry.ends_us
         return entry.arrives_us if mute is None else max(entry.arrives_us, mute.until_us - self._begins_us)
 
+    @at_once
     def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
-        """See `Backend.cancel`."""
+        """See `Exchanges.cancel`."""
         return [self._cancel(job_id) for job_id in job_ids]
 
+    @at_once
     def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
-        """See `Backend.cancel_of`. Nothing is ever in flight, so none is too late."""
+        """See `Exchanges.cancel_of`. Nothing is ever in flight, so none is too late."""
+        return self._cancel_of(user, kind)
+
+    def _cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
         meant = [entry for entry in self._of(user) if entry.ends_us > self.now_us and _is_of(entry.notification, kind)]
         return Cancellation(sum(self._cancel(entry.job_id) == "cancelled" for entry in meant))
 
@@ -188,16 +212,18 @@ class MemoryBackend:
             self._replay(entry.notification.user)
         return "cancelled"
 
+    @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
-        """See `Backend.prefer`. What has ended stays as it is; all else is reckoned as if it had always been chosen."""
+        """See `Exchanges.prefer`. What has ended stays as it is; all else is reckoned anew."""
         self._chosen[user] = edit(self._chosen.get(user, Preferences()))
         for entry in self._of(user):
             entry.fixed = entry.fixed or entry.ends_us <= self.now_us
         self._replay(user)
         return self._chosen[user]
 
+    @at_once
     def acquire(self, user: str, category: str) -> Permit | Hold:
-        """See `Backend.acquire`."""
+        """See `Exchanges.acquire`."""
         text, now_us = self._chosen.get(user, Preferences()).encode(), self._begins_us + self.now_us
         choice = Choice.of(self._policies, user, category, text, now_us)
         cost = choice.rules.category.cost
@@ -208,14 +234,15 @@ class MemoryBackend:
             return Hold(opens_us - now_us, choice.describe(scope, place, opens_us))
         return self._sends.acquire(user, choice.rules, cost=cost)
 
+    @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
-        """See `Backend.forget`. What ended stays, for the test to look at."""
+        """See `Exchanges.forget`. What ended stays, for the test to look at."""
         self._chosen.pop(user, None)
-        return self.cancel_of(user, calls.Kind())
+        return self._cancel_of(user, calls.Kind())
 
-    def preferences(self) -> Iterator[tuple[str, Preferences]]:
-        """See `Backend.preferences`."""
-        yield from ((user, chosen) for user, chosen in self._chosen.items() if not chosen.is_empty)
+    def preferences(self) -> Search[tuple[str, Preferences]]:
+        """See `Exchanges.preferences`."""
+        yield from (Item((user, chosen)) for user, chosen in self._chosen.items() if not chosen.is_empty)
 
     def state(self, entry: Accepted) -> State:
         """What has become of one by now."""
@@ -226,8 +253,9 @@ class MemoryBackend:
         words: dict[int, State] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
         return words.get(entry.sent) or entry.failure or "delivered"
 
+    @at_once
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
-        """See `Backend.history`. Of what held one back it is told as a whole: its limits."""
+        """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
         ended = [e for e in self.accepted.values() if e.notification.user == user and self.state(e) != "waiting"]
         oldest = self.at(self.now_us) - since if since is not None else None
         found = sorted((self._record(entry) for entry in ended), key=lambda each: each.ended_at, reverse=True)
@@ -249,8 +277,9 @@ class MemoryBackend:
             reason=entry.reason,
         )
 
+    @at_once
     def status(self, job_id: str, user: str | None = None) -> Status | None:  # noqa: ARG002 - of the protocol
-        """See `Backend.status`."""
+        """See `Exchanges.status`."""
         if (entry := self.accepted.get(job_id)) is None:
             return None
         state = self.state(entry)
@@ -263,8 +292,9 @@ class MemoryBackend:
         attempts = int(state in {"rejected", "failed"})
         return Status(job_id, state, reason=entry.reason or None, attempts=attempts, record=self._record(entry))
 
+    @at_once
     def routes(self) -> list[Held]:
-        """See `Backend.routes`. No provider is ever away."""
+        """See `Exchanges.routes`. No provider is ever away."""
         return []
 
     def feedback(
@@ -274,13 +304,13 @@ class MemoryBackend:
         *,
         follow: bool,  # noqa: ARG002
         lease: timedelta,  # noqa: ARG002
-    ) -> Iterator[Gone]:
-        """See `Backend.feedback`: the devices of what was rejected, once for each group. It never waits."""
+    ) -> Search[Gone]:
+        """See `Exchanges.feedback`: the devices of what was rejected, once for each group. It never waits."""
         for entry in self._unread(self._gone_read, group, ("rejected",)):
             sent = entry.notification
             for device in sent.devices:
-                gone_at = self.at(entry.ends_us).astimezone(UTC)
-                yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, gone_at, entry.job_id)
+                at = self.at(entry.ends_us).astimezone(UTC)
+                yield Item(Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id))
 
     def events(
         self,
@@ -289,22 +319,20 @@ class MemoryBackend:
         *,
         follow: bool,  # noqa: ARG002
         lease: timedelta,  # noqa: ARG002
-    ) -> Iterator[Ended]:
-        """See `Backend.events`: what has ended by now, once for each group. It never waits."""
+    ) -> Search[Ended]:
+        """See `Exchanges.events`: what has ended by now, once for each group. It never waits."""
         for entry in self._unread(self._ended_read, group, get_args(Outcome)):
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")
-            yield Ended(entry.job_id, entry.job_id, sent.user, sent.category, outcome, at, entry.reason or "", ref=ref)
+            job_id, why = entry.job_id, entry.reason
+            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, ref=ref))
 
     def _unread(self, read: Counter[str], group: str, states: Container[str]) -> Iterator[Accepted]:
         ended = sorted((e for e in self.accepted.values() if self.state(e) in states), key=lambda e: e.ends_us)
         for entry in ended[read[group] :]:
             read[group] += 1
             yield entry
-
-    def close(self) -> None:
-        """See `Backend.close`."""
 
 
 def _is_of(notification: Notification, kind: calls.Kind) -> bool:

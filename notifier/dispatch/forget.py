@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from notifier.dispatch.history import history_keys
 from notifier.scripts.keys import OF_SCOPE, OF_USER, user_key
@@ -12,6 +13,8 @@ from notifier.units import from_bytes, to_bytes
 
 AT_ONCE: Final = 250  # looked at in one call
 SENDS: Final = frozenset({"sent", "counts", "burst"})  # when something was sent, and no more
+# What becomes of these: they go, they stand under a hash of the user, or they stay for what is in flight.
+Sends = Literal["delete", "hide", "leave"]
 
 
 class ForgottenPage(NamedTuple):
@@ -30,9 +33,12 @@ def keys_of(user: str, categories: Iterable[str], *, with_sends: bool) -> list[s
     return [*of_user, *of_categories, *history_keys(user)]
 
 
-def forget(user: str, keys: Iterable[str], place: str = "", cursor: str = "0") -> Call[ForgottenPage]:
+def forget(
+    user: str, keys: Iterable[str], sends: Sends, place: str = "", cursor: str = "0", *, clock: str = ""
+) -> Call[ForgottenPage]:
     """Take a page of what is kept of a user away. place: '' to begin, where the keys are deleted."""
-    args: list[str | bytes | int] = [to_bytes(user), to_bytes(place), cursor, AT_ONCE, *map(to_bytes, keys)]
+    args: list[str | bytes | int] = [clock, to_bytes(user), to_bytes(place), cursor, AT_ONCE]
+    args += (sends, secrets.token_hex(16), *map(to_bytes, keys))
 
     def decode(reply: list[Any]) -> ForgottenPage:
         return ForgottenPage(from_bytes(reply[0]), [*map(from_bytes, reply[1])], reply[2])

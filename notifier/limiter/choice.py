@@ -60,14 +60,9 @@ class Choice:
         zone = zone_or(chosen.zone, policies.zone, now_us)
         return cls(made, text, max(muted, default=0), own, zone, now_us)
 
-    @property
-    def asks(self) -> bool:
-        """Whether what the user chose has a say: a category with bypass is held by nothing."""
-        return not self.rules.category.bypass
-
     def encode(self) -> str:
-        """As *acquire* takes it; '' where nothing is known to be chosen."""
-        if not self.text:
+        """As *acquire* takes it; '' where it has no say: a category with bypass is held by nothing."""
+        if self.rules.category.bypass:
             return ""
         told: dict[str, Any] = {"t": self.text, "muted": self.muted_us}
         if self.zone is not None:

@@ -93,7 +93,7 @@ def _acquire_call(
         policy_array(policy),
         policy_array(of_category),
         int(category is not None and category.bypass),
-        to_bytes(user) if choice and choice.asks else "",
+        to_bytes(user),
         to_bytes(choice.encode()) if choice else "",
     ]
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.dispatch.ends import Ends
-from notifier.dispatch.forget import ForgottenPage, forget, keys_of
+from notifier.dispatch.forget import ForgottenPage, Sends, forget, keys_of
 from notifier.dispatch.history import Record, decode_records, history_keys, so_far
 from notifier.dispatch.preferences import prefer
 from notifier.errors import NotReplicatedError, Refused
@@ -174,12 +174,14 @@ class Exchanges:
         """See `Notifier.forget`. Raises MovedError by the fence."""
         cancelled = yield from self.cancel_of(user, calls.Kind(), fence)
         yield from self.prefer(user, nothing, fence=fence)
+        # What is in flight is settled under the user's own name.
+        sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
         keys = keys_of(user, self._policies.categories, with_sends=hard)
         places = deque([""])
         while places:
             place, cursor, done = places.popleft(), "0", False
             while not done:
-                call = forget(user, keys, place, cursor)
+                call = forget(user, keys, sends, place, cursor)
                 page: ForgottenPage = yield call if fence is None else fenced(call, fence)
                 cursor, done = page.cursor, page.cursor == "0"
             places.extend(page.places)

@@ -179,10 +179,10 @@ class Notifier(Producer):
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
 
-        That is: preferences, history, totals, ended notifications with their text and tokens, and what names the user
-        in the feeds of dead tokens and events. When something was sent is kept until the limits do not need it any
-        more; hard: that goes too, so that the limits begin anew. What a worker sends at that moment is too late, and
-        leaves traces: they go with another call.
+        That is: preferences, history, totals, ended notifications with their text and tokens, dedupe keys, and what
+        names the user in the feeds of dead tokens and events. When something was sent is kept, under a hash of the
+        user, until the limits do not need it any more; hard: that goes too, so that the limits begin anew. What a
+        worker sends at that moment is too late, and leaves traces: they go with another call.
         """
         self._follow()
         return self._run(self._forget(user, hard=hard))

@@ -34,6 +34,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
     "history": ":{user}:0, …:1 lists of records of what has ended; see history.lua",
     "usage": ":{user} hash; totals by outcome, first and last time seen",
+    "forgotten": " string; and :<hash> the sends of a user who was forgotten; see forgotten.lua",
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "away": ":{user} hash category -> job id, while the user moves to another shard; see fence.lua",
     # When to look at whom.

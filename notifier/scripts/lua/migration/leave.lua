@@ -3,10 +3,11 @@
 -- ARGV 1 lanes, JSON  2.. for each: user, the shard it moves to
 -- returns the last job in the queue of each lane, or '': once it is put in its backlog, so is all that these users had
 -- queued
---! include clock keys leaving
+--! include clock keys leaving forgotten
 local lanes, tails = cjson.decode(ARGV[1]), {}
 for i = 2, #ARGV, 2 do
   local user, backlogs = ARGV[i], redis.call('HGETALL', backlogs_key(ARGV[i]))
+  remember(user)
   if not is_leaving(user) then redis.call('HSET', '@moves', user, '>' .. ARGV[i + 1]) end
   for n = 1, #backlogs, 2 do
     if backlogs[n]:sub(1, 1) ~= '#' then redis.call('HSET', away_key(user), backlogs[n], backlogs[n + 1]) end

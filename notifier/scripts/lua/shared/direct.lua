@@ -36,6 +36,7 @@ end
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
+    if direct.rules.forgets then remember(user) end
     waits = redis.call('EXISTS', backlogs_key(user)) == 1
       or direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
       or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1

@@ -11,14 +11,16 @@
 --   digests        {category: µs in which a digest gathers}
 --   drops          {category: true}: what the rules hold back is dropped
 --   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
+--   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
 --   version        where the caller follows rules that may change
 --   clock, ignores_quiet                             see zones.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_version
 local function read_rules(json)
-  local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences') > 0
+  local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
   local counting = rare and is_counting()
   rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
+  rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
   rules_version = rules.version
   if rules.has_more or counting then
     for _, policy in ipairs(rules.users) do unfold(policy, counting) end

@@ -2,18 +2,19 @@
 -- KEYS 1 the user's sends  2 the user's sends of the category (or the first again, with an empty policy)
 -- ARGV 1 clock  2 permit  3 cost  4 '1' to take it, '0' to look only  5 policy of the user, JSON
 --      6 policy of the category, JSON  7 '1' if the category bypasses
---      8 the user, where what it chose has a say; else ''  9 what the caller knows of that, JSON, see choice.py; or '':
---      {t: the text, muted: until which µs, quiet: {{from, until}, …} in order, calendar: {{limit, from, until}, …},
---      of: {from, until}: when this is right, where it goes by the clock}
+--      8 the user  9 what the caller knows of what the user chose, JSON, see choice.py; or '' where that has no say:
+--      {t: the text or '', muted: until which µs, quiet: {{from, until}, …} in order,
+--      calendar: {{limit, from, until}, …}, of: {from, until}: when this is right, where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
 --         rules.lua; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
---! include clock counts burst rules
+--! include clock counts burst rules forgotten
 local now, cost, user = now_us(ARGV[1]), tonumber(ARGV[3]), ARGV[8]
-local rare = redis.call('EXISTS', '@counting', '@preferences') > 0
+local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
+if rare then remember(user) end
 local counting = rare and is_counting()
 local policies = {unfold(cjson.decode(ARGV[5]), counting), unfold(cjson.decode(ARGV[6]), counting)}
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
-local chosen = user ~= '' and ARGV[9] ~= '' and cjson.decode(ARGV[9]) or {t = ''}
+local chosen = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or {}
 
 -- stale: the user's text, where the caller is to ask again; or nil.
 local function stale()
@@ -38,7 +39,7 @@ local function hold_by_choice()
   end
 end
 
-local text_now = user ~= '' and stale()
+local text_now = chosen.t and stale()
 if text_now then return {now, -1, text_now} end
 if ARGV[7] ~= '1' then
   for i, policy in ipairs(policies) do

@@ -19,8 +19,8 @@
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
 --! include clock keys history counts burst rules due wake_ups many claims gather
---! include candidate routes targets permits limits zones preferences opens orphans select decide lease send_head
---! include reschedule full
+--! include candidate routes targets permits limits zones preferences forgotten opens orphans select decide lease
+--! include send_head reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
 -- What this call knows, and what it has done so far. All that is included takes it as `look`.
@@ -121,6 +121,9 @@ look.seq = #users > 0 and redis.call('INCRBY', '@seq', text(look.room)) - look.r
 local names = {}
 for i = 1, #users, 4 do names[#names + 1] = users[i] end
 preferences.read(look.rules, names, ARGV[11])
+if look.rules.forgets then
+  for _, name in ipairs(names) do remember(name) end
+end
 for i = 1, #users, 4 do
   local chosen = preferences.stale[users[i]]
   if look.room > 0 and chosen then

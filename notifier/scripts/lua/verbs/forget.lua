@@ -1,10 +1,12 @@
 -- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
--- ARGV 1 user  2 the place to look through, of an earlier reply; '' to begin  3 cursor in it, '0' to begin
---      4 about how many to look at  5.. keys of the user; to begin, they are deleted
+-- ARGV 1 clock  2 user  3 the place to look through, of an earlier reply; '' to begin  4 cursor in it, '0' to begin
+--      5 about how many to look at  6 what becomes of when something was sent: 'delete', 'hide' or 'leave'
+--      7 what to make hashes with, see forgotten.lua  8.. keys of the user; to begin, they are deleted
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! include clock keys
-local user, place, cursor, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+--! include clock keys forgotten
+local now, user, place, cursor, most = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users'}
 
 local function of_user(text_of_meta)
@@ -29,7 +31,9 @@ local function forget_backlogs()
 end
 
 local function begin()
-  local places, gone = {}, redis.call('DEL', unpack(ARGV, 5))
+  local places, gone = {KEYSPACE}, 0
+  if ARGV[6] == 'delete' then remember(user) end
+  for i = 8, #ARGV do gone = gone + redis.call('DEL', ARGV[i]) end
   forget_backlogs()
   for _, lane in ipairs({'urgent', 'default', 'bulk'}) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -71,7 +75,39 @@ local function forget_entries()
   return {#entries == most and entries[#entries][1] or '0', {}, gone}
 end
 
+-- scope_of: ':chat' where a key is `first`, the user and that category; '' where it is `first` and the user.
+local function scope_of(key, first)
+  local whole = first .. '{' .. user .. '}'
+  local of = key:sub(1, #whole) == whole and key:sub(#whole + 1)
+  return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
+end
+
+-- is_dedupe: whether a key is a dedupe key of the user: it says how many characters the user's name has.
+local function is_dedupe(key)
+  local characters = select(2, user:gsub('[^\128-\191]', ''))
+  local whole = '@dedupe:' .. characters .. ':{' .. user .. '}:'
+  return key:sub(1, #whole) == whole
+end
+
+local function forget_key(key)
+  if scope_of(key, '@collapse:') or is_dedupe(key) then return redis.call('DEL', key) end
+  for kind, first in pairs(SENDS) do
+    local of = scope_of(key, first)
+    if of and ARGV[6] == 'delete' then return redis.call('DEL', key) end
+    if of and ARGV[6] == 'hide' then hide(user, kind, of, ARGV[7], now) end
+  end
+  return 0
+end
+
+-- forget_keys: what the caller cannot name: dedupe keys, and what is of categories that are not configured any more.
+local function forget_keys()
+  local found, gone = redis.call('SCAN', cursor, 'COUNT', KEYS_AT_ONCE * most), 0
+  for _, key in ipairs(found[2]) do gone = gone + forget_key(key) end
+  return {found[1], {}, gone}
+end
+
 if place == '' then return begin() end
+if place == KEYSPACE then return forget_keys() end
 for _, stream in ipairs(STREAMS) do
   if place == stream then return forget_entries() end
 end

@@ -22,7 +22,7 @@
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
 --! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog wake_ups claims gather
---! include routes collapse behind targets permits limits zones preferences opens orphans lease direct full
+--! include routes collapse behind targets permits limits zones preferences forgotten opens orphans lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then

@@ -1,0 +1,46 @@
+--! exports SENDS hide remember
+-- The sends of those who were forgotten: as long as the limits need them they stand under a hash of the user, and get
+-- their own names back before anything more is sent to the user, or acquired.
+--   @forgotten                string: what the hashes are made with; there while anybody has such sends
+--   @forgotten:<hash>         set of the names that stand there: sent, counts or burst, and :<category>
+--   @forgotten:<hash>:<name>  a key of the user's, as it was
+local SENDS = {sent = '@sent:', counts = '@counts:', burst = '@burst:'}
+local salt -- nil before it was asked for
+
+local function hash_of(user)
+  if salt == nil then salt = redis.call('GET', '@forgotten') end
+  return salt and '@forgotten:' .. redis.sha1hex(salt .. user)
+end
+
+-- last_for: a key is to be there for so many ms at least.
+local function last_for(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+-- hide: puts a key of a user's sends under the hash. kind, of: 'sent' and ':chat', or ''. with: what to make hashes
+-- with, if nobody was forgotten. What is still in flight keeps its name: whoever settles it looks there.
+local function hide(user, kind, of, with, now)
+  local whose = '{' .. user .. '}' .. of
+  local key, latest = SENDS[kind] .. whose, redis.call('ZREVRANGE', '@sent:' .. whose, 0, 0, 'WITHSCORES')[2]
+  local left = redis.call('PTTL', key)
+  if left <= 0 or latest and tonumber(latest) > now then return end
+  redis.call('SET', '@forgotten', with, 'NX', 'PX', left)
+  salt = nil
+  local hidden = hash_of(user)
+  redis.call('RENAME', key, hidden .. ':' .. kind .. of)
+  redis.call('SADD', hidden, kind .. of)
+  last_for(hidden, left)
+  last_for('@forgotten', left)
+end
+
+-- remember: gives what was hidden of a user its own names back.
+local function remember(user)
+  local hidden = hash_of(user)
+  local names = hidden and redis.call('SMEMBERS', hidden) or {}
+  for _, name in ipairs(names) do
+    local kind, of = name:match('^(%l+)(.*)$')
+    local from = hidden .. ':' .. name
+    if redis.call('EXISTS', from) == 1 then redis.call('RENAMENX', from, SENDS[kind] .. '{' .. user .. '}' .. of) end
+  end
+  if #names > 0 then redis.call('DEL', hidden) end
+end

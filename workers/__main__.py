@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
     except NotifierError as error:
         print(error, file=sys.stderr)  # noqa: T201 - for people
         return 1
+    sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
     worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings, config=config)
     worker.work(burst=arguments.burst, logging_level=settings.log.level.upper())
     return 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json as codec
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import Annotated, Any
 
 import typer
 
+from notifier.cli.chosen import chosen_lines
 from notifier.cli.output import JsonOption, Status, complain, moment, print_json, print_rows, say
 from notifier.dispatch.circuits import Held
 from notifier.operations.explain import Explanation, Inspection, Use, places_of
@@ -156,8 +156,10 @@ def _say_closed(found: Iterable[Held]) -> None:
 
 
 def _say_chosen(found: Explanation) -> None:
-    if found.preferences:
-        say(f"the user chose {codec.dumps(found.preferences, ensure_ascii=False)}")
+    if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
+        say("the user chose")
+    for line in lines:
+        say(f"  {line}")
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:

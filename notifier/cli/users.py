@@ -11,6 +11,7 @@ from typing import IO, Annotated, Any, Final
 import typer
 
 from notifier.cli.cancel import tell
+from notifier.cli.chosen import chosen_lines
 from notifier.cli.output import JsonOption, Status, complain, duration_us, print_json, print_rows, say
 from notifier.errors import InvalidPreferenceError
 from notifier.operations.action_log import OF_USERS, read_actions
@@ -20,6 +21,7 @@ from notifier.settings import load_settings
 from notifier.shards.map import connect_all, on_shard
 
 WHO: Final = "notifier users"  # for the log of changes
+ALL: Final = 20_000  # more changes than the log keeps
 User = Annotated[str, typer.Argument(help="the user", show_default=False)]
 Categories = Annotated[list[str] | None, typer.Option("--category", help="only of this category; may be repeated")]
 
@@ -96,8 +98,9 @@ def apply(
 @commands.command()
 def log(
     context: typer.Context,
+    user: Annotated[str | None, typer.Argument(help="only of this user", show_default=False)] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many of each shard")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many")] = 50,
     json: JsonOption = False,
 ) -> None:
     """Show who changed what users chose, the last first."""
@@ -105,12 +108,12 @@ def log(
     with connect_all(load_settings(context.obj)) as clients:
         for name, client in clients.items():
             with on_shard(name):
-                found += read_actions(client, limit, OF_USERS)
-    found.sort(key=lambda action: action.at, reverse=True)
+                found += read_actions(client, ALL if user else limit, OF_USERS)
+    found = sorted((a for a in found if user in {None, a.of}), key=lambda a: a.at, reverse=True)[:limit]
     if json:
         print_json([{"at": a.at, "who": a.who, "user": a.of, "chosen": a.answer} for a in found])
     else:
-        rows = [(action.at, action.who or "the user", action.of, action.answer or "cleared") for action in found]
+        rows = [(a.at, a.who or "the user", a.of, _chosen(a.answer)) for a in found]
         print_rows("", ("at", "by", "user", "chosen"), rows, empty="nothing was changed")
 
 
@@ -135,14 +138,12 @@ def _show(chosen: Preferences, *, json: bool) -> None:
     if json:
         print_json(chosen.as_dict())
         return
-    for name, value in chosen.as_dict().items():
-        if name != "mutes":
-            say(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
-    for mute_of in chosen.mutes:
-        of = ", ".join(mute_of.categories) if mute_of.categories else "all"
-        say(f"muted until {mute_of.until:%Y-%m-%d %H:%M} UTC: {of} ({mute_of.what})")
-    if chosen.is_empty:
-        say("nothing is chosen")
+    for line in chosen_lines(chosen.as_dict(), after=datetime.now(UTC)) or ["nothing is chosen"]:
+        say(line)
+
+
+def _chosen(answer: str) -> str:
+    return "\n".join(chosen_lines(codec.loads(answer))) if answer else "cleared"
 
 
 def entries_in(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:

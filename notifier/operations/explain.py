@@ -33,7 +33,8 @@ from notifier.units import from_bytes, to_bytes
 
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
-PREFERENCES: Final = "the user's preferences, and what they leave of the file's rules"
+PREFERENCES: Final = "preferences and file"
+CHOSEN_BY: Final = {"gap": "gap", "burst": "tier", "quiet": "quiet_hours", "send": "send_hours"}  # else windows
 Scope = Literal["user", "category"]
 
 
@@ -143,7 +144,7 @@ class Inspection:
             raise unusable(error) from error
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
         if mute := policies.muted(user, category, now_us):
-            at_us, decided_by = (mute.until_us, "the user muted it") if mute.until_us > at_us else (at_us, decided_by)
+            at_us, decided_by = (mute.until_us, "the user's mute") if mute.until_us > at_us else (at_us, decided_by)
         if not rules.category.bypass:
             at_us, by = clock.first_open(at_us)
             decided_by = decided_by if by is None else said(by, category, at_us, clock.zone)
@@ -286,12 +287,17 @@ class Inspection:
 
 def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     """Where each of the uses of this scope stands, in their order."""
-    of_scope = [use for use in found.uses if use.scope == scope]
     windows = iter(places.windows)
     others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet, "send": places.send}
-    if scope == "user" and found.preferences.keys() & {"tier", "windows", "gap", "quiet_hours", "send_hours"}:
-        return [PREFERENCES] * len(of_scope)
-    return [others[kind] if (kind := use.rule.partition(" ")[0]) in others else next(windows) for use in of_scope]
+    chosen = found.preferences.keys() if scope == "user" else set()
+
+    def place(use: Use) -> str:
+        kind = use.rule.partition(" ")[0]
+        if {"tier", CHOSEN_BY.get(kind, "windows")} & chosen:
+            return PREFERENCES
+        return others[kind] if kind in others else next(windows)
+
+    return [place(use) for use in found.uses if use.scope == scope]
 
 
 def _sent_key(user: str, category: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
@@ -45,6 +45,8 @@ class Edits:
             mute = mute_of(until, categories, what)
         except (ValueError, TypeError) as error:
             raise _invalid(str(error)) from None
+        if mute.until <= datetime.now(UTC):
+            raise InvalidPreferenceError("until", f"{mute.until.isoformat()} is over; `unmute` ends a mute")
         self._checked(user, {"mutes": [mute]})
         for name in mute.categories or ():
             if not self._policies().knows(name):

@@ -35,6 +35,7 @@ _FORBIDDEN: Final = re.compile(
     r"(?i)no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
     r"NOPERM|ACL failure"
 )
+_UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a password if a command is long
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
@@ -137,7 +138,7 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     # Redis 6.2 wraps what is said inside a script; then there is no class to know it by.
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "-OOM " in str(error):
         return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
-    if isinstance(error, redis.exceptions.AuthenticationError):
+    if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
         return RedisUnusableError(f"Redis {_why(error)}")
     # Of a pipeline redis-py tells the command with its key, which may name a user.
     said = _OF_PIPELINE.sub("", str(error))
@@ -198,7 +199,7 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
 
 def _why(error: redis.exceptions.RedisError) -> str:
     text = str(error).upper()
-    if "NOAUTH" in text or "AUTHENTICATION REQUIRED" in text:
+    if "NOAUTH" in text or "AUTHENTICATION REQUIRED" in text or _UNAUTHENTICATED in str(error):
         return "wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
     if "WITHOUT ANY PASSWORD CONFIGURED" in text:
         return "has no password, but one is given; look at redis.password_file and NOTIFIER_REDIS_URL"

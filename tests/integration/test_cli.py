@@ -137,7 +137,7 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     """Muted, shown, exported, applied, logged, forgotten; a wrong line is named by its number."""
     assert run("users", "get", "42") == Ran(0, "nothing is chosen\n", "")
     muted = run("users", "mute", "42", "--category", "default", "--what", "drop")
-    assert muted == Ran(0, "muted until 2199-01-01 00:00 UTC: default (drop)\n", "")
+    assert muted == Ran(0, "muted without end: default (drop)\n", "")
     assert "the user chose" in run("explain", "--user", "42").out
     file = tmp_path / "chosen.jsonl"
     file.write_text(run("users", "export").out + '{"user": "43", "gap": "10m"}\n[]\n', encoding="utf-8")
@@ -161,6 +161,8 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     logged = json.loads(run("users", "log", "--json").out)
     assert [(each["who"], each["user"]) for each in logged] == [("notifier users", "43")] * 2
     assert "cleared" in run("users", "log").out
+    assert "gap: 10m" in run("users", "log", "43", "--limit", "2").out
+    assert run("users", "log", "44").out == "nothing was changed\n"
     wrong = run("users", "mute", "42", "--category", "nope")
     assert (wrong.status, "categories: 'nope' is unknown" in wrong.err) == (1, True)
 

@@ -13,7 +13,7 @@ import redis
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
-from notifier.store.connection import address, check, connect
+from notifier.store.connection import address, check, connect, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.support import eventually
 from workers.wiring import asyncio_client
@@ -74,6 +74,13 @@ def test_a_wrong_and_a_missing_password_are_told_apart(server: EmbeddedRedis) ->
     wrong = f"redis://:hunter22@127.0.0.1:{server.port}/0"
     assert refusal(named(wrong)) == f"{where} refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL"
     assert refusal(named(server.url)) == f"{where} wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+
+
+def test_a_missing_password_is_told_also_of_a_long_command(server: EmbeddedRedis) -> None:
+    """Redis refuses the length of a script before it has read it, and says only that it was unauthenticated."""
+    with closing(connect(named(server.url))) as client, pytest.raises(redis.exceptions.RedisError) as refused:
+        client.execute_command("EVALSHA", "0" * 40, "0", *["x"] * 20)
+    assert str(unusable(refused.value)) == "Redis wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
 
 
 def test_a_password_that_nobody_asked_for_is_told() -> None:

@@ -63,7 +63,7 @@ def test_what_is_muted_waits_or_ends_and_what_bypasses_goes(
         told = producer.status(dropped), producer.status(held)
         assert [status and (status.reason, status.not_before) for status in told] == [
             ("muted", None),
-            (None, "the user muted it"),
+            (None, "the user's mute"),
         ]
         producer.users.unmute("ann", categories=["chat"])
         ends(producer, held, "delivered")
@@ -193,6 +193,8 @@ def test_mutes_and_entries_are_checked(producer: Notifier) -> None:
             users.mute("42", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidPreferenceError, match="until: must be a datetime with a time zone"):
         users.mute("42", until=naive)
+    with pytest.raises(InvalidPreferenceError, match=r"until: 2020-.* is over; `unmute` ends a mute"):
+        users.mute("42", until=datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidPreferenceError, match="neither 'hold' nor 'drop'"):
         users.mute("42", what="forget")  # type: ignore[arg-type]
     with pytest.raises(InvalidPreferenceError, match=r"entries\[1\]\.tier"):
@@ -209,7 +211,7 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     inspection = Inspection(redis, load_settings(config, {}).policies())
     found = inspection.explain("42", "chat")
     assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
-    assert (found.decided_by, found.not_before) == ("the user muted it", "the user muted it")
+    assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
     assert inspection.explain("42", "default").decided_by is None
     assert places_of(found, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == [PREFERENCES] * 2
 

@@ -18,10 +18,13 @@ from rq.serializers import JSONSerializer
 from notifier import Notifier
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests import warm
 from tests.support import (
+    PATIENCE_S,
     Simulators,
     WorkerProcess,
     apns,
+    clean_environ,
     ends,
     eventually,
     note,
@@ -276,6 +279,18 @@ def test_burst_ends_by_itself(redis: Redis, redis_server: EmbeddedRedis, config:
         assert running.process.wait(20) == 0
     assert {state(producer, job_id) for job_id in many} == {"delivered"}
     assert redis.scard("rq:workers") == 0
+
+
+def test_it_finds_the_functions_of_the_folder_that_it_is_started_in(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """As RQ's own command does; a project's jobs run without a PYTHONPATH."""
+    config = write_config(tmp_path, redis_server.url, {})
+    (tmp_path / "errands_here.py").write_text("def double(number):\n    return 2 * number\n", encoding="utf-8")
+    job = queue(redis).enqueue("errands_here.double", 21)
+    command = [Path(sys.executable).with_name("notifier"), "worker", "--burst"]
+    warm.run(command, env=clean_environ(NOTIFIER_CONFIG=str(config)), cwd=tmp_path, timeout=PATIENCE_S)
+    assert job.return_value() == 42
 
 
 def test_one_lane_is_one_lane(redis: Redis, config: Path, producer: Notifier) -> None:

@@ -22,7 +22,7 @@ from notifier.rules.policy import LANES, Category, Policy
 from notifier.rules.preferences import FOREVER, Mute
 from notifier.rules.zones import zone_or
 
-MUTED: Final = "the user muted it"
+MUTED: Final = "the user's mute"
 EXPIRED: Final = -1
 SUPERSEDED: Final = -2
 DROPPED: Final = -3

@@ -64,7 +64,7 @@ def _declarative(notification: Notification, options: dict[str, Any]) -> dict[st
     if not notification.title:
         raise InvalidNotificationError("title", "is missing: a declarative web push must have one")
     if not url.startswith("https://"):
-        raise InvalidNotificationError("webpush.url", "is missing: a declarative web push opens one, https://…")
+        raise InvalidNotificationError("webpush.url", "must be an https:// address: a declarative web push opens it")
     shown: dict[str, Any] = {"title": notification.title, "navigate": url}
     if notification.body:
         shown["body"] = notification.body

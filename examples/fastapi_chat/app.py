@@ -27,7 +27,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def get_notifier(request: Request) -> AsyncNotifier:
-    """The dependency of the routes; tests put another in its place by `app.dependency_overrides`."""
+    """The dependency of the routes."""
     notifier: AsyncNotifier = request.app.state.notifier
     return notifier
 

@@ -59,12 +59,13 @@ class AsyncNotifier(Producer):
         super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
         self._calls = Calls(MAX_CALLS)
+        self.limiter = self._limiter(settings)
+
+    def _limiter(self, settings: Settings) -> AsyncUserLimiter:
         both: dict[str, Any] = {"timeout": self._timeout, "calls": self._calls}
-        self.limiter: AsyncUserLimiter = (
-            AsyncShardedLimiter(Map.of(settings.redis), client, **both)
-            if isinstance(client, Mapping)
-            else AsyncUserLimiter(client, **both)
-        )
+        if isinstance(self._redis, Mapping):
+            return AsyncShardedLimiter(Map.of(settings.redis), self._redis, **both)
+        return AsyncUserLimiter(self._redis, **both)
 
     @property
     def users(self) -> AsyncUsers:

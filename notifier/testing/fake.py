@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from notifier.errors import SettingsError
 from notifier.limiter import UserLimiter
 from notifier.notification import Notification
+from notifier.producer.aio import AsyncNotifier
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings, parse_settings, settings_path
 from notifier.settings.comments import template
@@ -41,6 +43,7 @@ class FakeNotifier(Notifier):
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
         """config: settings, or the path of a YAML. now: when simulated time begins."""
         settings = config if isinstance(config, Settings) else _settings(config)
+        self._settings = settings
         self._memory = MemoryExchanges(settings, now)
         super().__init__({}, settings)
 
@@ -49,6 +52,11 @@ class FakeNotifier(Notifier):
 
     def _limiter(self, settings: Settings) -> UserLimiter:  # noqa: ARG002
         return self._memory.limiter
+
+    @cached_property
+    def aio(self) -> AsyncNotifier:
+        """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
+        return _FakeAsyncNotifier(self._memory, self._settings)
 
     @property
     def now(self) -> datetime:
@@ -95,6 +103,33 @@ class FakeNotifier(Notifier):
         attempt fails.
         """
         self._memory.failures.append(how if isinstance(how, Exception) else (how, reason))
+
+
+class _FakeAsyncNotifier(AsyncNotifier):
+    def __init__(self, memory: MemoryExchanges, settings: Settings) -> None:
+        self._memory = memory
+        super().__init__({}, settings)
+
+    def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
+        return self._memory
+
+    def _limiter(self, settings: Settings) -> Any:  # noqa: ARG002
+        return _Awaited(self._memory.limiter)
+
+
+class _Awaited:
+    """A limiter whose methods are awaited. Nothing takes time here, so a deadline has no part in it."""
+
+    def __init__(self, limiter: UserLimiter) -> None:
+        self._limiter = limiter
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._limiter, name)
+
+        async def awaited(*args: Any, timeout: object = None, **kwargs: Any) -> Any:  # noqa: ARG001, ASYNC109
+            return method(*args, **kwargs)
+
+        return awaited
 
 
 def _settings(path: str | Path | None) -> Settings:

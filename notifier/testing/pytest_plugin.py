@@ -17,12 +17,16 @@ pytest.register_assert_rewrite("notifier.testing.provider_contract")
 
 @pytest.fixture
 def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
-    """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs."""
-    from notifier import Notifier  # noqa: PLC0415 - loaded by the tests that use it
+    """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs.
+
+    `AsyncNotifier.from_config` gives its `aio`.
+    """
+    from notifier import AsyncNotifier, Notifier  # noqa: PLC0415 - loaded by the tests that use it
     from notifier.testing.fake import FakeNotifier  # noqa: PLC0415
 
     fake = FakeNotifier()
     monkeypatch.setattr(Notifier, "from_config", lambda *_args, **_kwargs: fake)
+    monkeypatch.setattr(AsyncNotifier, "from_config", lambda *_args, **_kwargs: fake.aio)
     _forget_djangos()
     yield fake
     _forget_djangos()

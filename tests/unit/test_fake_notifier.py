@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import runpy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from redis import Redis
 
 from notifier import (
+    AsyncNotifier,
     Cancellation,
     Hold,
     InvalidNotificationError,
@@ -156,6 +158,33 @@ def test_users_choose_for_themselves() -> None:
     assert [entry["user"] for entry in made.users.export()] == ["anna", "bert"]
 
 
+def test_the_same_for_asyncio() -> None:
+    """`aio` is an AsyncNotifier over the same outbox and the same time; every method is awaited."""
+    made = fake("user: {windows: [1/1m]}")
+
+    async def session() -> None:
+        aio = made.aio
+        async with aio:
+            assert isinstance(aio, AsyncNotifier)
+            first = await aio.send(note("anna", "1"), timeout=2)
+            assert await aio.send_many([note("anna", "2"), note("anna", "3", tags=["thread-9"])]) == 2
+            assert await aio.cancel(user="anna", tag="thread-9") == Cancellation(1)
+            assert [(await aio.status(first)).state for _ in range(2)] == ["delivered"] * 2  # type: ignore[union-attr]
+            await aio.users.mute("anna", categories=["default"])
+            assert [entry["user"] async for entry in aio.users.export()] == ["anna"]
+            assert isinstance(await aio.acquire("bert"), Permit)
+            assert isinstance(await aio.limiter.acquire("carl", made.policies.for_user("carl"), timeout=1), Permit)
+            made.fail_next(RedisUnusableError("Redis does not answer"))
+            with pytest.raises(RedisUnusableError):
+                await aio.send(note("dora"))
+            with pytest.raises(InvalidNotificationError, match="category"):
+                await aio.send(note("dora", category="nope"))
+
+    asyncio.run(session())
+    assert [each.notification.title for each in made.outbox] == ["1"]
+    assert [each.title for each in made.waiting("anna")] == ["2"]
+
+
 def test_what_fails_is_told_and_takes_no_place() -> None:
     """An exception is raised once; what is rejected comes back as feedback, and spends nothing of the rules."""
     made = fake("user: {gap: 10s}")
@@ -175,6 +204,7 @@ def test_what_fails_is_told_and_takes_no_place() -> None:
 def test_the_fixtures(notifier_outbox: FakeNotifier, notifier_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """`Notifier.from_config` gives the fake; the Redis is empty."""
     assert Notifier.from_config() is notifier_outbox
+    assert AsyncNotifier.from_config() is notifier_outbox.aio
     assert notifier_redis.dbsize() == 0
     monkeypatch.undo()
     assert Notifier.from_config is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from notifier.dispatch.circuits import circuit
+from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
 from notifier.scripts.loader import run_async
@@ -198,7 +199,14 @@ class Circuits:
 
     async def begin(self) -> None:
         """Have the routes that are held probed at once: this worker may have been started to mend one."""
-        for route in self._routes:
+        await self._probe(self._routes)
+
+    async def probe(self, platform: str) -> None:
+        """Have the routes of a platform that are held probed at once: a new key of it may have mended one."""
+        await self._probe(by for by in self._routes | self._shut if platform_of(by) == platform)
+
+    async def _probe(self, routes: Iterable[str]) -> None:
+        for route in routes:
             await run_async(self._redis, circuit(self._worker, route, "retry"))
 
 

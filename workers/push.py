@@ -227,7 +227,7 @@ class PushWorker(Worker):
         if self._stop_requested:
             self._engine.stop()
         tuning = build_tuning(settings)
-        beat = asyncio.create_task(self._beat(self._engine, sender, rq_jobs, reload, capacity, redis, tuning))
+        beat = asyncio.create_task(self._beat(self._engine, sender, rq_jobs, reload, capacity, circuits, redis, tuning))
         try:
             await self._engine.run(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_s)
         finally:
@@ -260,6 +260,7 @@ class PushWorker(Worker):
         rq_jobs: ForkedRqJobs,
         reload: Reload | None,
         capacity: Capacity,
+        circuits: Circuits,
         redis: Any,
         tuning: Tuning,
     ) -> None:
@@ -276,7 +277,7 @@ class PushWorker(Worker):
         while task is not None and not task.cancelling():
             try:
                 if self._secrets is not None:
-                    await self._secrets.follow(sender)
+                    await self._secrets.follow(sender, circuits)
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
                 self.connection.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:

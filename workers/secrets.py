@@ -12,6 +12,7 @@ from notifier.errors import SettingsError
 from notifier.providers.contract import Provider
 from notifier.settings import Settings
 from notifier.settings.secret_files import SecretFiles
+from workers.circuits import Circuits
 from workers.sender import Sender
 
 # Builds the providers of one platform, by route. Raises SettingsError.
@@ -29,10 +30,14 @@ class ProviderSecrets:
         platforms = settings.providers.platforms()
         self._files = {name: SecretFiles(section.files()) for name, section in platforms.items() if not section.prints}
         self._build = build
+        self._mended: set[str] = set()  # platforms whose circuits are to be probed
         self._log = structlog.get_logger("notifier.worker")
 
-    async def follow(self, sender: Sender) -> None:
-        """Take up what has changed: sends that are under way end as they began, and all later ones go by the new."""
+    async def follow(self, sender: Sender, circuits: Circuits) -> None:
+        """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
+
+        What waits because the old key was refused is tried at once. Raises redis's errors; then the next call tries it.
+        """
         for platform in await asyncio.to_thread(self._changed):
             try:
                 providers = self._build(platform)
@@ -40,7 +45,11 @@ class ProviderSecrets:
                 self._log.error("secrets_refused", platform=platform, problems=str(error).splitlines())
             else:
                 sender.replace(providers)
+                self._mended.add(platform)
                 self._log.info("secrets_taken_up", platform=platform)
+        for platform in sorted(self._mended):
+            await circuits.probe(platform)
+            self._mended.remove(platform)
 
     def _changed(self) -> list[str]:
         return [platform for platform, files in self._files.items() if files.changed()]

@@ -36,6 +36,11 @@ def route(platform: str, app: str | None) -> str:
     return platform if app is None else f"{platform}/{app}"
 
 
+def platform_of(by: str) -> str:
+    """The platform of a route, also of one to a service behind it."""
+    return by.partition("@")[0].partition("/")[0]
+
+
 def at_service(by: str, host: str) -> str:
     """A route to one of several services behind it, in text: ``webpush@updates.push.services.mozilla.com``.
 

@@ -1,21 +1,33 @@
 """Keys, accounts and tokens of the providers that change on disk: taken up without a restart, and nothing is lost."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from redis import Redis
 
 from notifier import Device, Notifier, RedisUnusableError
-from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.dispatch.circuits import read_routes
+from notifier.providers.webpush.crypto import STRANGERS
+from notifier.simulators.apns import ApnsSimulator
+from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
 from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.hms import HmsSimulator
+from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 from notifier.testing.embedded import EmbeddedRedis
+from tests.contract.test_apns_auth import Authority
 from tests.support import (
+    PATIENCE_S,
     TEAM_ID,
+    TOPIC,
     Simulators,
     WorkerProcess,
     apns,
@@ -28,6 +40,7 @@ from tests.support import (
     worker,
     write_config,
 )
+from workers.circuits import FAILURES
 
 DEVICES = {
     "apns": apns("ann"),
@@ -35,6 +48,8 @@ DEVICES = {
     "hms": Device("hms", f"IQAAAACy0{'ann':_>40}"),
     "expo": Device("expo", f"ExponentPushToken[{'ann':_>22}]"),
 }
+
+NEVER_US = 4_102_444_800_000_000  # in the year 2100
 
 
 @dataclass
@@ -152,6 +167,80 @@ def test_new_secrets_are_taken_up(world: World, tmp_path: Path) -> None:
     lines_of_key = half["key"].splitlines()[1]
     for secret in (lines_of_key, half["account"][-40:], "secret-1", "token-1"):
         assert secret not in world.worker.log
+
+
+@contextmanager
+def running(*servers: Any) -> Iterator[None]:
+    """These servers, in a thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
+
+    try:
+        for server in servers:
+            call(server.start())
+        yield
+        for server in servers:
+            call(server.close())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_what_a_wrong_key_held_back_goes_when_the_key_is_mended(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """A certificate that Apple does not know, and a key of another site: both circuits open, and nothing is probed.
+
+    With the right files in their place both are probed, whatever the wait had been, and close.
+    """
+    certificates, log = make_certificates(tmp_path), WireLog()
+    authorities = {name: Authority(tmp_path / name) for name in ("right", "wrong")}
+    certified = {name: each.certificate(ExtendedKeyUsageOID.CLIENT_AUTH) for name, each in authorities.items()}
+    for name in ("right", "wrong"):
+        (tmp_path / f"push-{name}").mkdir()
+    keys = {name: make_webpush_key(tmp_path / f"push-{name}") for name in ("wrong", "right")}
+    texts = {
+        name: {"cert": certified[name][0].read_text(), "key": certified[name][1].read_text()}
+        | {"vapid": keys[name][0].read_text()}
+        for name in ("wrong", "right")
+    }
+    apple = ApnsSimulator(
+        certificates=certificates, log=log, topics={TOPIC}, team_keys={}, client_ca_file=authorities["right"].file
+    )
+    browsers = WebPushSimulator(certificates=certificates, log=log, public_key=keys["right"][1])
+    with running(apple, browsers):
+        more = {"ca_file": str(certificates.ca_file), "timeout": "1s"}
+        providers = {
+            "apns": {"topic": TOPIC, "cert_file": "s/cert", "cert_key_file": "s/key", "endpoint": apple.url} | more,
+            "webpush": {
+                "key_file": "s/vapid",
+                "subject": "mailto:push@example.com",
+                "hosts": [browsers.url.removeprefix("https://")],
+            }
+            | more,
+        }
+        tries = {"default": {"lane": "default", "attempts": 100}}
+        config = write_config(tmp_path / "config", redis_server.url, providers, categories=tries)
+        secrets = Mounted(config.parent / "s")
+        secrets.write(**texts["wrong"])
+        with client_of(config) as redis, notifier(config) as producer:
+            redis.flushdb()
+            with worker(config) as working:
+                working.ready(redis)
+                # A push service that refuses few browsers may have old subscriptions of them.
+                devices = [Device("webpush", browsers.subscribe(f"b{n}")) for n in range(STRANGERS + 1)]
+                devices += [apns(f"a{n}") for n in range(FAILURES)]
+                producer.send_many([note(f"user-{n}", "held", device) for n, device in enumerate(devices)])
+                eventually(lambda: len(read_routes(redis)) == 2, "two circuits")
+                for held in read_routes(redis):
+                    redis.hset(f"notifier:route:{held.route}", mapping=dict.fromkeys(("until", "others"), NEVER_US))
+                secrets.write(**texts["right"])
+                eventually(lambda: read_routes(redis) == [], "no circuit")
+                taken = {arrival.platform for arrival in log.arrivals if arrival.status == 200}
+    assert taken == {"apns", "webpush"}
 
 
 def test_a_new_password_of_redis_is_taken_up(tmp_path: Path) -> None:

@@ -194,3 +194,17 @@ def test_a_worker_steps_back_ever_longer() -> None:
         assert 0.7 < circuits.away_s() <= 1.0
 
     asyncio.run(run())
+
+
+def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
+    """Those of its apps, and of the services behind it that are held; no others."""
+
+    async def run() -> list[tuple[str, ...]]:
+        circuits = Circuits(redis := Told(), "w", ["apns", "apns/driver", "webpush"])
+        circuits.use(frozenset({"webpush@push.example", "apns"}))
+        await circuits.probe("apns")
+        await circuits.probe("webpush")
+        return redis.calls
+
+    told = [call[:2] for call in asyncio.run(run())]
+    assert sorted(told) == [(by, "retry") for by in ("apns", "apns/driver", "webpush", "webpush@push.example")]

@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,17 @@ class Client:
 
 
 @contextmanager
-def serving(config: Path, token: str = "", *, is_open: bool = False, answer_s: float = 60) -> Iterator[Client]:
+def serving(
+    config: Path, token: str | Callable[[], str] = "", *, is_open: bool = False, answer_s: float = 60
+) -> Iterator[Client]:
     """The application under uvicorn, in a thread, on a port of its own.
 
     answer_s: after how long a Redis that hangs is answered for; no machine is slow enough for that to come by itself.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening, patch.object(state, "ANSWER_S", answer_s):
-        server = make_server(config, token, is_open=is_open, log_level="error", lifespan="off")
+        server = make_server(
+            config, token if callable(token) else lambda: token, is_open=is_open, log_level="error", lifespan="off"
+        )
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

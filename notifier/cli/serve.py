@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from notifier.cli.output import Status, complain, say
 from notifier.settings import load_settings, settings_path
+from notifier.settings.checks import one_line, read_secret
+from notifier.settings.secret_files import LastGood
 
 TOKEN: Final = "NOTIFIER_SERVER_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE: Final = "NOTIFIER_SERVER_TOKEN_FILE"  # noqa: S105 - as above
 
 
 def serve(
@@ -25,12 +30,13 @@ def serve(
 ) -> None:
     """Serve pages for people, /api/v1/… for programs, /metrics, /healthz and /readyz. Needs the extra server.
 
-    Whoever asks must give the token in $NOTIFIER_SERVER_TOKEN, as a bearer token or as the password of any user.
-    Without one it listens on this host's own addresses alone, and changes nothing.
+    Whoever asks must give the token in $NOTIFIER_SERVER_TOKEN, or in the file $NOTIFIER_SERVER_TOKEN_FILE, as a bearer
+    token or as the password of any user. Without one it listens on this host's own addresses alone, and changes
+    nothing. A file that changes is read again.
     """
-    token = os.environ.get(TOKEN, "")
-    if not (token or no_auth or _is_loopback(host)):
-        complain(f"{host} can be reached by others: set {TOKEN}, or say --no-auth")
+    token = _token(os.environ)
+    if not (token() or no_auth or _is_loopback(host)):
+        complain(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth")
         raise typer.Exit(Status.USAGE)
     path = settings_path(context.obj)
     settings = load_settings(path)  # so that what is wrong is said now
@@ -42,7 +48,17 @@ def serve(
         complain(f"the package {error.name} is not installed: pip install 'push-throttle[server]'")
         raise typer.Exit(Status.USAGE) from None
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
-    run(path, settings.log, host, port, "" if no_auth else token, is_open=no_auth)
+    run(path, settings.log, host, port, (lambda: "") if no_auth else token, is_open=no_auth)
+
+
+def _token(environ: Mapping[str, str]) -> Callable[[], str]:
+    """What returns the token of now, '' for none; raise SettingsError where the file that is named holds none."""
+    if environ.get(TOKEN):
+        return lambda: environ[TOKEN]
+    if not environ.get(TOKEN_FILE):
+        return lambda: ""
+    path = Path(environ[TOKEN_FILE])
+    return LastGood("serve", lambda: one_line(read_secret(path, TOKEN_FILE), f"{TOKEN_FILE}: {path}"))
 
 
 def _is_loopback(host: str) -> bool:

@@ -47,7 +47,7 @@ Do = Callable[[State, Asked], dict[str, Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def build(state: State, token: str, *, is_open: bool) -> ASGIApp:
+def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
     """The application. token: what who asks must give; '' for none. is_open: by any name of the host."""
 
     @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,23 +26,25 @@ class Guard:
     What changes something needs the token always, and must come from a page of this server or from no browser.
     """
 
-    def __init__(self, app: ASGIApp, token: str, *, is_open: bool) -> None:
-        self._app, self._token, self._is_open = app, token.encode(), is_open
+    def __init__(self, app: ASGIApp, token: Callable[[], str], *, is_open: bool) -> None:
+        """token: is asked at each request, because its file may change."""
+        self._app, self._token, self._is_open = app, token, is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
         if scope["type"] != "http" or scope["path"] in OPEN:
             return await self._app(scope, receive, send)
         headers = dict(reversed(scope["headers"]))  # the first of each
+        token = self._token().encode()
         who, given = _given(headers.get(b"authorization", b""))
-        if self._token and not hmac.compare_digest(given, self._token):
+        if token and not hmac.compare_digest(given, token):
             refused = problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
             refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
             return await refused(scope, receive, send)
-        if not (self._token or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
+        if not (token or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
             return await problem(421, "Misdirected", "without a token, ask localhost")(scope, receive, send)
         if scope["method"] not in READING:
-            if not self._token:
+            if not token:
                 why = "what changes something needs a token: start the server with NOTIFIER_SERVER_TOKEN"
                 return await problem(403, "Forbidden", why)(scope, receive, send)
             if not _is_same_origin(headers):

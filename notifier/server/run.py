@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,18 @@ from notifier.server.state import State
 from notifier.settings.schema import LogSettings
 
 
-def run(path: Path, log: LogSettings, host: str, port: int, token: str, *, is_open: bool) -> None:
+def run(path: Path, log: LogSettings, host: str, port: int, token: Callable[[], str], *, is_open: bool) -> None:
     """Serve until told to stop. log: how this process logs."""
     configure_logging(log.format, log.level)
     make_server(path, token, is_open=is_open, host=host, port=port, log_level="warning").run()
 
 
-def make_server(path: Path, token: str, *, is_open: bool, **options: Any) -> uvicorn.Server:
-    """The server. token: what who asks must give; '' for none. is_open: by any name of the host. options: uvicorn's.
+def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **options: Any) -> uvicorn.Server:
+    """The server. token: what who asks must give, asked for at each request; '' for none.
 
-    Raises SettingsError.
+    is_open: by any name of the host. options: uvicorn's. Raises SettingsError.
     """
-    state = State(path, may_act=bool(token))
+    state = State(path, may_act=bool(token()))
     return _Server(state, uvicorn.Config(build(state, token, is_open=is_open), server_header=False, **options))
 
 

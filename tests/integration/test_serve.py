@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -139,6 +140,38 @@ def test_without_the_token_nothing_is_told(config: Path) -> None:
         assert ask("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert ask("/", Authorization=basic(TOKEN))[0] == 200
         assert ask("/healthz")[0] == ask("/readyz")[0] == 200
+
+
+def test_the_token_may_stand_in_a_file_that_changes(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A new token in the file counts from the next request on; a file that holds none changes nothing.
+
+    Without a file there at the start, the command says which, and ends.
+    """
+    started: list[Any] = []
+    monkeypatch.setattr("notifier.server.run.run", lambda *given, **_: started.append(given[-1]))
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve", "--host", "0.0.0.0"])
+    monkeypatch.setenv("NOTIFIER_SERVER_TOKEN_FILE", str(file := tmp_path / "token"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, started) == (3, [])
+    assert capfd.readouterr().err == f"NOTIFIER_SERVER_TOKEN_FILE: cannot read {file}: No such file or directory\n"
+
+    file.write_text("the-first\n")
+    with pytest.raises(SystemExit):
+        main()
+    with serving(config, started[0]) as ask:
+
+        def taken() -> list[str]:
+            tokens = ("the-first", "the-second", "")
+            return [token for token in tokens if ask("/metrics", Authorization=f"Bearer {token}")[0] == 200]
+
+        assert taken() == ["the-first"]
+        file.write_text("the-second\n")
+        assert taken() == ["the-second"]
+        file.write_text("")
+        assert taken() == ["the-second"]
 
 
 def test_another_name_does_not_lead_here(config: Path) -> None:

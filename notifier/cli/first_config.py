@@ -66,7 +66,9 @@ def init(
     with path.open("x", encoding="utf-8") as new:
         new.write(text)
     where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={path} "
-    say(f"wrote {path}, which sends through {', '.join(settings.providers.platforms())}")
+    through = ", ".join(settings.providers.platforms())
+    prints = not full and chosen == CONSOLE
+    say(f"wrote {path}, which {'prints in place of sending' if prints else f'sends through {through}'}")
     if yes and platform == "apns":
         say("put your own team_id, key_id and topic into it")
     if yes and platform == "webpush":

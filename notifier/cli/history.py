@@ -95,6 +95,7 @@ def _search(settings: Settings, job_id: str) -> Record | None:
 def _row(record: Record) -> tuple[object, ...]:
     """A line for each thing, so that it fits 80 columns."""
     held = [f"{seconds_text(seconds)} {what}" for what, seconds in record.totals().items()]
-    ended = [record.outcome, *(str(reply) for reply in record.replies)]
+    why = record.reason or record.superseded_by
+    ended = [f"{record.outcome} ({why})" if why else record.outcome, *map(str, record.replies)]
     told = "\n".join([*held, *ended])
     return (record.accepted_at or record.ended_at, record.category, told, record.job_id)

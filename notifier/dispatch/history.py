@@ -111,10 +111,10 @@ class _Told(NamedTuple):
 class Record:
     """What became of a notification, and what held it back until then.
 
-    outcome: as of an event; '' for one that has not ended. accepted_at: None where it is not known, or was not kept.
-    delays: in their order. handed_at: each time it was handed to the providers; replies: what they answered, of all
-    devices and times, as far as it is kept. rates: the version of the rates by which it was settled. reason: why it was
-    dropped. superseded_by: the job that took its place.
+    outcome: as of an event; '' for one that has not ended. ended_at: of that one, when it was asked for. accepted_at:
+    None where it is not known, or was not kept. delays: in their order. handed_at: each time it was handed to the
+    providers; replies: what they answered, of all devices and times, as far as it is kept. rates: the version of the
+    rates by which it was settled. reason: why it was dropped. superseded_by: the job that took its place.
     """
 
     job_id: str

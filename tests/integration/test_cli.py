@@ -116,6 +116,13 @@ def test_no_record_is_shown_that_is_too_old(run: Run, redis: Redis) -> None:
         assert run("history", *user, "--job", "old").out == ""
 
 
+def test_history_says_why_one_was_dropped(run: Run, redis: Redis) -> None:
+    """The reason stands beside the outcome."""
+    now = int(redis.time()[0]) * 1_000_000
+    redis.rpush(user_key("history", "42", "0"), f"{now}\n{now}\ndropped\nchat\n\n\n\n\nmuted\ngone")
+    assert "dropped (muted)" in run("history", "42").out
+
+
 def test_cancel_by_what_they_have_in_common(run: Run) -> None:
     """All of a user with a tag, several ids at once; what is not found is named, and ids and a user are not mixed."""
     send = ("send", "42", "--device", DEVICE, "--title", "Hello")
@@ -378,7 +385,7 @@ def test_config_init_writes_a_first_file_that_is_right(
     monkeypatch.setattr(sys, "stdin", io.StringIO("apns\nAuthKey_ABCDE12345.p8\nTEAMTEAM12\ncom.example.app\n"))
     file = tmp_path / "new" / "n.yaml"
     done = run("config", "init", str(file))
-    assert (done.status, f"wrote {file}" in done.out) == (0, True)
+    assert (done.status, f"wrote {file}, which sends through apns" in done.out) == (0, True)
     apns = load_settings(file, {}).providers.apns
     assert apns is not None
     assert (apns.team_id, apns.key_id, apns.topic) == ("TEAMTEAM12", "ABCDE12345", "com.example.app")
@@ -395,7 +402,8 @@ def test_config_init_writes_a_first_file_that_is_right(
         "expo": ["--platform", "expo", "--key-file", "token"],
     }.items():
         made = tmp_path / f"{name}.yaml"
-        assert run("config", "init", str(made), "--yes", *options).status == 0
+        done = run("config", "init", str(made), "--yes", *options)
+        assert (done.status, "prints in place of sending" in done.out) == (0, name == "plain")
         assert run("config", "check", str(made)).status == 0
     assert run("config", "init", str(tmp_path / "x.yaml"), "--yes", "--platform", "fax").status == 2
     assert not (tmp_path / "x.yaml").exists()

@@ -64,11 +64,14 @@ class RouteLimit:
         """What the limit never exceeds."""
         return self._max
 
-    @property
-    def room(self) -> int:
-        """How many more may begin; none until a quarter of the limit has come free, so that they go in batches."""
-        room = self.limit - self.in_flight
-        return room if not self.in_flight or room >= max(1, self.limit // 4) else 0
+    def room(self, unbegun: int = 0) -> int:
+        """How many more may begin; none until a quarter of the limit has come free, so that they go in batches.
+
+        unbegun: how many will begin beside these.
+        """
+        begun = self.in_flight + unbegun
+        room = max(0, self.limit - begun)
+        return room if not begun or room >= max(1, self.limit // 4) else 0
 
     def begin(self, now: float) -> None:
         """A send begins."""
@@ -178,14 +181,17 @@ class Capacity:
         limit = self._limits[route] = RouteLimit(max_in_flight=of.max_in_flight, timeout_s=of.timeout_s)
         return limit
 
-    @property
-    def room(self) -> int | None:
-        """How many more may begin in all; None is any number."""
-        return sum(limit.room for limit in self._limits.values()) if self._limits else None
+    def room(self, unbegun: int = 0) -> int | None:
+        """How many more may begin in all; None is any number. unbegun: as of `rooms`."""
+        return sum(limit.room(unbegun) for limit in self._limits.values()) if self._limits else None
 
-    def rooms(self, room: int) -> dict[str, int]:
-        """The routes by which fewer than `room` may begin now, and how many."""
-        return {route: limit.room for route, limit in self._limits.items() if limit.room < room}
+    def rooms(self, room: int, unbegun: int = 0) -> dict[str, int]:
+        """The routes by which fewer than `room` may begin now, and how many.
+
+        unbegun: how many were leased and have not begun. By which route is not known, so each keeps room for all.
+        """
+        rooms = {route: limit.room(unbegun) for route, limit in self._limits.items()}
+        return {route: left for route, left in rooms.items() if left < room}
 
     def describe(self) -> str:
         """How many may be under way at once by each route, as a worker tells it in Redis: JSON."""

@@ -99,6 +99,7 @@ class Engine:
         self._people = People()
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
+        self._beside: list[asyncio.Task[Any]] = []
         self._stopping = False
         self._stop_now = asyncio.Event()
         self._outage = 0
@@ -166,6 +167,7 @@ class Engine:
                 break
             if max_jobs is not None and self.delivered + self.failed >= max_jobs:
                 break
+        await asyncio.gather(*self._beside, return_exceptions=True)
         await self._flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -175,11 +177,11 @@ class Engine:
         """
         self._note_look()
         settling = self._flights.begin_to_settle()
+        beside, self._beside = self._beside + ([settling] if settling else []), []
         try:
             moved = await self._take()
         finally:
-            if settling is not None:
-                await settling
+            await _all(beside)
         moved = moved or settling is not None
         if self._suspects:
             await self._try_suspects()
@@ -192,11 +194,11 @@ class Engine:
         return moved
 
     async def _take(self) -> bool:
-        await asyncio.sleep(0)  # so that what was taken last has begun, and is counted
-        room = self._room()
-        if not room:
-            return False
-        rooms = self._capacity.rooms(room)
+        if not (room := self._room()):
+            await self._flights.all_begun()  # each of them may have needed room by every route
+            if not (room := self._room()):
+                return False
+        rooms = self._capacity.rooms(room, self._flights.unbegun)
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             calls.pull(
@@ -221,14 +223,11 @@ class Engine:
         if not (pulled.users or pulled.leased):
             return bool(pulled.taken or pulled.unread or pulled.orphans)
         rooms |= pulled.rooms
-        asked = []
-        if pulled.users:
-            asked.append(self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us))
         if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-            asked.append(self._idle.call())
-        if asked:
-            await (asyncio.gather(*asked) if len(asked) > 1 else asked[0])
+            self._beside.append(asyncio.create_task(self._idle.call()))
+        if pulled.users:
+            await self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us)
         return True
 
     def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
@@ -241,7 +240,7 @@ class Engine:
         self._circuits.use(pulled.shut)
         self._flights.adopt(pulled.orphans)
         for leased in pulled.leased:
-            self._flights.begin(leased, send_by, asked_at)
+            self._flights.begin_soon(leased, send_by, asked_at)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 
@@ -253,7 +252,7 @@ class Engine:
         room = min(in_flight - len(self._flights), batch)
         if len(self._flights) and room < min(in_flight, batch) // 4:
             return 0
-        by_routes = self._capacity.room
+        by_routes = self._capacity.room(self._flights.unbegun)
         return room if by_routes is None else min(room, by_routes)
 
     async def _admit(
@@ -286,7 +285,8 @@ class Engine:
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            await asyncio.sleep(0)  # as in `_take`
+            await self._flights.all_begun()
+            await asyncio.sleep(0)
             left = room - len(admitted.leased)
             users = [who for who in users if who[0] in asked]
             await self._admit(users, left, self._capacity.rooms(left), until_us, read)
@@ -296,7 +296,7 @@ class Engine:
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, send_by))
             else:
-                self._flights.begin(leased, send_by, due_at.get(leased.user))
+                self._flights.begin_soon(leased, send_by, due_at.get(leased.user))
         for held in admitted.waiting:
             self._log.debug(
                 "deferred",
@@ -386,6 +386,13 @@ class Engine:
 
     async def _call(self, call: Call[Any]) -> Any:
         return await run_async(self._redis, call)
+
+
+async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for all of them, and then raise the first error."""
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 def is_passing(error: ResponseError) -> bool:

@@ -65,10 +65,10 @@ class IdleWorker:
             self._waits = False
         self.wake.clear()
 
-    async def call(self) -> None:
-        """Hand over: another idle worker of these lanes looks for work and leads."""
+    def call(self) -> Coroutine[Any, Any, bool]:
+        """Hand over: another idle worker of these lanes looks for work and leads. This one does not, from now on."""
         self.leads = False
-        await run_async(self._redis, leaders.hand_over(self._worker, self._lanes))
+        return run_async(self._redis, leaders.hand_over(self._worker, self._lanes))
 
     async def close(self) -> None:
         """Leave the lead to another."""

@@ -31,6 +31,9 @@ SWEEP_S: Final = 0.25
 # So many sweeps in a row must find a send past its time before it is left. They are counted, not timed: after a stop of
 # the whole process the event loop has its turns between them, in which sends are cancelled and end.
 SWEEPS: Final = 5
+# A call to Redis takes so many turns of the event loop, or fewer, until it is written. What is begun behind it begins
+# then: so Redis has something to do while this process is busy with the sends.
+TURNS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Flights:
     What got no answer stays in flight, beside those that are under way, until its provider has surely read it. So does
     what was in flight with a worker that died (`adopt`).
 
-    rq_jobs: jobs that turned out to be of another function. wake: is set whenever a send has ended.
+    rq_jobs: jobs that turned out to be of another function. wake: is set whenever a send has ended. unbegun: how many
+    sends have not begun yet, and are counted nowhere by their routes.
     """
 
     def __init__(
@@ -89,6 +93,10 @@ class Flights:
         self._circuits = circuits
         self._tuning = tuning
         self._wake = wake
+        self._to_begin: list[tuple[Leased, float, float | None]] = []
+        self._all_begun = asyncio.Event()
+        self._all_begun.set()
+        self.unbegun = 0
         self._sending: dict[asyncio.Task[Settlement | Unproven], tuple[Leased, float]] = {}
         self._unproven: dict[asyncio.Task[None], tuple[Leased, Unproven]] = {}
         self._given_up: list[tuple[Leased, str]] = []
@@ -119,11 +127,38 @@ class Flights:
     @property
     def busy(self) -> bool:
         """Whether sends are under way, or to be settled."""
-        return bool(self._sending or self._settlements)
+        return bool(self._sending or self._to_begin or self._settlements)
 
     def __len__(self) -> int:
-        """How many sends are under way."""
-        return len(self._sending)
+        """How many sends are under way, or are to begin now."""
+        return len(self._sending) + len(self._to_begin)
+
+    def begin_soon(self, leased: Leased, send_by: float, due_at: float | None) -> None:
+        """As `begin`, but behind the calls to Redis that are made now."""
+        if not self._to_begin:
+            self._begin_in(TURNS)
+        self._to_begin.append((leased, send_by, due_at))
+        self.unbegun += 1
+        self._all_begun.clear()
+
+    def _begin_in(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            loop.call_soon(self._begin_in, turns - 1)
+            return
+        begun, self._to_begin = self._to_begin, []
+        for each in begun:
+            self.begin(*each)
+        loop.call_soon(self._have_begun, len(begun))  # their tasks are first
+
+    def _have_begun(self, n: int) -> None:
+        self.unbegun -= n
+        if not self.unbegun:
+            self._all_begun.set()
+
+    async def all_begun(self) -> None:
+        """Wait until the sends that are to begin soon have begun."""
+        await self._all_begun.wait()
 
     def begin(self, leased: Leased, send_by: float, due_at: float | None = None) -> None:
         """Begin to send; see `Dispatch` for `send_by`. due_at: since when it was due, if that is known."""
@@ -277,6 +312,8 @@ class Flights:
         while self.busy:
             if self._settlements:
                 await self._settle()
+            elif self._to_begin:
+                await self.all_begun()
             else:
                 await asyncio.wait(self._sending, timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
 
@@ -286,6 +323,7 @@ class Flights:
         What is given up stays in flight: another worker finds it at once, and waits for the proof in this one's place.
         """
         self._settlements += unbegun
+        await self.all_begun()
         await self._ended_or_stopped(stop_now)
         await self._sender.close()
         closing = asyncio.get_running_loop().time() + CLOSING_S

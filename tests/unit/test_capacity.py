@@ -64,7 +64,7 @@ class World:
         left = math.inf if messages is None else messages
         while True:
             for index, limit in enumerate(self.limits):
-                n = int(min(limit.room, left)) if goes_on() else 0
+                n = int(min(limit.room(), left)) if goes_on() else 0
                 for _ in range(n):
                     self._begin(index, limit)
                 left -= n
@@ -220,7 +220,7 @@ def test_what_never_reached_the_provider_says_nothing() -> None:
     for n in range(1000):
         limit.begin(n)
         limit.end(n, n + 4.0)
-    assert (limit.limit, limit.in_flight, limit.room) == (FIRST, 0, FIRST)
+    assert (limit.limit, limit.in_flight, limit.room()) == (FIRST, 0, FIRST)
 
 
 def test_each_service_behind_a_route_has_a_limit_of_its_own() -> None:
@@ -252,5 +252,17 @@ def test_room_comes_in_quarters() -> None:
     rooms = []
     for n in range(FIRST):
         limit.end(0.0, n)
-        rooms.append(limit.room)
+        rooms.append(limit.room())
     assert rooms == [0] * 4 + list(range(5, FIRST + 1))
+
+
+def test_what_has_not_begun_yet_takes_room_by_every_route() -> None:
+    """By which of them it will go is not known."""
+    limits = {name: RouteLimit(max_in_flight=100, timeout_s=5.0) for name in ("fcm", "apns")}
+    for _ in range(4):
+        limits["fcm"].begin(0.0)
+    capacity = Capacity(limits)
+    assert capacity.rooms(FIRST, 0) == {"fcm": FIRST - 4}
+    assert capacity.rooms(FIRST, 5) == {"fcm": FIRST - 9, "apns": FIRST - 5}
+    assert capacity.rooms(FIRST, FIRST) == {"fcm": 0, "apns": 0}
+    assert capacity.room(5) == 2 * FIRST - 14

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 UNITS: Final = {
     "ms": 1_000,
@@ -61,6 +62,16 @@ class Window:
 
     def __str__(self) -> str:
         return f"{self.limit}/{format_duration(self.interval_us)}"
+
+
+def moment(us: float) -> datetime:
+    """The moment so many µs after the beginning of 1970, in UTC."""
+    return datetime.fromtimestamp(us / 1_000_000, tz=UTC)
+
+
+def clock_us(reply: Sequence[Any]) -> int:
+    """The µs in what Redis answers to TIME."""
+    return int(reply[0]) * 1_000_000 + int(reply[1])
 
 
 def checked_limit(limit: object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Self, cast
 
 from redis import Redis
@@ -13,6 +13,7 @@ from redis import Redis
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.scripts.loader import Call, script
 from notifier.store.exchange import Commands, Exchange, exchange
+from notifier.units import clock_us, moment
 
 Seen = Literal["down", "up", "next", "retry"]
 Kind = Literal["unreachable", "fault", "failing", "full"]
@@ -90,8 +91,8 @@ def find_routes() -> Exchange[list[Held]]:
     lanes = [held for held in found if held.state == "busy"]
     if not lanes:
         return found
-    ((seconds, us),) = yield Commands(lambda pipe: pipe.time())
-    before = _moment(str(seconds * 1_000_000 + us - BUSY_SHOWN_US))
+    (now,) = yield Commands(lambda pipe: pipe.time())
+    before = moment(clock_us(now) - BUSY_SHOWN_US)
     lanes = [held for held in lanes if held.next_at <= before]
     limits = yield from _find_limits()
     by_route: dict[str, Held] = {}
@@ -130,13 +131,9 @@ def _find_holds() -> Exchange[list[Held]]:
 
 def _held(name: str, fields: dict[bytes, bytes], waiting: int) -> Held:
     held: dict[str, Any] = {str(key, "utf-8"): str(value, "utf-8") for key, value in fields.items()}
-    since = _moment(held["since"]) if "since" in held else None
-    next_at = _moment(held["until"])
+    since = moment(int(held["since"])) if "since" in held else None
+    next_at = moment(int(held["until"]))
     route = name.partition(BUSY)[0].removesuffix(FULL)
     if held["state"] == "open" and held.get("kind") == "full":
         held["state"] = "full"
     return Held(route, held["state"], next_at, waiting, held.get("kind"), held.get("reason", ""), since)
-
-
-def _moment(us: str) -> datetime:
-    return datetime.fromtimestamp(int(us) / 1e6, tz=UTC)

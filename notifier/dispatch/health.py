@@ -12,6 +12,7 @@ from typing import Any, Final
 from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import rq_key
 from notifier.store.connection import OUT_OF_MEMORY
+from notifier.units import clock_us
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
 LOOKED: Final = "push_looked"
@@ -46,8 +47,8 @@ def read_workers(redis: Any) -> list[Alive]:
         pipe.time()
         for key in keys:
             pipe.hmget(key, fields)
-        (seconds, us), *found = pipe.execute()
-    now_us = int(seconds) * 1_000_000 + int(us)
+        now, *found = pipe.execute()
+    now_us = clock_us(now)
     return [
         _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, *[(value or b"").decode() for value in told])
         for key, told in zip(keys, found, strict=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from notifier.scripts.keys import user_key
-from notifier.units import format_duration, seconds_text
+from notifier.units import format_duration, moment, seconds_text
 
 MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
@@ -284,8 +284,3 @@ def _replies(text: str) -> Iterator[Reply]:
 
 def _spaced(reason: str) -> str:
     return reason.replace("~", " ")
-
-
-def moment(us: int) -> datetime:
-    """A moment by Redis's clock."""
-    return datetime.fromtimestamp(us / 1e6, tz=UTC)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from notifier.errors import NotifierError
 from notifier.limiter.protocol import Hold
 from notifier.rules.policy import Policy
+from notifier.units import moment
 
 
 class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it
@@ -76,8 +77,8 @@ class Point:
     @property
     def at(self) -> datetime:
         """When the step begins."""
-        return datetime.fromtimestamp(self.at_us / 1e6, UTC)
+        return moment(self.at_us)
 
 
 def _moment(us: int | None) -> datetime | None:
-    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC)
+    return None if us is None else moment(us)

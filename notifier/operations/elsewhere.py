@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
-
-from redis.exceptions import RedisError
 
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
+from notifier.units import moment
 
 MAX_READ: Final = 500  # of each structure
 Where = Literal["queued", "sending", "later"]
@@ -35,20 +34,18 @@ class Elsewhere:
 
 def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
     """What was found, and whether everything was read. Raises RedisUnusableError."""
-    try:
+    with redis_answers():
         found, is_all = _ids(redis)
         with redis.pipeline(transaction=False) as pipe:
             for job_id, _, _ in found:
                 pipe.hmget(job_key(job_id), "meta", "push_attempts", "push_refusals")
             jobs = pipe.execute()
-    except RedisError as error:
-        raise unusable(error) from error
     mine = []
     for (job_id, state, at), (meta, *attempts) in zip(found, jobs, strict=True):
         category = _category(meta, user)
         if category is not None:
-            moment = None if at is None else datetime.fromtimestamp(at / 1e6, tz=UTC)
-            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, _why(state, attempts), moment))
+            until = None if at is None else moment(at)
+            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, _why(state, attempts), until))
     return mine, is_all
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.limiter import Hold, RedisLimiter
@@ -27,9 +26,9 @@ from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.settings.provenance import Places
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 from notifier.store.exchange import exchange
-from notifier.units import from_bytes, to_bytes
+from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
@@ -112,12 +111,10 @@ class Inspection:
 
     def backlog(self, user: str, category: str | None = None) -> Iterator[Standing]:
         """A user's backlogs, or the one of a category, in the order of each backlog; a hundred are read at a time."""
-        try:
+        with redis_answers():
             forecast = exchange(self._redis, find_forecast(self._policies, user))
             for name in self._categories(user) if category is None else [category]:
                 yield from self._backlog(user, name, forecast)
-        except RedisError as error:
-            raise unusable(error) from error
 
     def explain(self, user: str, category: str, zone: str | None = None, *, newcomer: bool = True) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go.
@@ -125,11 +122,11 @@ class Inspection:
         zone: whose clock decides; None is that of the first that waits, or the configured one.
         newcomer: whether to reckon when one that is accepted now should go.
         """
-        try:
+        with redis_answers():
             preferences = self._preferences(user)
             policies = self._policies.under({user: preferences})
             rules = policies.rules(user, category)
-            now_us = self._now_us()
+            now_us = clock_us(self._redis.time())
             held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
             clock = self._clock(user, policies, rules, zone, now_us)
             of_user = replace(rules.user, quiet=(), send=()) if rules.category.ignores_quiet else rules.user
@@ -140,8 +137,6 @@ class Inspection:
             expected = self._newcomer(user, category) if newcomer else UNKNOWN
             waiting = self.waiting(user)
             routes = self._closed_routes(rules.category.app)
-        except RedisError as error:
-            raise unusable(error) from error
         at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
         if mute := policies.muted(user, category, now_us):
             at_us, decided_by = (mute.until_us, "the user's mute") if mute.until_us > at_us else (at_us, decided_by)
@@ -155,7 +150,7 @@ class Inspection:
             bypass=rules.category.bypass,
             uses=uses,
             zone=clock.zone.name if rules.uses_local_time else None,
-            next_at=_moment(at_us) if at_us > now_us else None,
+            next_at=moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,
             newcomer_at=expected.at,
@@ -207,17 +202,13 @@ class Inspection:
             starts = [zone.next_start(window.unit, int(at)) for _, at in sends]
             free_us = starts[-1] if len(starts) == window.limit else 0
             used = sum(start > now_us for start in starts)
-            yield Use(scope, str(window), used, window.limit, _moment(free_us) if free_us > now_us else None)
+            yield Use(scope, str(window), used, window.limit, moment(free_us) if free_us > now_us else None)
         of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
         of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
         for text, minutes in of_each:
             times = closed_times(minutes)
             ends = max((zone.first_outside(c.from_us, c.to_us, now_us, c.every_us) for c in times), default=now_us)
-            yield Use(scope, text, None, None, _moment(ends) if ends > now_us else None)
-
-    def _now_us(self) -> int:
-        seconds, us = self._redis.time()
-        return int(seconds) * 1_000_000 + int(us)
+            yield Use(scope, text, None, None, moment(ends) if ends > now_us else None)
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
@@ -245,7 +236,7 @@ class Inspection:
                     expected_at=expected.at,
                     not_before=expected.not_before,
                     held_by=expected.held_by,
-                    expires_at=None if deadline is None else _moment(float(deadline)),
+                    expires_at=None if deadline is None else moment(float(deadline)),
                     count=int(count or 1),
                 )
 
@@ -259,7 +250,7 @@ class Inspection:
 
         def use(text: str, used: int | None, limit: int | None, rule: Policy) -> Use:
             free_us = left_us(rule)
-            free_at = _moment(now_us + free_us) if free_us else None
+            free_at = moment(now_us + free_us) if free_us else None
             return Use("user" if category is None else "category", text, used, limit, free_at)
 
         uses = []
@@ -310,7 +301,3 @@ def _backlog_key(user: str, category: str) -> str:
 
 def _app_of(route: str) -> str | None:
     return route.partition("@")[0].partition("/")[2] or None
-
-
-def _moment(us: float) -> datetime:
-    return datetime.fromtimestamp(us / 1_000_000, tz=UTC)

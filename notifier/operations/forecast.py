@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from notifier.dispatch.circuits import Held, find_routes
@@ -22,7 +22,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
-from notifier.units import from_bytes, to_bytes
+from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
@@ -72,7 +72,7 @@ def find_forecast(
     policies: Policies, user: str, *, newcomer: str | None = None, latency_us: int = 0, clock: str = ""
 ) -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    (seconds, us), backlogs, text = yield Commands(
+    now, backlogs, text = yield Commands(
         lambda pipe: (
             pipe.time(),
             pipe.hgetall(user_key("lines", user)),
@@ -81,7 +81,7 @@ def find_forecast(
     )
     if text is not None:
         policies = policies.under({user: decoded(from_bytes(text))})
-    now_us = int(clock) if clock else int(seconds) * 1_000_000 + int(us)
+    now_us = int(clock) if clock else clock_us(now)
     routes = yield from find_routes()
     fields = {name.decode(): value for name, value in backlogs.items()}
     names = sorted(name for name in fields if name[:1] != "#")
@@ -184,7 +184,7 @@ class Forecast:
         if at < 0:
             return Expected(None, UNSENT[at], held_by)
         otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
-        return Expected(datetime.fromtimestamp(at / 1e6, tz=UTC), otherwise, held_by)
+        return Expected(moment(at), otherwise, held_by)
 
     def _sends(self, category: str | None) -> Sends:
         sent, counts, burst = self._record.sends[category]

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
-from notifier.dispatch.history import Record, decode_records, moment
+from notifier.dispatch.history import Record, decode_records
 from notifier.scripts.keys import redis_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers, time_us
+from notifier.units import moment
 
 A_LOOK: Final = 500  # keys
 
@@ -35,9 +34,8 @@ def search_record(
     keep_us: none that ended longer ago is shown. Raises RedisUnusableError.
     """
     wanted = b"\n" + job_id.encode()
-    try:
-        seconds, us = redis.time()
-        oldest = moment(int(seconds) * 1_000_000 + int(us) - keep_us)
+    with redis_answers():
+        oldest = moment(time_us(redis) - keep_us)
         for keys in _pages(redis, on_progress):
             with redis.pipeline(transaction=False) as pipe:
                 for key, _ in keys:
@@ -47,8 +45,6 @@ def search_record(
                 if found := list(decode_records(user, (entry for entry in entries if entry.endswith(wanted)))):
                     newest = max(found, key=lambda each: each.ended_at)
                     return newest if newest.ended_at >= oldest else None
-    except RedisError as error:
-        raise unusable(error) from error
     return None
 
 

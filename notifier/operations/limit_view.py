@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from redis import Redis
@@ -12,6 +11,7 @@ from notifier.limiter import Limiter, RankedKey
 from notifier.limiter.requests import NAMESPACE, By, namespaces_call
 from notifier.scripts.loader import run
 from notifier.store.connection import ask
+from notifier.units import moment
 
 MAX_KEYS: Final = 20
 RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
@@ -22,7 +22,7 @@ def view_namespaces(clients: Mapping[str, Redis]) -> list[dict[str, Any]]:
     found = []
     for shard, redis in clients.items():
         for name, keys, at in ask(lambda redis=redis: run(redis, namespaces_call())):  # type: ignore[misc]
-            found.append({"namespace": name, "shard": shard, "keys": keys, "last_used": _moment(at)})
+            found.append({"namespace": name, "shard": shard, "keys": keys, "last_used": moment(at)})
     return sorted(found, key=lambda each: each["last_used"], reverse=True)
 
 
@@ -66,7 +66,3 @@ def _ranked(each: RankedKey) -> dict[str, Any]:
         "rate": each.rate,
         "last_used": each.last_used,
     }
-
-
-def _moment(us: int) -> datetime:
-    return datetime.fromtimestamp(us / 1e6, tz=UTC)

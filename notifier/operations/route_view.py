@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch.circuits import Held, read_limits, read_routes
 from notifier.notification.notification import route
@@ -15,7 +14,7 @@ from notifier.rules.policy import NO_LIMITS, Window
 from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers, time_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteN
     names, projects = _routes(settings), limited_routes(settings)
     found = []
     for shard, redis in clients.items():
-        try:
+        with redis_answers():
             held = {each.route: each for each in read_routes(redis)}
             limits = read_limits(redis)
             for name in [*names, *(name for name in sorted({*held, *limits}) if name not in names)]:
@@ -52,8 +51,6 @@ def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteN
                 used = None if limited is None else project_use(redis, name, limited)
                 text = None if limited is None else str(limited)
                 found.append(RouteNow(name, shard, held.get(name), limits.get(name), used, text))
-        except RedisError as error:
-            raise unusable(error) from error
     return found
 
 
@@ -75,7 +72,6 @@ def _routes(settings: Settings) -> list[str]:
 
 def project_use(redis: Any, name: str, limited: Window) -> int:
     """Messages of a project that count now, as in limits.lua: a bucket until it has left the interval as a whole."""
-    seconds, us = redis.time()
-    oldest = int(seconds) * 1_000_000 + int(us) - limited.interval_us - bucket_us(limited.interval_us)
+    oldest = time_us(redis) - limited.interval_us - bucket_us(limited.interval_us)
     counts = redis.hgetall(redis_key("project", name))
     return sum(int(n) for begins, n in counts.items() if int(begins) > oldest)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from notifier.dispatch.circuits import Held, read_routes
 from notifier.dispatch.health import Alive, read_workers
 from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, merged, minute_now, read_fields
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import redis_key, rq_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
+from notifier.units import clock_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,8 @@ class Stats:
 
 def read_now(redis: Any) -> Now:
     """What is now, in one Redis. Raises RedisUnusableError."""
-    try:
-        seconds, us = redis.time()
-        now_us = int(seconds) * 1_000_000 + int(us)
+    with redis_answers():
+        now_us = clock_us(redis.time())
         with redis.pipeline(transaction=False) as pipe:
             for lane in LANES:
                 pipe.llen(rq_key("queue", lane))
@@ -121,14 +119,12 @@ def read_now(redis: Any) -> Now:
             (memory["used_memory"], memory.get("maxmemory", 0)),
             now_us // 60_000_000,
         )
-    except RedisError as error:
-        raise unusable(error) from error
 
 
 def read_stats(clients: dict[str, Any], last: int) -> Stats:
     """What is now, and the last so many minutes, the one that has begun among them. Raises RedisUnusableError."""
     stats = Stats({name: read_now(redis) for name, redis in clients.items()})
-    try:
+    with redis_answers():
         for redis in clients.values():
             newest = minute_now(redis)
             for minute in range(newest - last + 1, newest + 1):
@@ -136,8 +132,6 @@ def read_stats(clients: dict[str, Any], last: int) -> Stats:
             for minute, fields in read_fields(redis, range(newest - last + 1, newest + 1)).items():
                 stats.minutes[minute].add(fields)
                 stats.together.add(fields)
-    except RedisError as error:
-        raise unusable(error) from error
     return stats
 
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import redis_key, user_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 
 MAX_USERS: Final = 10
 PAGE: Final = 100
@@ -44,11 +42,9 @@ def read_throttled(clients: Mapping[str, Any]) -> dict[str, Any]:
     """
     found, is_all = list[Throttled](), True
     for redis in clients.values():
-        try:
+        with redis_answers():
             users, is_whole = _waiting(redis)
             found += _backlogs(redis, users)
-        except RedisError as error:
-            raise unusable(error) from error
         is_all &= is_whole
     longest = sorted(found, key=lambda each: (-each.total, each.user))[:MAX_USERS]
     return {"users": [each.as_json() for each in longest if each.total], "is_all": is_all}

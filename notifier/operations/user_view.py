@@ -8,14 +8,13 @@ from itertools import islice
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.operations.elsewhere import Elsewhere, find_elsewhere
 from notifier.operations.explain import Explanation, Inspection, Standing, places_of
 from notifier.operations.in_force import Known
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import redis_key, user_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 
 MAX_SHOWN: Final = 200
 MAX_CATEGORIES: Final = 6  # explained at once
@@ -69,11 +68,9 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     Raises RedisUnusableError.
     """
     inspection = Inspection(redis, known.policies)
-    try:
+    with redis_answers():
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
         usage: Any = redis.hgetall(user_key("usage", user))
-    except RedisError as error:
-        raise unusable(error) from error
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
     names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
     explained = [inspection.explain(user, name, newcomer=name == first) for name in names]
@@ -106,12 +103,10 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
 def next_users(redis: Redis) -> list[tuple[str, str, int]]:
     """The users who are looked at next, with the lane and the µs at which: the first of each lane. Raises likewise."""
     found: list[tuple[str, str, int]] = []
-    try:
+    with redis_answers():
         for lane in LANES:
             due: Any = redis.zrange(redis_key("gates", lane), 0, MAX_DUE - 1, withscores=True)
             found += [(user.decode(errors="replace"), lane, int(at)) for user, at in due]
-    except RedisError as error:
-        raise unusable(error) from error
     return sorted(found, key=lambda each: each[2])[:MAX_DUE]
 
 

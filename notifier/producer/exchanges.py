@@ -35,7 +35,7 @@ from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.ownership import fenced
 from notifier.scripts.rule_table import People, decoded
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
-from notifier.units import from_bytes, to_bytes
+from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -268,9 +268,9 @@ class Exchanges:
             for key in history_keys(user):
                 pipe.lrange(key, 0, -1)
 
-        (seconds, us), *lists = yield Commands(ask)
-        kept, now_us = self._settings.history, int(seconds) * 1_000_000 + int(us)
-        oldest = _moment(now_us / 1e6) - min(timedelta(microseconds=kept.keep_us), since or timedelta.max)
+        now, *lists = yield Commands(ask)
+        kept, now_us = self._settings.history, clock_us(now)
+        oldest = moment(now_us) - min(timedelta(microseconds=kept.keep_us), since or timedelta.max)
         found = decode_records(user, (entry for entries in lists for entry in entries))
         newest = sorted(
             (each for each in found if each.ended_at >= oldest), key=lambda each: each.ended_at, reverse=True
@@ -280,13 +280,13 @@ class Exchanges:
     def status(self, job_id: str, user: str | None = None) -> Exchange[Status | None]:
         """See `Notifier.status`."""
         found = yield from self._status(job_id)
-        (meta, *noted), (seconds, us) = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
+        (meta, *noted), now = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
         steering = _steering(meta)
         owner = user or steering.get("user")
         if not isinstance(owner, str):
             return found
         if found is not None and found.state in UNENDED:
-            category, now_us = str(steering.get("category", "default")), int(seconds) * 1_000_000 + int(us)
+            category, now_us = str(steering.get("category", "default")), clock_us(now)
             return replace(found, record=so_far(owner, category, job_id, noted, now_us)) if noted[0] else found
         records = yield from self.history(owner)
         record = next((each for each in records if each.job_id == job_id), None)
@@ -301,7 +301,7 @@ class Exchanges:
 
         (status, outcome, attempts, by, why, permit, meta), delivered_us = yield Commands(ask)
         if status is None:
-            return None if delivered_us is None else Status(job_id, "delivered", settled_at=_moment(delivered_us / 1e6))
+            return None if delivered_us is None else Status(job_id, "delivered", settled_at=moment(delivered_us))
         spent = int(attempts or 0)
         word = status.decode()
         if word == "scheduled":
@@ -326,7 +326,7 @@ class Exchanges:
         if later is not None:
             fields = ["push_attempts", "push_refusals"]
             (attempts,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), fields))
-            return Expected(_moment(later / 1e6), "it is tried again" if any(attempts) else "its own time, send_at")
+            return Expected(moment(later), "it is tried again" if any(attempts) else "its own time, send_at")
         user = _steering(meta).get("user")
         if user is None:  # of a plain producer
             return Expected(None)
@@ -355,7 +355,3 @@ def _ended(
     if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
         state = "sending"
     return None if state is None else Status(job_id, state, attempts=spent)
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=UTC)

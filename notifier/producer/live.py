@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import connect, unusable
+from notifier.store.connection import connect, redis_answers
 from notifier.store.followed import Followed
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
@@ -68,11 +68,8 @@ class LiveSettings:
 
     def reload(self) -> None:
         """Take up what holds now. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
-        try:
-            with self._lock:
-                self._use(self._followed.reload(self._ask))
-        except RedisError as error:
-            raise unusable(error) from error
+        with redis_answers(), self._lock:
+            self._use(self._followed.reload(self._ask))
 
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.

@@ -9,7 +9,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
@@ -28,7 +27,7 @@ from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.shards.limiter import ShardedLimiter
 from notifier.shards.map import Map
-from notifier.store.connection import connect, unusable
+from notifier.store.connection import connect, redis_answers
 from notifier.store.exchange import Exchange, exchange, search
 
 if TYPE_CHECKING:
@@ -279,8 +278,6 @@ class Notifier(Producer):
             def one(client: Any) -> Any:  # WAIT counts what its own connection wrote
                 return stack.enter_context(client.client())
 
-            try:
+            with redis_answers():
                 clients = Opened(self._redis, one) if isinstance(self._redis, Mapping) else one(self._redis)
                 return exchange(clients, steps)
-            except RedisError as error:
-                raise unusable(error) from error

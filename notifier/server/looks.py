@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from redis.exceptions import RedisError
 from starlette.requests import Request
 
 from notifier.dispatch.minutes import merged
@@ -27,7 +26,8 @@ from notifier.settings import load_settings
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
 from notifier.shards.map import connect_home, on_shard
-from notifier.store.connection import ask, unusable
+from notifier.store.connection import ask, redis_answers
+from notifier.units import clock_us, moment
 
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
@@ -66,8 +66,7 @@ def user(state: State, request: Request) -> dict[str, Any]:
     known = state.in_force.read()
     with connect_home(known.settings, name) as (shard, redis):
         view = view_user(redis, known, name, request.query_params.get("category") or None)
-        seconds, us = ask(redis.time)
-    now = datetime.fromtimestamp(int(seconds) + int(us) / 1e6, tz=UTC)
+        now = moment(clock_us(ask(redis.time)))
     history = [record_json(record) for record in state.notifier().history(name)[:MAX_RECORDS]]
     return view.as_json() | {"at": now, "history": history} | ({"shard": shard} if shard else {})
 
@@ -92,9 +91,7 @@ def next_due(state: State, _: Request) -> dict[str, Any]:
     """The users who are looked at next."""
     live, dead = state.live()
     found = sorted((each for redis in live.values() for each in next_users(redis)), key=lambda each: each[2])
-    shown = [
-        {"user": user, "lane": lane, "at": datetime.fromtimestamp(at / 1e6, tz=UTC)} for user, lane, at in found[:50]
-    ]
+    shown = [{"user": user, "lane": lane, "at": moment(at)} for user, lane, at in found[:50]]
     return {"at": state.now(), "next": shown, "dead": dead}
 
 
@@ -107,11 +104,9 @@ def job(state: State, request: Request) -> dict[str, Any]:
     if found is None:
         raise ProblemError(404, "Unknown", "no notification of this id is known, or it is no longer kept")
     client: Any = state.clients[found.shard or ""]
-    try:
+    with redis_answers():
         meta, accepted_at, deadline = client.hmget(job_key(job_id), "meta", "enqueued_at", "push_deadline")
-    except RedisError as error:
-        raise unusable(error) from error
-    expires = None if deadline is None else datetime.fromtimestamp(float(deadline) / 1e6, tz=UTC)
+    expires = None if deadline is None else moment(float(deadline))
     record = found.record
     of = _of(meta) or ({} if record is None else {"user": record.user, "category": record.category})
     accepted = record.accepted_at if record is not None and record.accepted_at else _moment(accepted_at)
@@ -176,7 +171,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "at": state.now(),
         "version": settings.rates_version,
         "source": "applied" if applied.version else str(state.path),
-        "applied_at": datetime.fromtimestamp(applied.at_us / 1e6, tz=UTC) if applied.version else None,
+        "applied_at": moment(applied.at_us) if applied.version else None,
         "published": {name or "redis": each.version for name, each in published.items()},
         "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
         "rates": write_yaml(dict(known.rates)) if users <= MAX_USERS else None,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +27,7 @@ from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
 from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
+from notifier.units import clock_us, moment
 
 T = TypeVar("T")
 ANSWER_S: Final = 4.0  # a Redis that hangs is answered for by then
@@ -127,5 +128,4 @@ class State:
 
 
 def _time(redis: Any) -> datetime:
-    seconds, us = ask(redis.time)
-    return datetime.fromtimestamp(int(seconds) + int(us) / 1e6, tz=UTC)
+    return moment(clock_us(ask(redis.time)))

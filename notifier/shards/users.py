@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.scripts.keys import job_key, redis_key
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 
 LOOK: Final = 500  # keys in one step
 OF_A_USER: Final = ("lines", "line", "sent", "counts", "burst", "usage", "away", "tagged")
@@ -24,12 +23,10 @@ def list_users(redis: Redis) -> Iterator[set[str]]:
     """
     client: Any = redis
     cursor = -1
-    try:
+    with redis_answers():
         while cursor:
             cursor, keys = client.scan(max(cursor, 0), count=LOOK)
             yield users_in(client, keys)
-    except RedisError as error:
-        raise unusable(error) from error
 
 
 def users_in(redis: Any, keys: list[bytes]) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
@@ -18,6 +19,7 @@ from notifier.scripts import keys
 from notifier.settings import sentinel_url
 from notifier.store import sentinel
 from notifier.store.sign_in import read_files_again
+from notifier.units import clock_us
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
@@ -131,6 +133,20 @@ def ask(do: Callable[[], T]) -> T:
             return do()
     except redis.exceptions.RedisError as error:
         raise unusable(error) from error
+
+
+@contextmanager
+def redis_answers() -> Iterator[None]:
+    """Raise RedisUnusableError where Redis does not do what it is asked within."""
+    try:
+        yield
+    except redis.exceptions.RedisError as error:
+        raise unusable(error) from error
+
+
+def time_us(client: Any) -> int:
+    """The time by Redis's clock, in µs since 1970."""
+    return clock_us(client.time())
 
 
 def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch.preferences import prefer
 from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_users
@@ -22,7 +21,7 @@ from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
@@ -67,7 +66,7 @@ class Audit:
 
         Raises RedisUnusableError.
         """
-        try:
+        with redis_answers():
             jobs = job_key("")
             for keys in self._pages():
                 yield from self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
@@ -83,8 +82,6 @@ class Audit:
             yield from self._queues.findings()
             yield from self._times.findings()
             yield from self._judge_preferences()
-        except RedisError as error:
-            raise unusable(error) from error
 
     def _pages(self) -> Iterator[list[bytes]]:
         cursor, seen, keys = -1, 0, self._redis.dbsize()

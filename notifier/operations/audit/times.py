@@ -15,6 +15,7 @@ from notifier.operations.audit.calls import Finding, audit_key
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
+from notifier.store.connection import time_us
 
 MAX_NOTED: Final = 10_000
 A_LOOK: Final = 100
@@ -47,7 +48,7 @@ class Times:
         held = self._permits_in_flight()
         suspects = sorted(entry for entry in self._noted if entry[1].partition(b"#")[0] not in held)
         self._noted.clear()
-        now_us = self._now_us()
+        now_us = time_us(self._redis)
         for key, permit in suspects:
             at = self._redis.zscore(key, permit)
             if at is not None and at > now_us:
@@ -56,7 +57,7 @@ class Times:
                 yield Finding(f"permit {_text(permit)}", saw, "dated now, as it may have been used", done)
 
     def _note(self, sets: list[bytes]) -> None:
-        now_us = self._now_us() if sets else 0
+        now_us = time_us(self._redis) if sets else 0
         for start in range(0, len(sets), A_LOOK):
             some = sets[start : start + A_LOOK]
             with self._redis.pipeline(transaction=False) as pipe:
@@ -106,10 +107,6 @@ class Times:
         if not self._repair:
             return ""
         return DONE[kind] if run(self._redis, audit_key(kind, key, of)) else "right again by itself"
-
-    def _now_us(self) -> int:
-        seconds, us = self._redis.time()
-        return int(seconds) * 1_000_000 + int(us)
 
 
 def _is_device(key: bytes) -> bool:

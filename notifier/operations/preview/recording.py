@@ -11,7 +11,6 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from redis import Redis
@@ -20,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from notifier.errors import NotifierError
 from notifier.scripts.keys import redis_key
 from notifier.store.connection import ask, unusable
+from notifier.units import moment
 
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
 LAPSE_MS: Final = 30_000
@@ -103,7 +103,7 @@ class Recorder:
             event["expires_in"] = int(entry["expires"]) / 1_000_000
         if self._first:
             self._first = False
-            event["began"] = datetime.fromtimestamp(self.began_us / 1_000_000, tz=UTC).isoformat()
+            event["began"] = moment(self.began_us).isoformat()
         if "collapse_id" in meta:
             event["collapse_id"] = self._collapse_id(meta["collapse_id"])
         return json.dumps(event, ensure_ascii=False) + "\n"

@@ -15,7 +15,6 @@ from threading import Event
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.errors import NotifierError
@@ -27,7 +26,7 @@ from notifier.shards.migration import steps
 from notifier.shards.migration.steps import Moving
 from notifier.shards.migration.user_state import State, cut, scope_of
 from notifier.shards.users import LOOK, user_of, users_in
-from notifier.store.connection import unusable
+from notifier.store.connection import redis_answers
 
 LOCK_MS: Final = 15_000
 BATCH: Final = 50  # users who are closed at once
@@ -71,16 +70,13 @@ class Mover:
     def run(self) -> Progress:
         """Move all, and look again until nobody is left. Raises MoveError, and RedisUnusableError."""
         redis: Any = self.clients[self.source]
-        try:
-            with self._alone():
-                self._begin(redis)
-                while self._moves_some(redis):
-                    pass
-                for name, client in self.clients.items():
-                    if name != self.source:
-                        client.unlink(redis_key("arrived", self.source))
-        except RedisError as error:
-            raise unusable(error) from error
+        with redis_answers(), self._alone():
+            self._begin(redis)
+            while self._moves_some(redis):
+                pass
+            for name, client in self.clients.items():
+                if name != self.source:
+                    client.unlink(redis_key("arrived", self.source))
         return self.progress
 
     @contextmanager

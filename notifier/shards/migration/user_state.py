@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from notifier.dispatch.history import history_keys
 from notifier.scripts.keys import is_key, redis_key
 from notifier.shards.migration.steps import Moving
+from notifier.store.connection import time_us
 from notifier.units import to_bytes
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class State:
         self._new = new
         self._name = user
         self._user = f"{{{user}}}"
-        before_us, now_us = _now_us(old), _now_us(new)
+        before_us, now_us = time_us(old), time_us(new)
         self.ahead_us = now_us - before_us
 
     def copy(self, categories: Iterable[str]) -> None:
@@ -141,8 +142,3 @@ def cut(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
-
-
-def _now_us(redis: Any) -> int:
-    seconds, us = redis.time()
-    return int(seconds) * 1_000_000 + int(us)

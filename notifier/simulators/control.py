@@ -29,8 +29,8 @@ import structlog
 from pydantic import ValidationError
 
 from notifier.simulators.apns import ApnsSimulator
-from notifier.simulators.faults import UnusableError, read_scripts
-from notifier.simulators.orders import ApnsOrders, settings_of, why
+from notifier.simulators.faults import UnusableError, read_scripts, why
+from notifier.simulators.orders import ApnsOrders, settings_of
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, WireLog
 
@@ -115,7 +115,7 @@ class Control:
         try:
             orders = known.model_validate(document, context=platform)
         except ValidationError as error:
-            raise UnusableError(why(platform, error, known)) from None
+            raise UnusableError(why(error, known.model_fields, platform)) from None
         acts: dict[str, Step] = {
             "listening": partial(self._listen, simulator, orders.listening),
             "refuse_s": partial(self._refuse, simulator, orders.refuse_s),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from h2.errors import ErrorCodes
+from pydantic import TypeAdapter, ValidationError
 
 from notifier.simulators.wire import Reply
 
@@ -17,7 +19,6 @@ TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path
 HMS_TOKEN_ENDPOINT: Final = "/oauth2/v3/token"  # noqa: S105 - Huawei's
 TOKEN_ENDPOINTS: Final = (TOKEN_ENDPOINT, HMS_TOKEN_ENDPOINT)
 OAUTH: Final = "oauth"
-RESETS: Final = frozenset(code.name for code in ErrorCodes)
 
 PAGE: Final = "<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
 SOON_S: Final = 5
@@ -185,8 +186,26 @@ FAULTS: Final[Mapping[str, Fault]] = {
 }
 
 
+_REPLY: Final = TypeAdapter(Reply)
+
+
 class UnusableError(Exception):
     """What was asked for cannot be had; the text is for the person who asked."""
+
+
+def why(error: ValidationError, known: Iterable[str], *where: str) -> str:
+    """The first mistake, for people: where, what is wrong, and what was given. known: what may stand at the top."""
+    first: Any = error.errors(include_url=False)[0]
+    place = ".".join([*where, *map(str, first["loc"])])
+    match first["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return f"{place}: unknown" + f"; give any of: {', '.join(known)}" * (len(first["loc"]) == 1)
+        case "model_type":
+            return f"{place}: give an object, not {first['input']!r}"
+        case "value_error":
+            return f"{place}: {first['ctx']['error']}"
+    said = first["msg"].removeprefix("Input ")
+    return f"{place}: {first['input']!r} {said}"
 
 
 def read_reply(platform: str, entry: object) -> Reply | None:
@@ -205,9 +224,11 @@ def read_reply(platform: str, entry: object) -> Reply | None:
         if not isinstance(name, str) or name not in FAULTS:
             raise UnusableError(f"{name!r} is no fault; --faults lists them")
         reply = FAULTS[name].replies.get(platform)
-    for key, value in given.items():
-        _check(key, value)
-    if platform != "apns" and (given.get("go_away") or given.get("reset")):
+    try:
+        asked = _REPLY.validate_json(json.dumps(given))  # strict, it makes a dataclass of JSON alone
+    except ValidationError as error:
+        raise UnusableError(why(error, ["fault", *(each.name for each in fields(Reply))])) from None
+    if platform != "apns" and (asked.go_away or asked.reset):
         return None
     return replace(reply, **given) if reply is not None else None
 
@@ -252,30 +273,3 @@ def table() -> str:
 
 def _form(reply: Reply) -> str:
     return f"{reply.status} {'(HTML)' if reply.reason.startswith('<') else reply.reason}".rstrip()
-
-
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "status": (int,),
-    "reason": (str,),
-    "headers": (dict,),
-    "delay_ms": (int,),
-    "drop": (bool,),
-    "silent": (bool,),
-    "retry_at_s": (int, type(None)),
-    "go_away": (str,),
-    "reset": (str,),
-}
-
-
-def _check(key: str, value: object) -> None:
-    if key not in _KINDS:
-        names = ", ".join(["fault", *(each.name for each in fields(Reply))])
-        raise UnusableError(f"{key!r} is not a field of a reply: {names}")
-    if type(value) not in _KINDS[key]:  # True is no 1
-        raise UnusableError(f"{key}: {value!r} is not of the type {_KINDS[key][0].__name__}")
-    if isinstance(value, dict) and not all(isinstance(text, str) for text in value.values()):
-        raise UnusableError(f"{key}: {value!r}: the values of headers are texts")
-    if key == "reset" and value and value not in RESETS:
-        raise UnusableError(f"reset: {value!r} is no error code of HTTP/2: {', '.join(sorted(RESETS))}")
-    if key == "status" and value != 0 and value not in range(100, 600):
-        raise UnusableError(f"status: {value!r} is no HTTP status")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import (
     AfterValidator,
@@ -10,7 +10,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
@@ -97,18 +96,3 @@ class ExpoOrders(Orders):
 def settings_of(orders: type[Orders]) -> list[str]:
     """The names of what stays as it is told."""
     return [name for name in orders.model_fields if name not in {*Acts.model_fields, "go_away"}]
-
-
-def why(where: str, error: ValidationError, known: type[BaseModel]) -> str:
-    """The first mistake, for people: where, what is wrong, and what was given."""
-    first: Any = error.errors(include_url=False)[0]
-    place = ".".join([where, *map(str, first["loc"])])
-    match first["type"]:
-        case "extra_forbidden":
-            return f"{place}: unknown" + f"; give any of: {', '.join(known.model_fields)}" * (len(first["loc"]) == 1)
-        case "model_type":
-            return f"{place}: give an object, not {first['input']!r}"
-        case "value_error":
-            return f"{place}: {first['ctx']['error']}"
-    said = first["msg"].removeprefix("Input ")
-    return f"{place}: {first['input']!r} {said}"

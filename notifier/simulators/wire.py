@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from email.utils import formatdate
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from h2.errors import ErrorCodes
+from pydantic import AfterValidator, ConfigDict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +101,18 @@ class WireLog:
         return [a for a in (Arrival(**json.loads(line)) for line in lines) if a.dry_run == dry_runs]
 
 
+def _status(value: int) -> int:
+    if value != 0 and value not in range(100, 600):
+        raise ValueError(f"{value} is no HTTP status")
+    return value
+
+
+def _reset(value: str) -> str:
+    if value and value not in ErrorCodes.__members__:
+        raise ValueError(f"{value!r} is no error code of HTTP/2: {', '.join(sorted(ErrorCodes.__members__))}")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What to answer in place of acceptance.
@@ -111,7 +126,9 @@ class Reply:
     reset: APNs alone: no answer but RST_STREAM with this HTTP/2 error code, such as ``REFUSED_STREAM``.
     """
 
-    status: int = 200
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+
+    status: Annotated[int, AfterValidator(_status)] = 200
     reason: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_ms: int = 0
@@ -119,7 +136,7 @@ class Reply:
     silent: bool = False
     retry_at_s: int | None = None
     go_away: str = ""
-    reset: str = ""
+    reset: Annotated[str, AfterValidator(_reset)] = ""
 
     @property
     def logged_status(self) -> int:

@@ -115,7 +115,8 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
         function, _instance, args, kwargs = json.loads(raw.decode(errors="surrogatepass"))
     except (ValueError, TypeError, RecursionError):
         raise InvalidNotificationError(
-            "job", "its data is not JSON; enqueue with serializer=rq.serializers.JSONSerializer"
+            "job",
+            "its data is not JSON; enqueue with serializer=rq.serializers.JSONSerializer, or in another Redis database",
         ) from None
     if not isinstance(function, str) or not isinstance(kwargs, dict):
         raise InvalidNotificationError("job", "its data is not a call with keyword arguments")

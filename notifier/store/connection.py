@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -38,6 +39,7 @@ _FORBIDDEN: Final = re.compile(
     r"NOPERM|ACL failure"
 )
 _UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a password if a command is long
+_CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
@@ -161,6 +163,8 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     if found := _FORBIDDEN.search(said):
         what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
         return RedisUnusableError(f"Redis refuses: its user may not {what}; `notifier redis acl` prints what to grant")
+    if tried := _CONNECTING.match(said):
+        return RedisUnusableError(f"Redis does not answer at {tried[1]}: {_system_error(error)}")
     does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {does}: {said}")
 
@@ -231,5 +235,5 @@ def _system_error(error: BaseException) -> str:
     """Return the operating system's word for what failed: redis-py's own text repeats the address."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
+        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror  # asyncio has words of its own
     return "the connection failed" if cause is None else type(cause).__name__

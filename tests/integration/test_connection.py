@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
@@ -81,6 +82,19 @@ def test_a_missing_password_is_told_also_of_a_long_command(server: EmbeddedRedis
     with closing(connect(named(server.url))) as client, pytest.raises(redis.exceptions.RedisError) as refused:
         client.execute_command("EVALSHA", "0" * 40, "0", *["x"] * 20)
     assert str(unusable(refused.value)) == "Redis wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+
+
+def test_nobody_listening_is_told_alike_by_both_kinds_of_client() -> None:
+    """The address and the system's own word; asyncio's words for it are not shown."""
+
+    async def ask() -> None:
+        await redis.asyncio.Redis(port=1).ping()
+
+    said = "Redis does not answer at localhost:1: Connection refused"
+    for call in (lambda: redis.Redis(port=1).ping(), lambda: asyncio.run(ask())):
+        with pytest.raises(redis.exceptions.ConnectionError) as refused:
+            call()
+        assert str(unusable(refused.value)) == said
 
 
 def test_a_password_that_nobody_asked_for_is_told() -> None:

@@ -235,5 +235,6 @@ def _system_error(error: BaseException) -> str:
     """Return the operating system's word for what failed: redis-py's own text repeats the address."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, OSError) and cause.strerror:
-        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror  # asyncio has words of its own
+        number = cause.errno or 0
+        return os.strerror(number) if number > 0 else cause.strerror  # asyncio has words of its own
     return "the connection failed" if cause is None else type(cause).__name__

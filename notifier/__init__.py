@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from notifier.dispatch.circuits import Held
     from notifier.dispatch.history import Record
     from notifier.errors import (
+        ChannelError,
         InvalidNotificationError,
         InvalidPreferenceError,
         LimiterUnreachableError,
@@ -40,6 +41,7 @@ __all__ = [
     "CalendarWindow",
     "Cancellation",
     "Category",
+    "ChannelError",
     "Device",
     "Ended",
     "Gone",
@@ -79,8 +81,8 @@ __getattr__, __dir__ = lazily(
         "notifier.dispatch.circuits": "Held",
         "notifier.dispatch.history": "Record",
         "notifier.errors": (
-            "InvalidNotificationError InvalidPreferenceError LimiterUnreachableError NotifierError NotReplicatedError "
-            "OverloadedError RedisUnusableError SettingsError ShardsUnusableError"
+            "ChannelError InvalidNotificationError InvalidPreferenceError LimiterUnreachableError NotifierError "
+            "NotReplicatedError OverloadedError RedisUnusableError SettingsError ShardsUnusableError"
         ),
         "notifier.limiter": "Hold Limiter Permit RedisLimiter",
         "notifier.notification": "Device Notification",

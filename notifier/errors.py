@@ -85,6 +85,19 @@ class LimiterUnreachableError(NotifierError):
     """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""
 
 
+class ChannelError(NotifierError):
+    """Apple did not do what it was asked for a broadcast channel. reason: Apple's own word, or why it was not asked.
+
+    status: of Apple's answer; None where there is none.
+    """
+
+    def __init__(self, reason: str, status: int | None = None, help: str = "") -> None:  # noqa: A002 - as of an answer
+        told = f"APNs answered {status} {reason}" if status else f"APNs did not answer: {reason}"
+        super().__init__(f"{told}: {help}" if help else told)
+        self.reason = reason
+        self.status = status
+
+
 Limit = Literal["user", "all", "memory"]
 
 

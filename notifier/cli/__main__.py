@@ -7,6 +7,7 @@ import sys
 from notifier.cli.app import app
 from notifier.cli.output import Status
 from notifier.errors import (
+    ChannelError,
     InvalidNotificationError,
     LimiterUnreachableError,
     OverloadedError,
@@ -19,7 +20,7 @@ def main() -> None:
     """Run the command in `sys.argv` and exit with a `Status`."""
     try:
         app(prog_name="notifier")
-    except (InvalidNotificationError, OverloadedError) as error:
+    except (ChannelError, InvalidNotificationError, OverloadedError) as error:
         _fail(error, Status.NOT_RIGHT)
     except SettingsError as error:
         _fail(error, Status.CONFIGURATION)

@@ -41,6 +41,7 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "redis": ("redis", "commands"),
     "shards": ("shards", "commands"),
     "users": ("users", "commands"),
+    "channels": ("channels", "commands"),
 }
 
 

@@ -22,6 +22,7 @@ from notifier.notification import Notification
 from notifier.producer.aio_users import AsyncUsers
 from notifier.producer.base import Opened, Producer, checked
 from notifier.producer.cancel import Cancellation
+from notifier.producer.channels import AsyncChannels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
@@ -71,6 +72,11 @@ class AsyncNotifier(Producer):
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
         return AsyncUsers(self._prefer, self._preferences, self._edits)
+
+    @property
+    def channels(self) -> AsyncChannels:
+        """See `Notifier.channels`."""
+        return AsyncChannels(lambda: self._settings, self.send)
 
     async def reload(self) -> None:
         """See `Notifier.reload`. A thread reads, so that the event loop goes on."""

@@ -31,6 +31,7 @@ class Producer:
     def __init__(self, client: Any, settings: Settings) -> None:
         """`from_config` builds one from the YAML. client: of one Redis; with `redis.shards`, those of each, by name."""
         self._redis = client
+        self._settings = settings
         self._exchanges = self._exchanges_of(client, settings)
         self._builder = JobBuilder(settings)
         self._live: LiveSettings | None = None
@@ -91,6 +92,7 @@ class Producer:
         return self._live
 
     def _use(self, settings: Settings) -> None:
+        self._settings = settings
         self._exchanges.use(settings)
         self._builder.use(settings)
 

@@ -18,6 +18,7 @@ from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
 from notifier.notification import Notification
 from notifier.producer.base import Opened, Producer, checked
 from notifier.producer.cancel import Cancellation
+from notifier.producer.channels import Channels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
@@ -54,6 +55,11 @@ class Notifier(Producer):
     def users(self) -> Users:
         """What users choose for themselves."""
         return Users(self._prefer, self._preferences, self._edits)
+
+    @property
+    def channels(self) -> Channels:
+        """Apple's broadcast channels."""
+        return Channels(lambda: self._settings, self.send)
 
     def reload(self) -> None:
         """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.

@@ -41,6 +41,10 @@ APPLE_ENDPOINTS: Final = {
     "production": "https://api.push.apple.com",
     "sandbox": "https://api.sandbox.push.apple.com",
 }
+APPLE_CHANNELS: Final = {
+    "production": "https://api-manage-broadcast.push.apple.com:2196",
+    "sandbox": "https://api-manage-broadcast.sandbox.push.apple.com:2195",
+}
 # Apple answers 403 to a contact at localhost, whatever the key.
 _CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import yaml
 
 from notifier.notification.notification import NAME_FORM
-from notifier.simulators.apns import ApnsSimulator
+from notifier.simulators.apns import ApnsChannelsSimulator, ApnsSimulator
 from notifier.simulators.certificates import (
     Certificates,
     make_apns_key,
@@ -141,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name in PLATFORMS:
         add(f"--{name}-port", type=_port, default=0, metavar="N", help="default: a free one")
+    add("--apns-channels-port", type=_port, default=0, metavar="N", help="default: a free one")
     return parser
 
 
@@ -223,18 +224,23 @@ async def _serve(options: argparse.Namespace) -> None:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
     servers = _make_servers(options, keys, log)
     control = Control(socket, log, servers)
+    channels = ApnsChannelsSimulator(
+        servers.apns, certificates=keys.certificates, log=log, port=options.apns_channels_port
+    )
     try:
         for server in servers:
             await _start(server, f"--{server.platform}-port", getattr(options, f"{server.platform}_port"))
+        await _start(channels, "--apns-channels-port", options.apns_channels_port)
         await _start(control, "--control", socket)
         for option, order in orders.items():
             await _begin(control, option, order)
         providers = _make_providers(options.app, folder, keys, servers)
+        providers["apns"]["channels_endpoint"] = channels.url
         _announce(folder, {**providers, "wire_log": str(wire_log), "control": str(socket)})
         await stop.wait()
     finally:
         await control.close()
-        for server in servers:
+        for server in (*servers, channels):
             await server.close()
         log.close()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from notifier.simulators.apns_channels import BROADCASTS, Channels
 from notifier.simulators.apns_checks import Checks, Verdict
 from notifier.simulators.apns_connection import Connection
 from notifier.simulators.orders import ApnsOrders
@@ -63,6 +64,7 @@ class ApnsSimulator(Simulator):
             token_update_s=token_update_s,
             by_certificate=self.by_certificate,
         )
+        self.channels = Channels(self._checks)
         self._tls.set_alpn_protocols(["h2"])
         if client_ca_file is not None:
             self._tls.verify_mode = ssl.CERT_REQUIRED
@@ -140,8 +142,11 @@ class ApnsSimulator(Simulator):
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""
         at_us = time.time_ns() // 1000
-        verdict = self._checks.judge(headers, body)
-        reply = Reply(verdict.status, verdict.reason)
+        if headers.get(":path", "").startswith(BROADCASTS):
+            reply, verdict = self.channels.broadcast(headers, body)
+        else:
+            verdict = self._checks.judge(headers, body)
+            reply = Reply(verdict.status, verdict.reason)
         if verdict.status == 200:  # noqa: PLR2004
             reply = self.scripted(verdict.token) or reply
         aps = verdict.payload.get("aps", {})
@@ -158,11 +163,29 @@ class ApnsSimulator(Simulator):
                 data={key: value for key, value in verdict.payload.items() if key != "aps"},
                 title=alert.get("title") if isinstance(alert, dict) else alert,
                 ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
-                app=headers.get("apns-topic"),
+                app=headers.get("apns-topic") or _bundle_id(headers),
             )
         )
         return reply, verdict
 
 
+def _bundle_id(headers: Mapping[str, str]) -> str | None:
+    """Of a message to a channel: it has no topic."""
+    path = headers.get(":path", "")
+    return path.removeprefix(BROADCASTS) if path.startswith(BROADCASTS) else None
+
+
 def _ttl_us(expiration: str, at_us: int) -> int | None:
     return int(expiration) * 1_000_000 - at_us if expiration.isascii() and expiration.isdigit() else None
+
+
+class ApnsChannelsSimulator(ApnsSimulator):
+    """The host on which the broadcast channels of an ApnsSimulator are made, read and deleted."""
+
+    def __init__(self, of: ApnsSimulator, **options: Any) -> None:
+        super().__init__(topics=set(), team_keys={}, **options)
+        self.channels = of.channels
+
+    def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+        """Answer one complete request; nothing of it is a message, so the log has nothing of it."""
+        return self.channels.manage(headers, body)

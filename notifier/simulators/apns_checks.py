@@ -30,7 +30,10 @@ PRIORITIES: Final = frozenset({"1", "5", "10"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be answered, and what the message said of itself. `trusted`: the provider token is valid."""
+    """What is to be answered, and what the message said of itself. `trusted`: the provider token is valid.
+
+    id_header: under which its id is told.
+    """
 
     status: int
     reason: str
@@ -38,6 +41,7 @@ class Verdict:
     message_id: str
     trusted: bool
     payload: dict[str, Any]
+    id_header: bytes = b"apns-id"
 
 
 class Checks:
@@ -56,7 +60,7 @@ class Checks:
         token_update_s: float = 0,
         by_certificate: bool = False,
     ) -> None:
-        self._topics = topics
+        self.topics = topics
         self._team_keys = team_keys
         self._clock = clock
         self.token_update_s = token_update_s
@@ -78,7 +82,7 @@ class Checks:
         status, reason = 200, ""
         try:
             _check_target(headers, path)
-            self._check_provider(headers)
+            self.check_provider(headers)
             trusted = True
             _check_token(token)
             rules = RULES.get(headers.get("apns-push-type", ""))
@@ -88,11 +92,12 @@ class Checks:
             _check_push_type(headers, rules, payload)
         except Refusal as refusal:
             status, reason = refusal.status, refusal.reason
-        if not _is_uuid(message_id):
+        if not is_uuid(message_id):
             message_id = str(uuid.uuid4())
         return Verdict(status, reason, token, message_id, trusted, payload)
 
-    def _check_provider(self, headers: Mapping[str, str]) -> None:
+    def check_provider(self, headers: Mapping[str, str]) -> None:
+        """Refuse who shows no valid provider token, where no certificate was shown."""
         if self._by_certificate:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -146,7 +151,7 @@ class Checks:
         if rules and rules.by_token and self._by_certificate:
             raise Refusal(403, "MissingProviderToken")
         suffix = rules.suffix if rules else ""
-        known = topic.endswith(suffix) and topic.removesuffix(suffix) in self._topics
+        known = topic.endswith(suffix) and topic.removesuffix(suffix) in self.topics
         if not known and not (headers.get("apns-push-type") == "mdm" and topic.startswith(MDM_TOPIC)):
             raise Refusal(400, "TopicDisallowed")
 
@@ -165,7 +170,7 @@ def _check_token(token: str) -> None:
 
 def _check_headers(headers: Mapping[str, str]) -> None:
     message_id = headers.get("apns-id")
-    if message_id is not None and not _is_uuid(message_id):
+    if message_id is not None and not is_uuid(message_id):
         raise Refusal(400, "BadMessageId")
     expiration = headers.get("apns-expiration", "0")
     if not (expiration.isascii() and expiration.isdigit()):
@@ -200,7 +205,8 @@ def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: M
         raise Refusal(400, "BadExpirationDate")
 
 
-def _is_uuid(text: str) -> bool:
+def is_uuid(text: str) -> bool:
+    """Whether a text is a UUID in its canonical form."""
     try:
         return str(uuid.UUID(text)) == text.lower()
     except ValueError:

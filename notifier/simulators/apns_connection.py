@@ -205,9 +205,9 @@ class Connection(asyncio.Protocol):
         if reply.silent:
             return
         if delay_s:
-            self._loop.call_later(delay_s, self._answer_late, stream_id, reply, verdict.message_id)
+            self._loop.call_later(delay_s, self._answer_late, stream_id, reply, verdict)
         else:
-            self._answer(stream_id, reply, verdict.message_id)
+            self._answer(stream_id, reply, verdict)
 
     def announce_limit(self) -> None:
         """Tell the client how many streams it may open, if that has changed."""
@@ -218,14 +218,14 @@ class Connection(asyncio.Protocol):
             self._announced.append(allowed)
             self._flush_soon()
 
-    def _answer_late(self, stream_id: int, reply: Reply, message_id: str) -> None:
+    def _answer_late(self, stream_id: int, reply: Reply, verdict: Verdict) -> None:
         if stream_id not in self._streams:
             return
-        self._answer(stream_id, reply, message_id)
+        self._answer(stream_id, reply, verdict)
         self._send_bodies()
         self._flush_soon()
 
-    def _answer(self, stream_id: int, reply: Reply, message_id: str) -> None:
+    def _answer(self, stream_id: int, reply: Reply, verdict: Verdict) -> None:
         if reply.drop:
             self.abort()
             return
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             del self._streams[stream_id]
             self._h2.reset_stream(stream_id, ErrorCodes[reply.reset])
             return
-        headers = [repeated(b":status", b"%d" % reply.status), literal(b"apns-id", message_id.encode())]
+        headers = [repeated(b":status", b"%d" % reply.status), literal(verdict.id_header, verdict.message_id.encode())]
         headers += [literal(name.lower().encode(), value.encode()) for name, value in reply.all_headers().items()]
         body = _body(reply)
         del self._streams[stream_id]
@@ -243,12 +243,17 @@ class Connection(asyncio.Protocol):
 
     def _send_bodies(self) -> None:
         for stream_id, body in list(self._unsent.items()):
-            room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
-            if room > 0:
-                self._h2.send_data(stream_id, body[:room], end_stream=len(body) <= room)
-                del self._unsent[stream_id]
-                if len(body) > room:
-                    self._unsent[stream_id] = body[room:]
+            sent = 0
+            while sent < len(body):
+                room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+                if room <= 0:
+                    break
+                part = body[sent : sent + room]
+                sent += len(part)
+                self._h2.send_data(stream_id, part, end_stream=sent == len(body))
+            del self._unsent[stream_id]
+            if sent < len(body):
+                self._unsent[stream_id] = body[sent:]
 
     def oldest(self, share: float) -> int:
         """The last stream that is among this share of the open ones; with all of them, whatever has begun."""
@@ -288,6 +293,8 @@ def _malformed(headers: Mapping[str, str]) -> bool:
 
 
 def _body(reply: Reply) -> bytes:
+    if reply.body:
+        return reply.body
     if reply.reason.startswith("<"):
         return reply.reason.encode()
     if not reply.reason:

@@ -26,7 +26,8 @@ def _is_silent(payload: Aps) -> bool:
     return aps.get("content-available") == 1 and not _shows(aps)
 
 
-def _is_live_activity(payload: Aps) -> bool:
+def is_live_activity(payload: Aps) -> bool:
+    """Whether a payload starts, updates or ends a Live Activity."""
     aps = payload.get("aps", {})
     event = aps.get("event")
     if event not in {"start", "update", "end"} or not _is_time(aps.get("timestamp")):
@@ -77,7 +78,7 @@ RULES: Final[Mapping[str, Rules]] = {
     "complication": Rules(".complication", ANY, _is_anything),
     "fileprovider": Rules(".pushkit.fileprovider", ANY, lambda payload: "container-identifier" in payload),
     "mdm": Rules("", ANY, lambda payload: isinstance(payload.get("mdm"), str)),
-    "liveactivity": Rules(".push-type.liveactivity", NOW_OR_LATER, _is_live_activity, by_token=True),
+    "liveactivity": Rules(".push-type.liveactivity", NOW_OR_LATER, is_live_activity, by_token=True),
     "pushtotalk": Rules(".voip-ptt", frozenset({"10"}), _has_aps, store=False),
     "widgets": Rules(".push-type.widgets", ANY, _is_reload),
     "controls": Rules(".push-type.controls", ANY, _is_reload),

@@ -123,6 +123,7 @@ class Reply:
     drop: answer nothing and cut the connection. silent: answer nothing and leave the connection as it is.
     retry_at_s: Retry-After as a date, so many seconds after the answer (in seconds it is one of `headers`).
     go_away: APNs alone: before the answer GOAWAY with this reason, this request being the last one processed.
+    body: APNs alone: sent as it is, in place of the form that a reason has.
     reset: APNs alone: no answer but RST_STREAM with this HTTP/2 error code, such as ``REFUSED_STREAM``.
     """
 
@@ -137,6 +138,7 @@ class Reply:
     retry_at_s: int | None = None
     go_away: str = ""
     reset: Annotated[str, AfterValidator(_reset)] = ""
+    body: bytes = b""
 
     @property
     def logged_status(self) -> int:

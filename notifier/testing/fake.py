@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from notifier.errors import SettingsError
+from notifier.errors import ChannelError, SettingsError
 from notifier.limiter import UserLimiter
 from notifier.notification import Notification
 from notifier.producer.aio import AsyncNotifier
+from notifier.producer.channels import Channels
 from notifier.producer.notifier import Notifier
+from notifier.providers.apns.broadcast import BroadcastChannel
 from notifier.settings import Settings, load_settings, parse_settings, settings_path
 from notifier.settings.comments import template
 from notifier.testing.memory import Failure, MemoryExchanges
@@ -31,6 +34,39 @@ class Sent:
     at: datetime
 
 
+class FakeChannels(Channels):
+    """`Channels` in memory: of one app."""
+
+    def __init__(self, made: dict[str, bool], send: Callable[..., str]) -> None:
+        """made: whether each channel stores."""
+        super().__init__(_no_settings, send)
+        self._made = made
+
+    def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
+        """See `Channels.create`."""
+        channel_id = base64.b64encode(f"channel {len(self._made)}".encode()).decode()
+        self._made[channel_id] = stores
+        return channel_id
+
+    def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:  # noqa: ARG002
+        """See `Channels.read`."""
+        if channel_id not in self._made:
+            raise ChannelError("ChannelNotRegistered", 400)
+        return BroadcastChannel(channel_id, self._made[channel_id])
+
+    def list(self, *, app: str | None = None) -> list[str]:  # noqa: ARG002
+        """See `Channels.list`."""
+        return [*self._made]
+
+    def delete(self, channel_id: str, *, app: str | None = None) -> None:
+        """See `Channels.delete`."""
+        del self._made[self.read(channel_id, app=app).id]
+
+
+def _no_settings() -> Settings:
+    raise AssertionError("channels in memory ask nobody")
+
+
 class FakeNotifier(Notifier):
     """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
 
@@ -45,6 +81,7 @@ class FakeNotifier(Notifier):
         settings = config if isinstance(config, Settings) else _settings(config)
         self._settings = settings
         self._memory = MemoryExchanges(settings, now)
+        self._channels: dict[str, bool] = {}
         super().__init__({}, settings)
 
     def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
@@ -56,7 +93,12 @@ class FakeNotifier(Notifier):
     @cached_property
     def aio(self) -> AsyncNotifier:
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
-        return _FakeAsyncNotifier(self._memory, self._settings)
+        return _FakeAsyncNotifier(self._memory, self._settings, self.channels)
+
+    @property
+    def channels(self) -> FakeChannels:
+        """Channels in memory; what is sent to one is a message to the user ``channel:<id>``."""
+        return FakeChannels(self._channels, self.send)
 
     @property
     def now(self) -> datetime:
@@ -106,9 +148,14 @@ class FakeNotifier(Notifier):
 
 
 class _FakeAsyncNotifier(AsyncNotifier):
-    def __init__(self, memory: MemoryExchanges, settings: Settings) -> None:
+    def __init__(self, memory: MemoryExchanges, settings: Settings, channels: FakeChannels) -> None:
         self._memory = memory
+        self._channels = channels
         super().__init__({}, settings)
+
+    @property
+    def channels(self) -> Any:
+        return _Awaited(self._channels)
 
     def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
         return self._memory
@@ -118,13 +165,13 @@ class _FakeAsyncNotifier(AsyncNotifier):
 
 
 class _Awaited:
-    """A limiter whose methods are awaited. Nothing takes time here, so a deadline has no part in it."""
+    """Something whose methods are awaited. Nothing takes time here, so a deadline has no part in it."""
 
-    def __init__(self, limiter: UserLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, of: UserLimiter | FakeChannels) -> None:
+        self._of = of
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._limiter, name)
+        method = getattr(self._of, name)
 
         async def awaited(*args: Any, timeout: object = None, **kwargs: Any) -> Any:  # noqa: ARG001, ASYNC109
             return method(*args, **kwargs)

@@ -80,6 +80,17 @@ def test_fragments_run(page: str, tmp_path: Path, redis_server: EmbeddedRedis) -
         assert pages.run_blocks(f"how-to/{page}.md", redis_server.url, **given, **tokens, **phones)
 
 
+def test_the_page_of_channels_runs() -> None:
+    """Its Python runs under its own rates."""
+    page = "how-to/channels.md"
+    rates = "\n".join(YAML.findall(pages.read(page)))
+    fake = FakeNotifier(parse_settings(f"{rates}\nproviders: {{apns: {{client: console}}}}\n"))
+    assert pages.run_blocks(page, "", notifier=fake)
+    (sent,) = fake.accepted
+    assert fake.policies.for_user(sent.user) == fake.policies.everyone
+    assert next(fake.users.export()) == {"user": sent.user, "tier": "channel"}
+
+
 @pytest.mark.parametrize("page", WALKS)
 def test_what_is_shown_fits_a_terminal(page: str) -> None:
     """What the page shows as printed is at most eighty columns wide."""

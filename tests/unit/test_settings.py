@@ -79,7 +79,7 @@ def test_the_full_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) 
     text = FULL.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
-    assert count == 37
+    assert count == 38
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
     apns, fcm = filled.providers.apns, filled.providers.fcm
     assert apns is not None

@@ -22,7 +22,9 @@ TABLE: Final = Table(
     by_reason={
         (410, "Unregistered"): Outcome.DEAD_TOKEN,
         (410, "ExpiredToken"): Outcome.DEAD_TOKEN,
-        (429, "TooManyRequests"): Outcome.BUSY,  # of this one device
+        (400, "ChannelNotRegistered"): Outcome.DEAD_TOKEN,
+        (400, "FeatureNotEnabled"): Outcome.REFUSED,  # of broadcasts alone: other messages of the route go on
+        (429, "TooManyRequests"): Outcome.BUSY,  # of this one device, or channel
         (400, "IdleTimeout"): Outcome.RETRY,
         (403, "Forbidden"): Outcome.REJECTED,  # Apple: not to be tried again
         (400, "BadTopic"): Outcome.FAULT,
@@ -42,6 +44,7 @@ TABLE: Final = Table(
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={
         Outcome.RETRY: MINUTE_US,
+        Outcome.REFUSED: MINUTE_US,
         Outcome.BUSY: MINUTE_US,
         Outcome.FAULT: MINUTE_US,
         Outcome.UNKNOWN: SERVER_ERROR_US,
@@ -56,6 +59,7 @@ ITS_OWN_TOPIC: Final = (
     "the message itself chose a topic or a push type that this key or certificate may not send to: leave apns.topic"
     " out, or enable this push type for the app at Apple"
 )
+NO_BROADCAST: Final = "enable Broadcast Capability under Push Notifications for this app at developer.apple.com"
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic: bool = False) -> Answer:
@@ -68,6 +72,8 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic:
     answer = TABLE.read(status, reason, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
     if answer.outcome is Outcome.DEAD_TOKEN:
         return replace(answer, gone_at_us=_gone_at_us(content.get("timestamp")))
+    if reason == "FeatureNotEnabled":
+        return replace(answer, help=NO_BROADCAST)
     if own_topic and (status, reason) in OF_TOPIC:
         return Answer(Outcome.REJECTED, status, reason, help=ITS_OWN_TOPIC)
     return answer

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError
+from notifier.providers.apns import broadcast
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED, push_type
 
@@ -25,6 +26,8 @@ def limit(notification: Notification) -> int:
     """Return how many bytes of payload Apple takes of this type of push."""
     if not notification.apns:
         return PAYLOAD_BYTES
+    if broadcast.goes_to_channels(notification):
+        return broadcast.PAYLOAD_BYTES
     return PUSH_TYPES[push_type(notification)].payload_bytes
 
 

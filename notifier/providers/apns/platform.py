@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from notifier.notification import Notification
 from notifier.notification.platforms import Kind, Platform
-from notifier.providers.apns import payload
+from notifier.providers.apns import broadcast, payload
 from notifier.providers.apns.options import push_type
 from notifier.providers.build import Build
 from notifier.providers.contract import Provider
@@ -23,6 +23,8 @@ class Apns(Platform):
 
     def token_problem(self, token: str) -> str:
         """See `Platform`."""
+        if channel_id := broadcast.channel_of(token):
+            return broadcast.problem(channel_id)
         good = TOKEN.fullmatch(token)
         return "" if good else "is not a well-formed apns token: 64 to 200 hexadecimal digits, an even number of them"
 
@@ -54,6 +56,7 @@ class Apns(Platform):
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""
+        broadcast.check(notification)
         self.check_size(len(payload.payload(notification)), payload.limit(notification))
 
     def kind(self, notification: Notification) -> Kind:

@@ -16,6 +16,7 @@ from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device
 from notifier.providers.answers import unsendable
 from notifier.providers.apns import answers as apns_answers
+from notifier.providers.apns import broadcast
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns import tls as apns_tls
 from notifier.providers.apns.options import PAYLOAD_BYTES, Options, push_type
@@ -57,6 +58,7 @@ class ApnsProvider:
     """
 
     platform = "apns"
+    sends_to_channels = True
 
     def __init__(
         self,
@@ -112,7 +114,9 @@ class ApnsProvider:
             headers = self._headers(dispatch, options)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        if len(body) > (options.type.payload_bytes if options else PAYLOAD_BYTES):
+        channel_id = broadcast.channel_of(dispatch.device.token)
+        most = broadcast.PAYLOAD_BYTES if channel_id else options.type.payload_bytes if options else PAYLOAD_BYTES
+        if len(body) > most:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
         authorization = b""
         if self._token is not None:
@@ -167,6 +171,8 @@ class ApnsProvider:
         # Apple asks for the path and the token outside the compression table; ids would only push out of it
         # what does repeat.
         token, notification = dispatch.device.token, dispatch.notification
+        if (channel_id := broadcast.channel_of(token)) and options:
+            return self._to_channel(channel_id, options, apns_id(dispatch.job_id, token))
         if not (token.isascii() and token.isalnum()):  # nothing checks what a header has in it after this
             raise ValueError("the token is not hexadecimal")
         headers = [
@@ -179,13 +185,34 @@ class ApnsProvider:
             headers.append(literal(b"apns-collapse-id", notification.collapse_id.encode()))
         return headers
 
+    def _to_channel(self, channel_id: str, options: Options, request_id: str) -> list[HeaderTuple]:
+        if not self.sends_to_channels:
+            raise InvalidNotificationError("devices", broadcast.NOT_BY_APNS2)
+        if problem := broadcast.problem(channel_id):
+            raise ValueError(problem)
+        bundle_id = (options.topic or self._topic).removesuffix(options.type.suffix)
+        return [
+            literal(b":path", b"/4/broadcasts/apps/" + bundle_id.encode()),
+            *self._same_on_all,
+            repeated(b"apns-push-type", options.push_type.encode()),
+            repeated(b"apns-priority", b"%d" % options.priority),
+            literal(b"apns-channel-id", channel_id.encode()),
+            literal(b"apns-request-id", request_id.encode()),
+        ]
+
     def _expiration(self, dispatch: Dispatch, options: Options | None) -> HeaderTuple | None:
+        ttl_us = dispatch.ttl_us
+        if broadcast.channel_of(dispatch.device.token):
+            # Apple refuses any other where the channel stores nothing, which only the message's author knows.
+            if not dispatch.notification.apns.get("store"):
+                return ONE_ATTEMPT
+            ttl_us = broadcast.STORED_S * 1_000_000 if ttl_us is None else ttl_us
         if options and not options.store:
             return ONE_ATTEMPT
-        if dispatch.ttl_us is None:
+        if ttl_us is None:
             return None
         now_s = self._token.wall_s() if self._token else time.time()  # the store's clock, known with the token
-        return literal(b"apns-expiration", b"%d" % math.ceil(now_s + dispatch.ttl_us / 1_000_000))
+        return literal(b"apns-expiration", b"%d" % math.ceil(now_s + ttl_us / 1_000_000))
 
     def _send_to(self, topic: str) -> None:
         try:

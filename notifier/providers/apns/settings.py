@@ -7,14 +7,15 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from notifier.errors import SettingsError
+from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Notification
+from notifier.providers.apns import broadcast
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.policy import PlatformLimits, Policy, Window
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import AppleEndpoint, File, Rates, Section
+from notifier.settings.schema_types import AppleEndpoint, File, HttpsEndpoint, Rates, Section
 from notifier.units import UNITS
 
 APPLE_IDS: Final = ("team_id", "key_id", "topic")
@@ -32,6 +33,7 @@ class ApnsApp(Section):
     cert_file: File | None = None
     cert_key_file: File | None = None
     endpoint: AppleEndpoint = checks.APPLE_ENDPOINTS["production"]
+    channels_endpoint: HttpsEndpoint | None = None
     ca_file: File | None = None
 
     @field_validator(*APPLE_IDS)
@@ -106,6 +108,8 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         """See `PlatformSettings.check`: some types of push Apple takes only from who signs in by a token."""
         if notification.apns and self.app(app).cert_file is not None:
             check_by_certificate(notification)
+        if self.client == "apns2" and broadcast.any_channel(notification):
+            raise InvalidNotificationError("devices", broadcast.NOT_BY_APNS2)
 
     @property
     def in_force(self) -> PlatformLimits:

@@ -18,5 +18,7 @@ if TYPE_CHECKING:
 class Apns2Provider(ApnsProvider):
     """As `ApnsProvider`, with the same settings; has a thread of its own from the first send to `close`."""
 
+    sends_to_channels = False
+
     def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
         return Channel(host=host, port=port, tls=tls, timeout_s=timeout_s)

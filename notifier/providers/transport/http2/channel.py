@@ -11,7 +11,7 @@ import structlog
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.connection import Connection
-from notifier.providers.transport.http2.requests import Request, Result, Waiting
+from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request, Result, Waiting
 from notifier.providers.transport.http2.wire import Said
 
 if TYPE_CHECKING:
@@ -29,8 +29,12 @@ GOODBYE_S: Final = 1.0
 class Channel:
     """Sends requests to one host; lives in one event loop. Nothing here raises for what a network does."""
 
-    def __init__(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> None:
+    def __init__(
+        self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float, max_response: int = RESPONSE_BYTES
+    ) -> None:
+        """max_response: so many bytes of a response are kept."""
         self._host = host
+        self._max_response = max_response
         self._port = port
         self._tls = tls
         self._timeout_s = timeout_s
@@ -53,7 +57,8 @@ class Channel:
             return Answer(Outcome.UNSENT, reason="TooLate")
         if self._connection is None and self._opening is None and not self._may_open():
             return self._unsent("Unreachable")
-        request = Request(headers, body, send_by=send_by, deadline=now + self._timeout_s)
+        deadline = now + self._timeout_s
+        request = Request(headers, body, send_by=send_by, deadline=deadline, max_response=self._max_response)
         self._arm(request, min(request.deadline, send_by))
         self._waiting[request] = None
         if self._connection is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.transport.http2.requests import MAX_STREAMS, RESPONSE_BYTES, Request, Waiting
+from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class Connection(Wire):
         request = self._streams.get(stream_id)
         if request is None:
             return
-        request.received += data[: RESPONSE_BYTES - len(request.received)]
-        if len(request.received) == RESPONSE_BYTES:
+        request.received += data[: request.max_response - len(request.received)]
+        if len(request.received) == request.max_response:
             self._answer(request)
             self.reset_stream(stream_id)
 

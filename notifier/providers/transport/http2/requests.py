@@ -59,15 +59,24 @@ class Channel(Protocol):
 
 
 class Request:
-    """One POST on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds."""
+    """One request on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds."""
 
     __slots__ = (
-        "body", "connection", "deadline", "headers", "received", "response_headers", "result", "send_by",
-        "sent", "started_at", "stream_id", "timer",
+        "body", "connection", "deadline", "headers", "max_response", "received", "response_headers", "result",
+        "send_by", "sent", "started_at", "stream_id", "timer",
     )  # fmt: skip
 
-    def __init__(self, headers: list[HeaderTuple], body: bytes, *, send_by: float, deadline: float) -> None:
+    def __init__(
+        self,
+        headers: list[HeaderTuple],
+        body: bytes,
+        *,
+        send_by: float,
+        deadline: float,
+        max_response: int = RESPONSE_BYTES,
+    ) -> None:
         self.headers = headers
+        self.max_response = max_response
         self.body = body
         self.send_by = send_by
         self.deadline = deadline

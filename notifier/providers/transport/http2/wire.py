@@ -150,6 +150,8 @@ class Wire(asyncio.Protocol):
     def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
         """Send what the windows admit of body[sent:]; how much of the body has been sent in all."""
         size = len(body)
+        if not size:
+            self._h2.send_part(stream_id, b"", last=True)
         while sent < size:
             room = self._h2.room(stream_id)
             if room <= 0:

@@ -1,0 +1,144 @@
+"""Broadcast channels of Live Activities: `notifier.channels` makes and deletes them at Apple, and sends to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from notifier.errors import SettingsError
+from notifier.notification import Device, Notification
+from notifier.providers.apns.broadcast import LIVE_ACTIVITY, PREFIX
+from notifier.store.aio import connect_async
+
+if TYPE_CHECKING:
+    from notifier.providers.apns.broadcast import BroadcastChannel
+    from notifier.providers.apns.channels import ChannelServer
+    from notifier.settings import Settings
+
+T = TypeVar("T")
+Ask = Callable[["ChannelServer"], Awaitable[T]]
+NONE: Final[Mapping[str, Any]] = {}
+
+
+def user_of(channel_id: str) -> str:
+    """The user as whom the limits count what is sent to a channel."""
+    return PREFIX + channel_id
+
+
+def to_channel(channel_id: str, apns: Mapping[str, Any], fields: Mapping[str, Any]) -> Notification:
+    """A notification for all who subscribe to a channel."""
+    device = Device("apns", PREFIX + channel_id)
+    options = {"push_type": LIVE_ACTIVITY, **apns}
+    return Notification(**{"user": user_of(channel_id), **fields}, devices=[device], apns=options)
+
+
+async def at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
+    """What Apple's server for channels answers. Raises ChannelError, RedisUnusableError, SettingsError."""
+    async with _opened(settings, app) as server:
+        return await ask(server)
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelServer]:
+    # Drivers are for those who have channels.
+    from notifier.providers.apns.channels import ChannelServer  # noqa: PLC0415
+    from notifier.providers.apns.token_store import RedisTokenStore  # noqa: PLC0415
+
+    section: Any = settings.providers.platforms().get("apns")
+    if section is None:
+        raise SettingsError("providers.apns: is missing; channels are Apple's")
+    if app is not None and app not in section.apps:
+        raise SettingsError(f"providers.apns.apps: has no {app!r}; known are {', '.join(section.apps) or 'none'}")
+    shards = settings.redis.shards
+    # Apple wants one token of a team: the workers of the first shard have it.
+    redis = connect_async(settings.redis.shard(shards[0].name) if shards else settings)
+    try:
+        server = ChannelServer(section, app, os.environ, RedisTokenStore(redis))
+        try:
+            yield server
+        finally:
+            await server.close()
+    finally:
+        await redis.aclose()
+
+
+class Channels:
+    """Apple's broadcast channels. Who subscribes to one gets each update of a Live Activity that is sent to it.
+
+    `create`, `read`, `list` and `delete` ask Apple, and open a connection for each call; they raise ChannelError,
+    RedisUnusableError where the team's token is not to be had, and SettingsError where the configuration has no such
+    app. app: of `providers.apns.apps`; None is the platform's own.
+    """
+
+    def __init__(self, settings: Callable[[], Settings], send: Callable[..., str]) -> None:
+        """send: `Notifier.send`."""
+        self._settings = settings
+        self._send = send
+
+    def create(self, *, stores: bool = False, app: str | None = None) -> str:
+        """Make a channel; returns its id, which the app needs. An app may have 10,000.
+
+        stores: Apple keeps the most recent message for devices that are off, 8 hours at most, and takes fewer messages.
+        """
+        return self._ask(app, lambda server: server.create(stores=stores))
+
+    def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:
+        """How a channel was made."""
+        return self._ask(app, lambda server: server.read(channel_id))
+
+    def list(self, *, app: str | None = None) -> list[str]:
+        """The ids of all channels of the app."""
+        return self._ask(app, lambda server: server.list())
+
+    def delete(self, channel_id: str, *, app: str | None = None) -> None:
+        """Delete a channel, for ever: nobody gets anything of it any more."""
+        self._ask(app, lambda server: server.delete(channel_id))
+
+    def send(self, channel_id: str, apns: Mapping[str, Any] = NONE, *, job_id: str | None = None, **fields: Any) -> str:
+        """Accept a message to a channel; returns its job id. It is limited as a message to the user ``channel:<id>``.
+
+        apns: options of a Live Activity, as of `Notification.apns`: event, timestamp, content_state, …; `store` only
+        for a channel that stores. fields: of Notification: category, title, body, sound, expires_in, app, …
+        Raises as `Notifier.send`.
+        """
+        return self._send(to_channel(channel_id, apns, fields), job_id=job_id)
+
+    def _ask(self, app: str | None, ask: Ask[T]) -> T:
+        # In a thread of its own: the caller's may run an event loop.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, at_apple(self._settings(), app, ask)).result()
+
+
+class AsyncChannels:
+    """`Channels` for asyncio: every method is awaited."""
+
+    def __init__(self, settings: Callable[[], Settings], send: Callable[..., Awaitable[str]]) -> None:
+        """send: `AsyncNotifier.send`."""
+        self._settings = settings
+        self._send = send
+
+    async def create(self, *, stores: bool = False, app: str | None = None) -> str:
+        """See `Channels.create`."""
+        return await at_apple(self._settings(), app, lambda server: server.create(stores=stores))
+
+    async def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:
+        """See `Channels.read`."""
+        return await at_apple(self._settings(), app, lambda server: server.read(channel_id))
+
+    async def list(self, *, app: str | None = None) -> list[str]:
+        """See `Channels.list`."""
+        return await at_apple(self._settings(), app, lambda server: server.list())
+
+    async def delete(self, channel_id: str, *, app: str | None = None) -> None:
+        """See `Channels.delete`."""
+        await at_apple(self._settings(), app, lambda server: server.delete(channel_id))
+
+    async def send(
+        self, channel_id: str, apns: Mapping[str, Any] = NONE, *, job_id: str | None = None, **fields: Any
+    ) -> str:
+        """See `Channels.send`."""
+        return await self._send(to_channel(channel_id, apns, fields), job_id=job_id)

@@ -1,0 +1,173 @@
+"""Broadcast channels in the APNs simulator: what a strict Apple checks where they are made, and where one is sent to.
+
+From Apple's pages "Sending channel management requests to APNs", "Sending broadcast push notification requests to
+APNs" and "Handling error responses from APNs", apart from what the client believes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from notifier.simulators.apns_checks import PRIORITIES, Verdict, is_uuid
+from notifier.simulators.apns_push_types import is_live_activity
+from notifier.simulators.wire import Refusal, Reply
+
+if TYPE_CHECKING:
+    from notifier.simulators.apns_checks import Checks
+
+BROADCASTS: Final = "/4/broadcasts/apps/"
+APPS: Final = "/1/apps/"
+PAYLOAD_BYTES: Final = 5120
+MAX_CHANNELS: Final = 10_000
+ID_BYTES: Final = 256
+BODY_FIELDS: Final = frozenset({"message-storage-policy", "push-type"})
+REQUEST_ID: Final = b"apns-request-id"
+
+
+@dataclass
+class Channels:
+    """The channels of all apps. made: by bundle id, whether each stores its most recent message.
+
+    without_feature: the bundle ids for which broadcasts are not enabled.
+    """
+
+    checks: Checks
+    made: dict[str, dict[str, bool]] = field(default_factory=dict)
+    without_feature: set[str] = field(default_factory=set)
+    max_channels: int = MAX_CHANNELS
+
+    def manage(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+        """Answer a request to the host on which channels are managed."""
+        return self._answer(headers, lambda: self._manage(headers, body))
+
+    def broadcast(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+        """Judge a message to a channel; its token is 'channel:' and the channel."""
+        payload: dict[str, Any] = {}
+
+        def judge() -> Reply:
+            _check_method(headers, "POST")
+            app = self._app(headers[":path"].removeprefix(BROADCASTS))
+            stores = self._channel(headers, app)
+            _check_push_type(headers.get("apns-push-type"), "liveactivity")
+            _check_expiration(headers.get("apns-expiration"), stores=stores)
+            if headers.get("apns-priority") not in PRIORITIES:
+                raise Refusal(400, "BadPriority")
+            payload.update(_read(body, PAYLOAD_BYTES))
+            if not is_live_activity(payload) or payload["aps"]["event"] == "start":
+                raise Refusal(400, "BadRequestParams")  # Apple takes it, and no device shows it: worse to test with
+            return Reply(headers={"apns-unique-id": str(uuid.uuid4())})
+
+        reply, verdict = self._answer(headers, judge)
+        token = f"channel:{headers.get('apns-channel-id', '')}"
+        return reply, Verdict(
+            reply.status, reply.reason, token, verdict.message_id, verdict.trusted, payload, REQUEST_ID
+        )
+
+    def _answer(self, headers: Mapping[str, str], judge: Any) -> tuple[Reply, Verdict]:
+        request_id, trusted = headers.get("apns-request-id", ""), False
+        try:
+            self.checks.check_provider(headers)
+            trusted = True
+            _check_id(request_id)
+            reply: Reply = judge()
+        except Refusal as refusal:
+            reply = Reply(refusal.status, refusal.reason)
+        told = request_id if is_uuid(request_id) else str(uuid.uuid4())
+        return reply, Verdict(reply.status, reply.reason, "", told, trusted, {}, REQUEST_ID)
+
+    def _manage(self, headers: Mapping[str, str], body: bytes) -> Reply:
+        app, slash, place = headers.get(":path", "").removeprefix(APPS).partition("/")
+        if not headers.get(":path", "").startswith(APPS) or not slash or place not in {"channels", "all-channels"}:
+            raise Refusal(404, "BadPath")
+        of_app = self.made.setdefault(self._app(app), {})
+        if place == "all-channels":
+            _check_method(headers, "GET")
+            return Reply(body=json.dumps({"channels": list(of_app)}).encode())
+        _check_method(headers, "POST", "GET", "DELETE")
+        if headers[":method"] == "POST":
+            return self._create(of_app, body)
+        stores, channel_id = self._channel(headers, app), headers["apns-channel-id"]
+        if headers[":method"] == "GET":
+            return Reply(body=json.dumps({"message-storage-policy": int(stores), "push-type": "LiveActivity"}).encode())
+        del of_app[channel_id]
+        return Reply(204)
+
+    def _create(self, of_app: dict[str, bool], body: bytes) -> Reply:
+        wanted = _read(body, PAYLOAD_BYTES)
+        if wanted.keys() - BODY_FIELDS or wanted.get("message-storage-policy") not in {0, 1}:
+            raise Refusal(400, "BadRequestParams")
+        _check_push_type(wanted.get("push-type"), "LiveActivity")
+        if len(of_app) >= self.max_channels:
+            raise Refusal(400, "CannotCreateChannelConfig")
+        channel_id = base64.b64encode(secrets.token_bytes(16)).decode()
+        of_app[channel_id] = wanted["message-storage-policy"] == 1
+        return Reply(201, headers={"apns-channel-id": channel_id})
+
+    def _app(self, app: str) -> str:
+        """The bundle id in a path, if broadcasts are for it."""
+        if ".push-type." in app:
+            raise Refusal(400, "TopicDisallowed")
+        if app not in self.checks.topics:
+            raise Refusal(403, "TopicMismatch")
+        if app in self.without_feature:
+            raise Refusal(400, "FeatureNotEnabled")
+        return app
+
+    def _channel(self, headers: Mapping[str, str], app: str) -> bool:
+        """Whether the channel that is named stores."""
+        channel_id = headers.get("apns-channel-id")
+        if not channel_id:
+            raise Refusal(400, "MissingChannelId")
+        try:
+            raw = base64.b64decode(channel_id, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refusal(400, "BadChannelId") from None
+        if not raw or len(raw) > ID_BYTES:
+            raise Refusal(400, "BadChannelId")
+        stores = self.made.get(app, {}).get(channel_id)
+        if stores is None:
+            raise Refusal(400, "ChannelNotRegistered")
+        return stores
+
+
+def _check_method(headers: Mapping[str, str], *allowed: str) -> None:
+    if headers.get(":method") not in allowed:
+        raise Refusal(405, "MethodNotAllowed")
+
+
+def _check_id(request_id: str) -> None:
+    if request_id and not is_uuid(request_id):
+        raise Refusal(400, "BadMessageId")
+
+
+def _check_push_type(given: object, right: str) -> None:
+    if given is None:
+        raise Refusal(400, "MissingPushType")
+    if given != right:
+        raise Refusal(400, "InvalidPushType")
+
+
+def _check_expiration(given: str | None, *, stores: bool) -> None:
+    if given is None or not (given.isascii() and given.isdigit()) or (given != "0" and not stores):
+        raise Refusal(400, "BadExpirationDate")
+
+
+def _read(body: bytes, max_bytes: int) -> dict[str, Any]:
+    if not body:
+        raise Refusal(400, "PayloadEmpty")
+    if len(body) > max_bytes:
+        raise Refusal(413, "PayloadTooLarge")
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        payload = None
+    if not isinstance(payload, dict) or not isinstance(payload.get("aps", {}), dict):
+        raise Refusal(400, "BadRequestPayload")
+    return payload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -28,16 +29,28 @@ MUST: Final = {
 MAX_SHOWN: Final = 64  # as long as a name may be
 
 
-def explain(error: ValidationError, source: Source, schema: type[BaseModel]) -> list[Problem]:
-    """Return each error as a problem at its place in the source."""
-    problems = []
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An error at its place in the source. To write its message takes long, and of very many only some are shown."""
+
+    mark: Mark
+    path: KeyPath
+    details: ErrorDetails
+
+    def explain(self, schema: type[BaseModel]) -> Problem:
+        """Say what is wrong, and what would be right."""
+        return Problem(self.mark, self.path, _message(self.details, self.path, schema))
+
+
+def findings(error: ValidationError, source: Source) -> list[Finding]:
+    """Return each error at its place in the source."""
+    found = []
     for details in error.errors(include_url=False):
         path, of_key = _place(details)
         for at in details.get("ctx", {}).get("at", [""]):
             full = (*path, *at.split(".")) if at else path
-            mark = _mark(full, source, of_key=of_key)
-            problems.append(Problem(mark, full, _message(details, full, schema)))
-    return problems
+            found.append(Finding(_mark(full, source, of_key=of_key), full, details))
+    return found
 
 
 def _place(details: ErrorDetails) -> tuple[KeyPath, bool]:

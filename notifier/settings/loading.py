@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -10,11 +11,11 @@ from pydantic import ValidationError
 
 from notifier.errors import SettingsError
 from notifier.settings.checks import redis_url
-from notifier.settings.errors import explain, line_of
+from notifier.settings.errors import Finding, findings, line_of
 from notifier.settings.rates import SECTIONS, rates_in, version_of
 from notifier.settings.schema import Settings
 from notifier.settings.users_files import files_at, read_users
-from notifier.settings.yaml_source import MAX_BYTES, Mark, Source, YamlError, decode, read_yaml
+from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
 from notifier.units import shown
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _without_rates(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settings:
-    problems = source.problems
+    problems: list[Problem | Finding] = [*source.problems]
     tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
     context = {"folder": folder or Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
     try:
@@ -151,8 +152,7 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
     except ValidationError as error:
         # What is already said of a key is not said again, and a secret's text does not come back quoted.
         said = {problem.path for problem in problems}
-        found = explain(error, source, Settings)
-        problems = problems + [problem for problem in found if problem.path not in said]
+        problems += [finding for finding in findings(error, source) if finding.path not in said]
     if not problems:
         users_digest = ""
         if settings.users_from is not None:
@@ -162,8 +162,8 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
         settings.name_rates(version_of(rates_in(source.data), users_digest))
         source.forget_places()
         return settings
-    problems.sort(key=lambda problem: problem.mark or Mark(1, 1))
-    lines = [line_of(name, problem) for problem in problems[:MAX_PROBLEMS]]
+    first = nsmallest(MAX_PROBLEMS, problems, key=lambda problem: problem.mark or Mark(1, 1))
+    lines = [line_of(name, each.explain(Settings) if isinstance(each, Finding) else each) for each in first]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"{name}: and {len(problems) - MAX_PROBLEMS} more")
     raise SettingsError("\n".join(lines))

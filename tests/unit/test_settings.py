@@ -16,7 +16,7 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import VERSION
-from notifier.settings import load_settings, parse_settings, settings_path
+from notifier.settings import errors, load_settings, parse_settings, settings_path
 from notifier.settings.json_schema import schema
 from notifier.settings.rates import version_of
 from notifier.store.published import _written, read_rates
@@ -312,6 +312,16 @@ def test_no_one_reads_a_thousand_lines() -> None:
     lines = problems("users:\n" + "".join(f"  u{number}: nope\n" for number in range(1_000)))
     assert len(lines) == 51
     assert lines[-1] == " and 950 more"
+
+
+def test_what_nobody_reads_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many problems no more messages are made than are shown; they are the first of the file."""
+    made: list[Any] = []
+    write = errors._message
+    monkeypatch.setattr(errors, "_message", lambda *given: made.append(given) or write(*given))
+    lines = problems("users:\n" + "".join(f"  u{number}: {{gapp: 1s}}\n" for number in range(1_000)))
+    assert len(made) == 50
+    assert lines[49].endswith(" users.u49.gapp: unknown key; did you mean gap?")
 
 
 def test_h2_needs_the_keys_of_apple_and_console_none() -> None:

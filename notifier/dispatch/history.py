@@ -280,7 +280,3 @@ def _replies(text: str) -> Iterator[Reply]:
         yield Reply(
             route, int(status) if status else None, int(took) / 1000, outcome or "delivered", reason.replace("~", " ")
         )
-
-
-def _spaced(reason: str) -> str:
-    return reason.replace("~", " ")

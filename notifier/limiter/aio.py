@@ -16,12 +16,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
+from notifier.limiter.answers import Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
-from notifier.limiter.rates import Limits, Rates
-from notifier.limiter.requests import Asked, By, Mode, Request, Requests
-from notifier.limiter.sync import OnError, OnHold, unanswered, unreachable
-from notifier.rules.policy import Policy
+from notifier.limiter.rates import Rates
+from notifier.limiter.requests import Asked, By, Mode, Request
+from notifier.limiter.sync import InRedis, OnHold, check_on_hold, permit_of, unanswered, unreachable
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.packed import send_async
 from notifier.store.aio import connect_async
@@ -33,24 +32,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncLimiter:
+class AsyncLimiter(InRedis):
     """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
 
-    def __init__(
-        self,
-        client: Any,
-        *,
-        namespace: str,
-        limits: Limits | None = None,
-        on_error: OnError = "raise",
-        usage_keep: str | timedelta | None = None,
-        clock: str = "",
-    ) -> None:
-        """`client`: a `redis.asyncio.Redis`. The rest: see `Limiter`."""
-        self.redis = client
-        self.on_error: OnError = on_error
-        self._live: LiveLimits | None = None
-        self._requests = Requests(namespace, limits=limits, usage_keep=usage_keep, clock=clock)
+    _live: LiveLimits | None = None
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, **options: Any) -> Self:
@@ -73,10 +58,6 @@ class AsyncLimiter:
         """Close the connections to Redis."""
         await self.redis.aclose()
 
-    def policy(self, rates: Rates) -> Policy:
-        """See `Limiter.policy`; it need not be awaited."""
-        return self._requests.policy(rates)
-
     async def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.acquire`."""
         return (await self._ask([(key, rates, cost)], "take", 0))[0]
@@ -91,7 +72,7 @@ class AsyncLimiter:
 
     async def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
         """See `Limiter.check`."""
-        return _permit(key, await self.acquire(key, rates, cost=cost))
+        return permit_of(key, await self.acquire(key, rates, cost=cost))
 
     async def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
         """See `Limiter.add`."""
@@ -109,7 +90,7 @@ class AsyncLimiter:
     ) -> Permit:
         """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
         answers = await self._ask([(key, rates, cost)], "take", timeout)
-        permit = _permit(key, answers[0])
+        permit = permit_of(key, answers[0])
         try:
             await _sleep(permit.wait_us / 1e6)
         except asyncio.CancelledError:
@@ -139,8 +120,7 @@ class AsyncLimiter:
         timeout: str | timedelta | float | None = None,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | Hold]]]:
         """Limit an async function; see `Limiter.limit`."""
-        if on_hold not in {"raise", "wait", "return"}:
-            raise ValueError(f"on_hold is raise, wait or return, not {on_hold!r}")
+        check_on_hold(on_hold)
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | Hold]]:
             @functools.wraps(function)
@@ -215,9 +195,3 @@ class AsyncLimiter:
 async def _sleep(seconds: float) -> None:
     if seconds > 0:
         await asyncio.sleep(seconds)
-
-
-def _permit(key: str, answer: Permit | Hold) -> Permit:
-    if isinstance(answer, Hold):
-        raise LimitExceeded(key, answer, answer.policy or Policy())
-    return answer

@@ -71,13 +71,9 @@ class MemoryLimiter(KeyLimiter):
     ) -> None:
         self._sends = MemorySends(clock)
         self._keep_us = None if usage_keep is None else duration_us(usage_keep)
-        self.__requests = Requests("memory", limits=limits, usage_keep=usage_keep)
+        self._requests = Requests("memory", limits=limits, usage_keep=usage_keep)
         self._use: dict[str, Use] = {}
         self._all: Counter[int] = Counter()
-
-    @property
-    def _requests(self) -> Requests:
-        return self.__requests
 
     def _ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None

@@ -34,7 +34,17 @@ UNREACHABLE: Final = "the limiter cannot be asked"
 RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
 
 
-class KeyLimiter(ABC):
+class Asking:
+    """What builds its calls by `Requests`."""
+
+    _requests: Requests
+
+    def policy(self, rates: Rates) -> Policy:
+        """The rules that `rates` are. Raises where they cannot be meant: so a program can check them at its start."""
+        return self._requests.policy(rates)
+
+
+class KeyLimiter(Asking, ABC):
     """What `Limiter` and `MemoryLimiter` have in common: everything that follows from asking.
 
     `acquire` answers with a value; `check` raises; `wait` sleeps. A refused attempt is not a send: asking again and
@@ -46,15 +56,6 @@ class KeyLimiter(ABC):
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
     ) -> list[Permit | Hold]:
         """Answer each request."""
-
-    @property
-    @abstractmethod
-    def _requests(self) -> Requests:
-        """What checks and builds the requests."""
-
-    def policy(self, rates: Rates) -> Policy:
-        """The rules that `rates` are. Raises where they cannot be meant: so a program can check them at its start."""
-        return self._requests.policy(rates)
 
     def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """Take the right to go now, by all rules or by none, or learn how long is left.
@@ -74,7 +75,7 @@ class KeyLimiter(ABC):
 
     def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
         """`acquire`, or raise LimitExceeded."""
-        return self._permit(key, self.acquire(key, rates, cost=cost))
+        return permit_of(key, self.acquire(key, rates, cost=cost))
 
     def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
         """Count what has happened already: it is never refused. keep: how long it is known at least."""
@@ -88,7 +89,7 @@ class KeyLimiter(ABC):
         The permit is taken at once and dated ahead, so nobody is woken in vain. timeout: raise LimitExceeded, at once,
         where it would take longer; None is for ever.
         """
-        permit = self._permit(key, self._ask([self._requests.request(key, rates, cost)], "take", timeout)[0])
+        permit = permit_of(key, self._ask([self._requests.request(key, rates, cost)], "take", timeout)[0])
         try:
             self._sleep(permit.wait_us / 1e6)
         except BaseException:
@@ -117,8 +118,7 @@ class KeyLimiter(ABC):
         on_hold: "raise" LimitExceeded, "wait" until it may go, or "return" the Hold in place of the result. An async
         function asks in a thread, so that the event loop never waits for Redis; `AsyncLimiter` needs none.
         """
-        if on_hold not in {"raise", "wait", "return"}:
-            raise ValueError(f"on_hold is raise, wait or return, not {on_hold!r}")
+        check_on_hold(on_hold)
 
         def ask(*args: Any, **kwargs: Any) -> Permit | Hold:
             of = key(*args, **kwargs) if callable(key) else key
@@ -175,18 +175,9 @@ class KeyLimiter(ABC):
         if seconds > 0:
             time.sleep(seconds)
 
-    @staticmethod
-    def _permit(key: str, answer: Permit | Hold) -> Permit:
-        if isinstance(answer, Hold):
-            raise LimitExceeded(key, answer, answer.policy or Policy())
-        return answer
 
-
-class Limiter(KeyLimiter):
-    """A limiter of its own namespace in Redis, shared by every process and machine; see `KeyLimiter`.
-
-    It never touches what the workers count for users' push notifications. Time is Redis's.
-    """
+class InRedis(Asking):
+    """What a limiter in Redis is made of, whatever its client."""
 
     def __init__(
         self,
@@ -198,8 +189,8 @@ class Limiter(KeyLimiter):
         usage_keep: str | timedelta | None = None,
         clock: str = "",
     ) -> None:
-        """`client`: a `redis.Redis`. limits: policies by name, for `rates`, or a
-        function that gives those of now.
+        """client: a `redis.Redis`; of AsyncLimiter a `redis.asyncio.Redis`. limits: policies by name, for `rates`, or
+        a function that gives those of now.
 
         on_error: what to answer where Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (closed) or
         "permit" (open). usage_keep: count totals, ranks and series, known for so long after a key's last use. clock:
@@ -207,7 +198,14 @@ class Limiter(KeyLimiter):
         """
         self.redis = client
         self.on_error: OnError = on_error
-        self.__requests = Requests(namespace, limits=limits, usage_keep=usage_keep, clock=clock)
+        self._requests = Requests(namespace, limits=limits, usage_keep=usage_keep, clock=clock)
+
+
+class Limiter(InRedis, KeyLimiter):
+    """A limiter of its own namespace in Redis, shared by every process and machine; see `KeyLimiter`.
+
+    It never touches what the workers count for users' push notifications. Time is Redis's.
+    """
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, **options: Any) -> Self:
@@ -225,10 +223,6 @@ class Limiter(KeyLimiter):
 
         live = LiveLimits(path)
         return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
-
-    @property
-    def _requests(self) -> Requests:
-        return self.__requests
 
     def _ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
@@ -274,6 +268,19 @@ class Limiter(KeyLimiter):
             return run(self.redis, call)
         except RedisError as error:
             raise unreachable(error) from error
+
+
+def permit_of(key: str, answer: Permit | Hold) -> Permit:
+    """The permit, or raise LimitExceeded."""
+    if isinstance(answer, Hold):
+        raise LimitExceeded(key, answer, answer.policy or Policy())
+    return answer
+
+
+def check_on_hold(on_hold: str) -> None:
+    """Raise ValueError for what `limit` cannot do."""
+    if on_hold not in {"raise", "wait", "return"}:
+        raise ValueError(f"on_hold is raise, wait or return, not {on_hold!r}")
 
 
 def unanswered(requests: Sequence[Request], on_error: OnError, error: Exception) -> list[Permit | Hold]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class NotifierError(Exception):
-    """The base of all errors raised on purpose by this library; its text is meant for people."""
+    """The base of all errors raised on purpose by this library; its text is meant for people.
+
+    `exit_status` is that of a command which ends by it; `notifier --help` lists them.
+    """
+
+    exit_status: ClassVar[int] = 1
 
 
 class InvalidNotificationError(NotifierError):
@@ -33,9 +38,13 @@ class InvalidPreferenceError(InvalidNotificationError):
 class SettingsError(NotifierError):
     """The configuration cannot be used; the text names the file, the line, the key and what would be right."""
 
+    exit_status = 3
+
 
 class RedisUnusableError(NotifierError):
     """Redis cannot be reached, refuses the password, or is older than 6.2."""
+
+    exit_status = 4
 
 
 class RedisAwayError(RedisUnusableError):
@@ -83,6 +92,8 @@ class OverloadedError(NotifierError):
 
 class LimiterUnreachableError(NotifierError):
     """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""
+
+    exit_status = 4
 
 
 class ChannelError(NotifierError):

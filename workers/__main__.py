@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
             claim(connection, shard)
     except NotifierError as error:
         print(error, file=sys.stderr)  # noqa: T201 - for people
-        return 1
+        return error.exit_status
     sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
     worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings, config=config)
     worker.work(burst=arguments.burst, logging_level=settings.log.level.upper())

@@ -122,7 +122,7 @@ class PushWorker(Worker):
         max_idle_time: int | None = None,
         **kwargs: Any,
     ) -> bool:
-        """Work until told to stop; see RQ's `Worker.work`. Exits with status 1 where the configuration is wrong."""
+        """Work until told to stop; see RQ's `Worker.work`. Exits as `notifier` does where it cannot begin."""
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
             rq_compat.check_prefix()
@@ -138,7 +138,7 @@ class PushWorker(Worker):
             self._tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
-            raise SystemExit(1) from None
+            raise SystemExit(error.exit_status) from None
         self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         try:
             self._register(logging_level, *args)
@@ -146,8 +146,9 @@ class PushWorker(Worker):
             print(error, file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(1) from None
         except RedisError as error:  # one that cannot take a worker's entry is full, or may not be written to
-            print(unusable(error), file=sys.stderr)  # noqa: T201 - as above
-            raise SystemExit(1) from None
+            refused = unusable(error)
+            print(refused, file=sys.stderr)  # noqa: T201 - as above
+            raise SystemExit(refused.exit_status) from None
         try:
             asyncio.run(
                 self._work(settings, redis, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.operations.user_view import next_users, view_user
 from notifier.producer.jobs import JOB_ID
-from notifier.scripts.keys import job_key
+from notifier.scripts.keys import job_key, redis_key
 from notifier.server.answers import ProblemError
 from notifier.server.state import State
 from notifier.settings import load_settings
@@ -37,10 +38,10 @@ ROUTE_MINUTES: Final = 10
 
 
 def ready(state: State, _: Request) -> dict[str, Any]:
-    """Redis answers, and the configuration can be used."""
+    """Redis lets us read, and the configuration can be used."""
     load_settings(state.path)
     for redis in state.clients.values():
-        ask(redis.ping)
+        ask(partial(redis.hget, redis_key("stats"), "accepted"))
     return {"ready": True}
 
 

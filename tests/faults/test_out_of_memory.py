@@ -103,7 +103,7 @@ def test_a_worker_that_starts_on_a_full_redis_says_so(
     redis.config_set("maxmemory", 1)
     try:
         with worker(config) as process:
-            assert process.process.wait(20) == 1
+            assert process.process.wait(20) == 4
     finally:
         redis.config_set("maxmemory", 0)
     assert "Redis is out of memory" in process.log

@@ -288,3 +288,12 @@ def test_a_role_can_do_no_more(role: str, guarded: EmbeddedRedis, admin: Redis) 
                 (NoPermissionError, Exception), match=r"(?i)no permission|NOPERM|can't access|ACL|can't run"
             ):
                 client.execute_command(*command)
+
+
+def test_who_may_only_ping_is_not_ready(admin: Redis, guarded: EmbeddedRedis, tmp_path: Path) -> None:
+    """A server whose Redis user cannot read what its pages show says so to whoever asks whether it is ready."""
+    everybody = [f"+{command}" for command in access.EVERYBODY]
+    admin.execute_command("ACL", "SETUSER", "notifier-pings", "reset", "on", f">{PASSWORD}", *everybody)
+    with serving(config_of("pings", tmp_path, guarded)) as ask:
+        status, text, _ = ask("/readyz")
+        assert (status, "may not run HGET" in text, ask("/healthz")[0]) == (503, True, 200), text

@@ -227,8 +227,8 @@ def _start(config: Path, *arguments: str, env: Mapping[str, str] | None = None) 
     return warm.run(command, env=environ, timeout=20)
 
 
-def _one_line(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 1, (done.stdout, done.stderr)
+def _one_line(done: subprocess.CompletedProcess[str], status: int) -> str:
+    assert done.returncode == status, (done.stdout, done.stderr)
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
@@ -237,13 +237,13 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
-    """A wrong password, an old Redis: one clear line on standard error, exit status 1."""
+    """A wrong password, an old Redis: one clear line on standard error, exit status 4."""
     with EmbeddedRedis(extra_args=("--requirepass", "right")) as locked, _old_redis() as old:
         config = write_config(tmp_path, locked.url)
         wrong = f"redis://:hunter2@127.0.0.1:{locked.port}/0"
-        assert "refuses the password" in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": wrong}))
-        assert "wants a password" in _one_line(_start(config))
-        line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": old}))
+        assert "refuses the password" in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": wrong}), 4)
+        assert "wants a password" in _one_line(_start(config), 4)
+        line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": old}), 4)
         assert "5.0.7" in line
         assert "6.2" in line
 
@@ -269,12 +269,12 @@ def test_a_worker_with_a_broken_configuration_says_where(redis_server: EmbeddedR
     config = write_config(tmp_path, redis_server.url)
     good = config.read_text(encoding="utf-8")
     config.write_text("redis: {url: [\n", encoding="utf-8")
-    assert f"{config}:" in _one_line(_start(config))
+    assert f"{config}:" in _one_line(_start(config), 3)
     config.write_text(good + "user: {gap: 3 parsecs}\n", encoding="utf-8")
-    line = _one_line(_start(config))
+    line = _one_line(_start(config), 3)
     assert "user.gap" in line
     assert str(config) in line
-    assert "nowhere.yaml" in _one_line(_start(tmp_path / "nowhere.yaml"))
+    assert "nowhere.yaml" in _one_line(_start(tmp_path / "nowhere.yaml"), 3)
 
 
 def test_a_provider_without_its_key_is_one_line(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
@@ -286,14 +286,14 @@ def test_a_provider_without_its_key_is_one_line(redis_server: EmbeddedRedis, tmp
         "key_file": "none.p8",
     }
     config = write_config(tmp_path, redis_server.url, {"apns": {"timeout": "1s", **apns_settings}})
-    assert "none.p8" in _one_line(_start(config))
+    assert "none.p8" in _one_line(_start(config), 3)
 
 
 def test_two_workers_of_one_name_are_one_too_many(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     """A name that a living worker has is refused in one line."""
     config = write_config(tmp_path, redis_server.url)
     redis.hset("rq:worker:twin", "birth", "2026-01-01T00:00:00.000000Z")
-    assert "twin" in _one_line(_start(config, "--name", "twin"))
+    assert "twin" in _one_line(_start(config, "--name", "twin"), 1)
 
 
 def test_rq_worker_is_told_the_same(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
@@ -301,5 +301,5 @@ def test_rq_worker_is_told_the_same(redis: Redis, redis_server: EmbeddedRedis, t
     config = write_config(tmp_path, redis_server.url)
     config.write_text(config.read_text(encoding="utf-8") + "user: {gap: 3 parsecs}\n", encoding="utf-8")
     done = rq("worker", "--worker-class", "workers.PushWorker", "--url", redis_server.url, "default", config=config)
-    assert "user.gap" in _one_line(done)
+    assert "user.gap" in _one_line(done, 3)
     assert redis.scard("rq:workers") == 0

@@ -23,7 +23,7 @@ from rq.worker_registration import clean_worker_registry
 
 from notifier.dispatch.calls import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.circuits import LIMITS
-from notifier.dispatch.health import LOOKED
+from notifier.dispatch.health import LOOKED, read_others
 from notifier.dispatch.spans import Spans
 from notifier.errors import NotifierError
 from notifier.log import configure_logging
@@ -58,6 +58,7 @@ from workers.wiring import (
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
+OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
 
@@ -149,6 +150,7 @@ class PushWorker(Worker):
             refused = unusable(error)
             print(refused, file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(refused.exit_status) from None
+        self._warn_of_others()
         try:
             asyncio.run(
                 self._work(settings, redis, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
@@ -175,6 +177,11 @@ class PushWorker(Worker):
             else:
                 wait.is_over()
                 break
+
+    def _warn_of_others(self) -> None:
+        with contextlib.suppress(RedisError):  # no more than a warning
+            if names := read_others(self.connection, self.queue_names()):
+                self._structlog.warning("other_workers", names=names, help=OTHERS)
 
     def _forget_own_entry(self) -> None:
         """Remove what an attempt has left whose answer was lost: RQ would take it for another worker of this name."""

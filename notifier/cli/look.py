@@ -43,7 +43,7 @@ def status(
     if json:
         print_json(_with_shard(found))
         return
-    say(f"{found.state}" + (f" ({found.reason})" if found.reason else ""))
+    say(f"{found.state}" + (f" ({_in_a_line(found.reason)})" if found.reason else ""))
     if found.expected_at is not None:
         say(_expected(found.expected_at, found.not_before or "", "expected at "))
     elif found.not_before:
@@ -187,6 +187,12 @@ def _why(held: Held) -> str | None:
     if held.state != "busy":
         return held.reason or held.kind
     return "at its provider's limit" if held.at_once is None else f"its provider serves {held.at_once} at once"
+
+
+def _in_a_line(reason: str) -> str:
+    """The last line of a traceback says why. RQ's own worker leaves one: it cannot read what is JSON."""
+    last = reason.strip().rpartition("\n")[2]
+    return f"{last}: a worker that is no push worker took it" if last.endswith("DeserializationError") else last
 
 
 def _with_shard(found: Any) -> dict[str, Any]:

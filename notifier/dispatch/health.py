@@ -5,8 +5,9 @@ That is more than RQ's own heartbeat: a process whose event loop hangs keeps its
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from notifier.errors import RedisUnusableError
@@ -53,6 +54,26 @@ def read_workers(redis: Any) -> list[Alive]:
         _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, *[(value or b"").decode() for value in told])
         for key, told in zip(keys, found, strict=True)
         if told[1] is not None
+    ]
+
+
+def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
+    """The RQ workers that serve one of these lanes and are no push workers, by name. Changes nothing.
+
+    Who began in the last seconds is left out: a push worker, too, has noted nothing then.
+    """
+    keys = sorted(redis.smembers(rq_key("workers")))
+    with redis.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.hmget(key, "queues", "birth", LOOKED)
+        found = pipe.execute()
+    before = datetime.now(UTC) - timedelta(seconds=10)
+    return [
+        key.decode().removeprefix(rq_key("worker", ""))
+        for key, (queues, birth, looked) in zip(keys, found, strict=True)
+        if queues and birth and looked is None
+        if not set(lanes).isdisjoint(queues.decode().split(","))
+        if datetime.fromisoformat(birth.decode()).astimezone(UTC) < before
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from rq import SimpleWorker
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
@@ -114,6 +115,16 @@ def test_no_record_is_shown_that_is_too_old(run: Run, redis: Redis) -> None:
     for user in ([], ["42"]):
         assert run("history", *user, "--job", "old").status == 1
         assert run("history", *user, "--job", "old").out == ""
+
+
+def test_status_of_one_that_an_rq_worker_took(run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot read JSON, and leaves a traceback: one line is shown, with what it means."""
+    job_id = run("send", "42", "--device", DEVICE, "--title", "Hello").out.strip()
+    stock = SimpleWorker(["default"], connection=redis)
+    monkeypatch.setattr(stock, "_install_signal_handlers", lambda: None)  # this process has its own
+    stock.work(burst=True, logging_level="CRITICAL")
+    said = "failed (rq.exceptions.DeserializationError: a worker that is no push worker took it)"
+    assert run("status", job_id).out.splitlines()[0] == said
 
 
 def test_history_says_why_one_was_dropped(run: Run, redis: Redis) -> None:

@@ -1,5 +1,6 @@
 """PushWorker among RQ's own tools: `rq worker`, `rq info`, `rq suspend`, its commands, its signals, its pool."""
 
+import json
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notifier
+from notifier.dispatch.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests import warm
@@ -291,6 +293,19 @@ def test_it_finds_the_functions_of_the_folder_that_it_is_started_in(
     command = [Path(sys.executable).with_name("notifier"), "worker", "--burst"]
     warm.run(command, env=clean_environ(NOTIFIER_CONFIG=str(config)), cwd=tmp_path, timeout=PATIENCE_S)
     assert job.return_value() == 42
+
+
+def test_it_warns_of_rq_workers_on_its_lanes(redis: Redis, config: Path) -> None:
+    """They would fail notifications. Workers of other queues, and one that has just begun, are not meant."""
+    now = datetime.now(UTC).isoformat()
+    for name, queues, birth in (("stock", "high,default", "2020-01-01T00:00:00Z"), ("young", "default", now)):
+        redis.hset(f"rq:worker:{name}", mapping={"queues": queues, "birth": birth})
+        redis.sadd("rq:workers", f"rq:worker:{name}")
+    assert read_others(redis, ["urgent", "high"]) == read_others(redis, ["default"]) == ["stock"]
+    assert read_others(redis, ["urgent", "bulk"]) == []
+    with worker(config) as running:
+        warned = [line for line in running.ready(redis).log.splitlines() if '"other_workers"' in line]
+    assert [json.loads(line)["names"] for line in warned] == [["stock"]]
 
 
 def test_one_lane_is_one_lane(redis: Redis, config: Path, producer: Notifier) -> None:

@@ -5,8 +5,9 @@
 -- that died.
 --   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <worker>'
 
-local function read_claim(key)
-  local claim = redis.call('GET', key)
+-- read_claim: get: 'GET', or 'GETDEL', which takes it away.
+local function read_claim(key, get)
+  local claim = redis.call(get, key)
   if not claim then return nil end
   local n, ends, routes, owner = string.match(claim, '^(%d+) (%d+) (%S+) (.*)$')
   return {n = tonumber(n), ends = ends, routes = routes, owner = owner}
@@ -17,7 +18,7 @@ local function text_of_claim(n, ends, routes, owner) return text(n) .. ' ' .. en
 -- claim_of: how many of the backlog are in flight with this worker; whether some are with another; and the routes that
 -- some of them leave out, as they were shut, {route: true}, or nil.
 local function claim_of(user, category, worker, now)
-  local claim = read_claim(claim_key(user, category))
+  local claim = read_claim(claim_key(user, category), 'GET')
   if not claim or tonumber(claim.ends) <= now then return 0, false end
   if claim.owner ~= worker then return 0, true end
   if claim.routes == '-' then return claim.n, false end
@@ -36,17 +37,18 @@ local function claim(user, category, worker, n, left, lease, until_text)
 end
 
 -- release: one of the backlog has been settled.
-local function release(user, category)
+local function release(user, category, now)
   local key = claim_key(user, category)
-  local held = read_claim(key)
-  if not held then return end
-  if held.n <= 1 then redis.call('DEL', key)
-  else redis.call('SET', key, text_of_claim(held.n - 1, held.ends, held.routes, held.owner), 'KEEPTTL') end
+  local held = read_claim(key, 'GETDEL') -- nearly always it is the last
+  local left = held and held.n > 1 and held.ends - now or 0
+  if left <= 0 then return end
+  local value = text_of_claim(held.n - 1, held.ends, held.routes, held.owner)
+  redis.call('SET', key, value, 'PX', text(math.ceil(left / 1000)))
 end
 
 -- keep_claim: what this worker has in flight lasts longer.
 local function keep_claim(key, worker, lease, until_text)
-  local held = read_claim(key)
+  local held = read_claim(key, 'GET')
   if not held or held.owner ~= worker then return end
   local value = text_of_claim(held.n, until_text, held.routes, worker)
   redis.call('SET', key, value, 'PX', text(math.ceil(lease / 1000)))

@@ -240,7 +240,7 @@ local function settle(entry)
   if job.word ~= '' then count(user, job.word) end
   if user ~= '' then
     if is_told then ends.tell(now, job.id, job.word, job.detail, job) end
-    release(user, job.category)
+    release(user, job.category, now)
   end
   if job.gone then tell(job.id, user, job.gone) end
   if not touched[user] then

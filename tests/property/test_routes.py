@@ -476,6 +476,32 @@ def test_no_device_gets_more_than_its_provider_admits(
         assert not violations(rules.limits_of("fcm").device, times)
 
 
+def test_a_send_of_another_category_changes_how_long_a_shared_device_is_full(redis: Redis) -> None:
+    """Law 3: in the same look, one goes to the device for which the head of the other category waits."""
+    limits = {"fcm": PlatformLimits(device=Policy((Window(3, interval_us=60 * M),)))}
+    world = Routed(redis, Policies(categories={name: Category(name) for name in CATEGORIES}, limits=limits))
+
+    def send(category: str, *devices: str) -> None:
+        world.enqueue("bob", category, CATEGORIES[category], targets=written([f"fcm:n:{name}" for name in devices]))
+
+    def look() -> int:
+        gone = world.round()
+        while world.flights:
+            settle(world, 0, "up", early=False)
+        world.now += S
+        return gone
+
+    send("chat", "two")
+    send("chat", "two")
+    assert look() == 2
+    send("news", "one")
+    assert look() == 1
+    send("alarm", "one", "two")
+    send("alarm", "one", "two")
+    send("news", "one")
+    assert look() == 2  # `World.check_wait` holds that the second alarm waits for both devices
+
+
 @pytest.mark.parametrize("how", ["collapse", "high"])
 def test_who_comes_to_a_free_device_does_not_wait_for_another(redis: Redis, how: str) -> None:
     """Law 3: a newcomer that becomes the head of a backlog goes at once, if the head before it waits for its device."""

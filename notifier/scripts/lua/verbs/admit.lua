@@ -85,14 +85,15 @@ local function try(user, i)
   return false
 end
 
--- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may.
+-- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may, also by
+-- the limits of a device that they share.
 local function send_due(user)
   local full, i = #look.leased + MAX_HEADS, 1
   while i <= #user.backlogs and look.room > 0 and #look.leased < full do
     if not is_due(look, user, user.backlogs[i]) then i = i + 1
     elseif try(user, i) then
       user.sends, user.next = user.sends + 1, {}
-      for _, backlog in ipairs(user.backlogs) do backlog.at = nil end
+      for _, backlog in ipairs(user.backlogs) do backlog.at, backlog.least = nil, nil end
       if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
       sort_backlogs(user)
       i = 1

@@ -89,13 +89,13 @@ class Channels:
         of_app = self.made.setdefault(self._app(app), {})
         if place == "all-channels":
             _check_method(headers, "GET")
-            return Reply(body=json.dumps({"channels": list(of_app)}).encode())
+            return Reply(body=json.dumps({"channels": list(of_app)}))
         _check_method(headers, "POST", "GET", "DELETE")
         if headers[":method"] == "POST":
             return self._create(of_app, body)
         stores, channel_id = self._channel(headers, app), headers["apns-channel-id"]
         if headers[":method"] == "GET":
-            return Reply(body=json.dumps({"message-storage-policy": int(stores), "push-type": "LiveActivity"}).encode())
+            return Reply(body=json.dumps({"message-storage-policy": int(stores), "push-type": "LiveActivity"}))
         del of_app[channel_id]
         return Reply(204)
 

@@ -294,7 +294,7 @@ def _malformed(headers: Mapping[str, str]) -> bool:
 
 def _body(reply: Reply) -> bytes:
     if reply.body:
-        return reply.body
+        return reply.body.encode()
     if reply.reason.startswith("<"):
         return reply.reason.encode()
     if not reply.reason:

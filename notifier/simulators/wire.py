@@ -138,7 +138,7 @@ class Reply:
     retry_at_s: int | None = None
     go_away: str = ""
     reset: Annotated[str, AfterValidator(_reset)] = ""
-    body: bytes = b""
+    body: str = ""
 
     @property
     def logged_status(self) -> int:

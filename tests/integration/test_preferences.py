@@ -214,6 +214,9 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
     assert inspection.explain("42", "default").decided_by is None
     assert places_of(found, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == [PREFERENCES] * 2
+    producer.users.set("42", windows=None, gap="1m")
+    by_gap = inspection.explain("42", "chat")
+    assert places_of(by_gap, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == ["n.yaml:1", PREFERENCES]
 
 
 @pytest.mark.usefixtures("redis")

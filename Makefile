@@ -15,6 +15,7 @@ FAST := tests/unit tests/contract/test_key_limiter.py tests/acceptance/test_page
   --ignore tests/unit/test_house.py --ignore tests/unit/test_json_schema.py --ignore tests/unit/test_mutants.py \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
+WITH_APNS2 := tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 4
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -26,7 +27,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage lint format schema lock clean bench-peers
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format schema lock clean bench-peers
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,8 +77,7 @@ test-redis: setup  ## those alone that would notice another version of Redis
 	  tests/integration/test_access.py tests/integration/redis_over_tls.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
-	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest \
-	  tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
+	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest $(WITH_APNS2)
 
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
@@ -156,10 +156,21 @@ mutate: setup  ## wrong scripts, each of which a plain model must notice; many m
 soak-properties: setup  ## the property tests with six times the examples, new ones each time; half an hour and more
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/property
 
-coverage: setup  ## all tests under coverage of lines and branches, over all processes; twice as long as make test
-	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/coverage run -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(TESTS)
-	@$(BIN)/coverage combine --quiet
+coverage: setup  ## all tests under coverage of lines and branches, over all processes; about 18 minutes
+	@rm -rf build/coverage
+	@$(MAKE) --no-print-directory coverage-add coverage-apns2 coverage-report
+
+coverage-add: setup  ## add what some tests cover to what others did: make coverage-add TESTS=tests/unit AT_ONCE=0
+	@mkdir -p build/coverage
+	@$(BIN)/coverage run -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(TESTS); status=$$?; \
+	  $(BIN)/coverage combine --append --quiet && exit $$status
+
+coverage-apns2: setup $(APNS2)/.installed-by-make  ## the same, of the tests with apns2
+	@mkdir -p build/coverage
+	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/coverage run -m pytest $(WITH_APNS2)
+	@$(BIN)/coverage combine --append --quiet
+
+coverage-report:  ## what was covered so far; a page for each module is in build/coverage/html
 	@$(BIN)/coverage html --quiet
 	@$(BIN)/coverage report --fail-under 95
 

@@ -77,7 +77,11 @@ MUTANTS = (
         BACKLOGS,
     ),
     Mutant(
-        "what bypasses is held", "_wake_ups", "if bypass or is_empty(policy) then", "if is_empty(policy) then", BACKLOGS
+        "what bypasses is held",
+        "_rule_table",
+        "if bypass or is_empty(policy) then",
+        "if is_empty(policy) then",
+        BACKLOGS,
     ),
     Mutant(
         "what is in flight is not counted",
@@ -180,8 +184,8 @@ MUTANTS = (
         "",
         "contract/test_busy.py::test_one_that_a_worker_had_gives_way_to_nobody",
     ),
-    Mutant("a digest's time is ignored", "_wake_ups", "return math.max(at, till or 0)", "return at", DIGEST),
-    Mutant("a digest gathers twice as long", "_wake_ups", "till = now + within", "till = now + 2 * within", DIGEST),
+    Mutant("a digest's time is ignored", "_rule_table", "return math.max(at, till or 0)", "return at", DIGEST),
+    Mutant("a digest gathers twice as long", "_rule_table", "till = now + within", "till = now + 2 * within", DIGEST),
     Mutant("a full digest waits", "_collapse", "full and '0' or text(old.gather)", "text(old.gather or 0)", DIGEST),
     Mutant(
         "nothing is dropped",
@@ -191,7 +195,7 @@ MUTANTS = (
         "contract/test_history.py::test_every_end_leaves_one_record",
     ),
     Mutant(
-        "what was tried is dropped", "_wake_ups", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
+        "what was tried is dropped", "_rule_table", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
     ),
     Mutant("a crash is not counted", "pull", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(
@@ -356,13 +360,15 @@ MUTANTS = (
     ),
     Mutant(
         "quiet hours end early",
-        "_zones",
+        "_local_time",
         "opens = first_outside(zone, hours[1], hours[2], begins, hours[3])",
         "opens = begins end",
         CLOCK,
     ),
-    Mutant("weeks begin on Thursday", "_zones", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
-    Mutant("a day has one more", "_zones", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK),
+    Mutant("weeks begin on Thursday", "_local_time", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
+    Mutant(
+        "a day has one more", "_local_time", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK
+    ),
     Mutant(
         "changed rates wake nobody", "retime", "redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])", "", RATES
     ),

@@ -34,7 +34,7 @@ def pace_us(policy: Policy) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ByClock:
-    """A notification under these rules. `by_the_clock` in `zones.lua` does the same.
+    """A notification under these rules. `by_the_clock` in `local_time.lua` does the same.
 
     since_us: when it was accepted. lead_us: how long after it is let go it may be received: quiet hours begin later.
     of_user, of_category: the sends that the two policies judge.

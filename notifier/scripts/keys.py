@@ -46,7 +46,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "delivered": " zset job id -> µs; records of what was delivered, kept for keep_delivered",
     "dedupe": ":<dedupe key> string job id",
     "seq": " counter of arrivals and permits",
-    "zones": " hash zone -> JSON; what clocks read there, see zones.lua; :users the same, where only users use it",
+    "zones": " hash zone -> JSON; what clocks read there, see local_time.lua; :users the same, where only users use it",
     "lanes": " hash category -> lane in which the last of it was accepted; see behind.lua",
     "behind": " hash of the categories whose lane has changed, and :<category> list of job ids; see behind.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",

@@ -21,7 +21,7 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 
 
 class RuleTable:
-    """The rules for *admit* and *settle*; see `wake_ups.lua` and `limits.lua` for what stands where.
+    """The rules for *admit* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
     on_join: what newcomers find in their lines, as *pull* takes it. known: the same, and that all other categories are
     to be taken for `default`. of_everyone: the table for the users without rules of their own.

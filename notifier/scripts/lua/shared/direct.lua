@@ -9,7 +9,7 @@ local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadl
   'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
 
--- room: how many more may go this way now. rules: of everyone, see wake_ups.lua. exceptions: the key of the set, or
+-- room: how many more may go this way now. rules: of everyone, see rule_table.lua. exceptions: the key of the set, or
 -- nil.
 -- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
 -- its now, lease_us, until_text and worker beside them.

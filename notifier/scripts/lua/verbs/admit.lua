@@ -1,7 +1,7 @@
 -- admit: for each user whose wake-up is due, takes as many heads of the user's backlogs as the rules admit, in order,
 -- and leaves the user's wake-ups at the moment the rules admit the next.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
---      6 rules, JSON (see wake_ups.lua)
+--      6 rules, JSON (see rule_table.lua)
 --      7 the users, JSON: user, lane of the wake-up, µs since when it is due, index of its policy in users (from 0), …
 --      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
 --      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
@@ -18,8 +18,8 @@
 --   at, as the caller does not know what they chose, and what that is.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys history counts burst rules due wake_ups many claims gather
---! include candidate routes targets permits limits zones preferences forgotten opens orphans select decide lease
+--! include clock keys history counts burst rules due rule_table wake_ups many claims gather
+--! include candidate routes targets permits limits local_time preferences forgotten opens orphans select decide lease
 --! include send_head reschedule full
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 

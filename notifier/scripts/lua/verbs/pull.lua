@@ -5,7 +5,7 @@
 --      many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
 --      'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog
 --      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
---      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see wake_ups.lua); or '': nothing
+--      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see rule_table.lua); or '': nothing
 --      goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none has
 --      12.. the caller's lanes, most urgent first
 -- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
@@ -21,8 +21,9 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog wake_ups claims gather
---! include routes collapse behind targets permits limits zones preferences forgotten opens orphans lease direct full
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups claims
+--! include gather routes collapse behind targets permits limits local_time preferences forgotten opens orphans lease
+--! include direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then

@@ -1,7 +1,7 @@
 -- settle: closes permits with what happened to them, moves each job to its next state, and sets the wake-ups of the
 -- users who still have something waiting.
 -- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 the worker's name
---      5 rules, JSON (see wake_ups.lua)
+--      5 rules, JSON (see rule_table.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone or false, handed], …
 --     7 keep_feedback ms
@@ -19,8 +19,8 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog wake_ups many claims
---! include gather targets permits limits zones preferences opens orphans minute tagged full
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups many
+--! include claims gather targets permits limits local_time preferences opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)

@@ -1,4 +1,4 @@
---! exports by_the_clock first_outside next_start
+--! exports by_the_clock
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:

@@ -1,0 +1,85 @@
+--! exports read_rules cost_of policy_of bypasses bypasses_any drops
+--! exports is_dropped digest_at next_of rules_version
+-- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
+-- left out, save users, categories, bypass and lanes.
+--   users          array of policies, of the users whom the call is about
+--   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
+--   bypass         {category: true}: no rules hold it back
+--   lanes          array
+--   has_more       true if a policy has rules of more kinds than windows and a gap
+--   costs          {category: as how many sends one counts}
+--   digests        {category: µs in which a digest gathers}
+--   drops          {category: true}: what the rules hold back is dropped
+--   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
+--   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
+--   version        where the caller follows rules that may change
+--   clock, ignores_quiet                             see local_time.lua
+--   apps, limited, devices, background, collapsible, projects   see limits.lua
+local rules_version = nil -- of the table that was read last
+local function read_rules(json)
+  local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
+  local counting = rare and is_counting()
+  rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
+  rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
+  rules_version = rules.version
+  if rules.has_more or counting then
+    for _, policy in ipairs(rules.users) do unfold(policy, counting) end
+    for _, policy in pairs(rules.categories) do unfold(policy, counting) end
+  end
+  return rules
+end
+
+-- cost_of: as how many sends one of `category` counts, see n.
+local function cost_of(rules, category)
+  return rules.costs and rules.costs[rules.categories[category] and category or 'default'] or 1
+end
+
+local function policy_of(rules, category) return rules.categories[category] or rules.categories.default end
+local function bypasses(rules, category)
+  if rules.categories[category] then return rules.bypass[category] end
+  return rules.bypass.default
+end
+
+local function bypasses_any(rules) return next(rules.bypass) ~= nil end
+
+local function drops(rules, category)
+  if not rules.drops then return false end
+  if rules.categories[category] then return rules.drops[category] end
+  return rules.drops.default
+end
+
+-- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
+local function is_untried(id)
+  local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered')
+  return not (job[1] or job[2] or job[3])
+end
+
+-- is_dropped: whether the head of a backlog is dropped while it may not go. backlog: as of *opens_at*, with drops.
+local function is_dropped(backlog)
+  if backlog.mutes then return not redis.call('HGET', job_key(backlog.head), 'push_answered') end
+  return backlog.drops and is_untried(backlog.head)
+end
+
+-- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was
+-- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
+-- does not.
+local function digest_at(rules, category, head, at, now)
+  if not rules.digests then return at end
+  local within = rules.digests[rules.categories[category] and category or 'default']
+  if not within then return at end
+  local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')
+  if not job[2] then return at end
+  local till = number(job[1])
+  if not till and at > now then
+    till = now + within
+    redis.call('HSET', job_key(head), 'push_gather', text(till))
+  end
+  return math.max(at, till or 0)
+end
+
+-- next_of: the first µs at which the rules of `category` admit a send to `user`, and which of them decides it, see
+-- *next_for*.
+local function next_of(user, category, policy, bypass, cost)
+  if bypass or is_empty(policy) then return 0 end
+  return next_for(sent_key(user, category), policy, cost)
+end

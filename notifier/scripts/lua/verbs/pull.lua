@@ -21,9 +21,9 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups claims
---! include gather routes collapse behind targets permits limits local_time preferences forgotten opens orphans lease
---! include direct full
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups
+--! include claims gather routes collapse behind targets permits limits local_time preferences forgotten opens orphans
+--! include lease direct full
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then

@@ -19,8 +19,8 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups many
---! include claims gather targets permits limits local_time preferences opens orphans minute tagged full
+--! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups
+--! include many claims gather targets permits limits local_time preferences opens orphans minute tagged full
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)

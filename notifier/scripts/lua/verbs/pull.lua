@@ -6,8 +6,8 @@
 --      'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog
 --      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
 --      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see rule_table.lua); or '':
---      nothing goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none has
---      12.. the caller's lanes, most urgent first
+--      nothing goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none
+--      has  12.. the caller's lanes, most urgent first
 -- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
 -- The order is that of the queue, whichever worker pulled it.
 -- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or

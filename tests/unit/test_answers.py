@@ -125,14 +125,19 @@ def test_every_5xx_may_have_delivered(table: Table) -> None:
 
 
 def test_only_these_answers_say_that_a_token_is_dead() -> None:
-    """Unregistered, ExpiredToken, UNREGISTERED; neither BadDeviceToken nor INVALID_ARGUMENT, nor any status alone."""
+    """Unregistered, ExpiredToken, ChannelNotRegistered, UNREGISTERED; no other reason, nor any status alone."""
     dead = {
         (name, *key)
         for name, table in TABLES.items()
         for key, outcome in table.by_reason.items()
         if outcome is Outcome.DEAD_TOKEN
     }
-    assert dead == {("apns", 410, "Unregistered"), ("apns", 410, "ExpiredToken"), ("fcm", 404, "UNREGISTERED")}
+    assert dead == {
+        ("apns", 410, "Unregistered"),
+        ("apns", 410, "ExpiredToken"),
+        ("apns", 400, "ChannelNotRegistered"),
+        ("fcm", 404, "UNREGISTERED"),
+    }
     for table in TABLES.values():
         assert Outcome.DEAD_TOKEN not in {*table.by_status.values(), *table.by_class.values()}
     assert TABLES["apns"].outcome(400, "BadDeviceToken") is Outcome.REJECTED

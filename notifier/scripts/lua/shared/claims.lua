@@ -5,9 +5,9 @@
 -- that died.
 --   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <worker>'
 
--- read_claim: get: 'GET', or 'GETDEL', which takes it away.
-local function read_claim(key, get)
-  local claim = redis.call(get, key)
+-- read_claim: what such a string says; nil for none. The commands are spelled out by the callers: the rules of access
+-- are read from them, see access.py.
+local function read_claim(claim)
   if not claim then return nil end
   local n, ends, routes, owner = string.match(claim, '^(%d+) (%d+) (%S+) (.*)$')
   return {n = tonumber(n), ends = ends, routes = routes, owner = owner}
@@ -18,7 +18,7 @@ local function text_of_claim(n, ends, routes, owner) return text(n) .. ' ' .. en
 -- claim_of: how many of the backlog are in flight with this worker; whether some are with another; and the routes that
 -- some of them leave out, as they were shut, {route: true}, or nil.
 local function claim_of(user, category, worker, now)
-  local claim = read_claim(claim_key(user, category), 'GET')
+  local claim = read_claim(redis.call('GET', claim_key(user, category)))
   if not claim or tonumber(claim.ends) <= now then return 0, false end
   if claim.owner ~= worker then return 0, true end
   if claim.routes == '-' then return claim.n, false end
@@ -39,7 +39,7 @@ end
 -- release: one of the backlog has been settled.
 local function release(user, category, now)
   local key = claim_key(user, category)
-  local held = read_claim(key, 'GETDEL') -- nearly always it is the last
+  local held = read_claim(redis.call('GETDEL', key)) -- nearly always it is the last
   local left = held and held.n > 1 and held.ends - now or 0
   if left <= 0 then return end
   local value = text_of_claim(held.n - 1, held.ends, held.routes, held.owner)
@@ -48,7 +48,7 @@ end
 
 -- keep_claim: what this worker has in flight lasts longer.
 local function keep_claim(key, worker, lease, until_text)
-  local held = read_claim(key, 'GET')
+  local held = read_claim(redis.call('GET', key))
   if not held or held.owner ~= worker then return end
   local value = text_of_claim(held.n, until_text, held.routes, worker)
   redis.call('SET', key, value, 'PX', text(math.ceil(lease / 1000)))

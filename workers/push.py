@@ -43,7 +43,7 @@ from workers.reload import Reload
 from workers.rq_jobs import ForkedRqJobs
 from workers.secrets import ProviderSecrets
 from workers.sender import Sender
-from workers.start import Wait, load_at_start
+from workers.start import Wait, collect_garbage_seldom, load_at_start
 from workers.tracing import Tracing
 from workers.wiring import (
     asyncio_client,
@@ -151,6 +151,7 @@ class PushWorker(Worker):
             print(refused, file=sys.stderr)  # noqa: T201 - as above
             raise SystemExit(refused.exit_status) from None
         self._warn_of_others()
+        collect_garbage_seldom()
         try:
             asyncio.run(
                 self._work(settings, redis, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from notifier.producer.feedback import Gone
     from notifier.producer.notifier import Notifier
     from notifier.rules.calendar_windows import CalendarWindow
+    from notifier.rules.hours import Hours
     from notifier.rules.policies import Policies, Rules
     from notifier.rules.policy import Burst, Category, Policy, Window
     from notifier.rules.preferences import Mute, Preferences
-    from notifier.rules.quiet_hours import Hours
     from notifier.settings import Settings, load_settings
 
 __all__ = [
@@ -97,7 +97,7 @@ __getattr__, __dir__ = lazily(
         "notifier.rules.policies": "Policies Rules",
         "notifier.rules.policy": "Burst Category Policy Window",
         "notifier.rules.preferences": "Mute Preferences",
-        "notifier.rules.quiet_hours": "Hours",
+        "notifier.rules.hours": "Hours",
         "notifier.settings": "Settings load_settings",
     },
 )

@@ -64,14 +64,14 @@ MUTANTS = (
     Mutant("acquire gives nothing back", "refund", "math.max(found, redis.call('ZREM', key, permit))", "1", LIMITER),
     Mutant(
         "the category's rules are ignored",
-        "_opens",
+        "_admits_at",
         "at = math.max(at, backlog.own, least)",
         "at = math.max(at, least)",
         BACKLOGS,
     ),
     Mutant(
         "the user's rules are ignored",
-        "_opens",
+        "_admits_at",
         "at = math.max(at, backlog.own, least)",
         "at = math.max(backlog.own, least)",
         BACKLOGS,
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancelled head keeps those behind it",
-        "_end",
+        "_ends",
         "if lane and redis.call('ZADD'",
         "if false and redis.call('ZADD'",
         "property/test_routes.py::test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device",
@@ -360,14 +360,14 @@ MUTANTS = (
     ),
     Mutant(
         "quiet hours end early",
-        "_local_time",
+        "_quiet_hours",
         "opens = first_outside(zone, hours[1], hours[2], begins, hours[3])",
         "opens = begins end",
         CLOCK,
     ),
-    Mutant("weeks begin on Thursday", "_local_time", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
+    Mutant("weeks begin on Thursday", "_quiet_hours", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
     Mutant(
-        "a day has one more", "_local_time", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK
+        "a day has one more", "_quiet_hours", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK
     ),
     Mutant(
         "changed rates wake nobody", "retime", "redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])", "", RATES

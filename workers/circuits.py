@@ -52,7 +52,7 @@ MAX_KNOWN: Final = 1000
 
 
 class Circuits:
-    """One worker's part: `saw` notes what it sees, `tell` tells it.
+    """One worker's part: `record` notes what it sees, `tell` tells it.
 
     routes: that are configured. Others are push services under a `*.`, which strangers name: one has a circuit once it
     has delivered something here, so that nobody can invent circuits.
@@ -156,7 +156,7 @@ class Circuits:
             await run_async(self._redis, circuit(self._worker, route, "next"))
         for route, seen in list(self._down.items()):
             await self._tell_down(route, *seen)
-            if self._down.get(route) is seen:  # `saw` may have noted otherwise meanwhile: that is for the next time
+            if self._down.get(route) is seen:  # `record` may have noted otherwise meanwhile: that is for the next time
                 del self._down[route]
 
     async def _tell_down(self, route: str, kind: Kind, reason: str, asked_us: int) -> None:

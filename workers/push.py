@@ -36,9 +36,9 @@ from workers import rq_compat
 from workers.capacity import Capacity
 from workers.circuits import Circuits
 from workers.engine import Engine
-from workers.feedback import LateFeedback
 from workers.idle import LISTEN_S, IdleWorker
 from workers.in_flight import Tuning
+from workers.late_feedback import LateFeedback
 from workers.reload import Reload
 from workers.rq_jobs import ForkedRqJobs
 from workers.secrets import ProviderSecrets

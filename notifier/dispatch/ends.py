@@ -1,4 +1,4 @@
-"""What each end of a notification leaves behind: an event, and a record of the history. See `end.lua`."""
+"""What each end of a notification leaves behind: an event, and a record of the history. See `ends.lua`."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.local_time import Latest, said
+from notifier.rules.hours import DAY_US, WEEK_US, Closed
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import DAY_US, WEEK_US, Closed
+from notifier.rules.quiet_hours import Latest, said
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.rule_table import decoded
 

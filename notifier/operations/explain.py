@@ -17,11 +17,11 @@ from redis import Redis
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.limiter import Hold, RedisLimiter
 from notifier.operations.forecast import Expected, Forecast, find_forecast
-from notifier.rules.local_time import ByClock, said
+from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.preferences import Preferences
-from notifier.rules.quiet_hours import closed_minutes, closed_times, text_of
+from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded

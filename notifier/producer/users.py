@@ -10,10 +10,10 @@ from typing import Any, Final
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of
-from notifier.rules.quiet_hours import Hours
 
 Edit = Callable[[Preferences], Preferences]
 Windows = Iterable[str | Window | CalendarWindow]

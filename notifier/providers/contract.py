@@ -1,4 +1,8 @@
-"""What every provider promises: one dispatch in, one answer out, nothing raised, nothing slept."""
+"""What every provider promises: one dispatch in, one answer out, nothing raised, nothing slept.
+
+What a platform tells of itself before that (its tokens, options and settings), and where it is registered, is in
+`notifier.notification.platforms`.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.quiet_hours import Closed, Hours, closed_minutes, closed_times, longest_open_us, text_of
+from notifier.rules.hours import Closed, Hours, closed_minutes, closed_times, longest_open_us, text_of
 from notifier.units import Window, checked_limit, format_duration, interval_of
 
 __all__ = [

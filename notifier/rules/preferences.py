@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
+from notifier.rules.hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
 from notifier.rules.zones import DEFAULT_ZONE, check_zone
 from notifier.units import Window, duration_us, format_duration, parse_window
 

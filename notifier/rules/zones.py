@@ -1,6 +1,6 @@
 """Time zones: what the clock on a user's wall reads. By the package tzdata alone, so that all hosts agree.
 
-Redis owns the time and knows no zones, so it is told what it needs: offsets over three years, see `local_time.lua`.
+Redis owns the time and knows no zones, so it is told what it needs: offsets over three years, see `quiet_hours.lua`.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+from notifier.rules.hours import WEEK_US
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy
 from notifier.rules.preferences import Chosen, Preferences
-from notifier.rules.quiet_hours import WEEK_US
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
@@ -23,7 +23,7 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 class RuleTable:
     """The rules for *admit* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
-    on_join: what newcomers find in their lines, as *pull* takes it. known: the same, and that all other categories are
+    on_join: what comes finds in its backlog, as *pull* takes it. known: the same, and that all other categories are
     to be taken for `default`. of_everyone: the table for the users without rules of their own.
     """
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, PlainValidator
 
-from notifier.rules.quiet_hours import (
+from notifier.rules.hours import (
     DAYS_FORM,
     HOURS_FORM,
     Hours,

@@ -13,10 +13,10 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.errors import SettingsError
+from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.rules.preferences import How, UsersMay
-from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at

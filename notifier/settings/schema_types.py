@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours
 from notifier.rules.policy import Policy, Window
-from notifier.rules.quiet_hours import Hours
 from notifier.settings import checks, hours, rule_forms
 from notifier.settings.checks import duration
 from notifier.units import UNITS

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from notifier.errors import SettingsError
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours, parse_hours, text_of
 from notifier.rules.policy import Policy
-from notifier.rules.quiet_hours import Hours, parse_hours, text_of
 from notifier.settings.checks import MAX_WINDOWS, check_user
 from notifier.settings.errors import line_of
 from notifier.settings.rule_forms import NONE, BurstRule, burst_cell, window

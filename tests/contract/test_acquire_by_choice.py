@@ -17,10 +17,10 @@ from notifier.dispatch.preferences import prefer
 from notifier.limiter import Hold, Permit
 from notifier.limiter.choice import Choice, Stale
 from notifier.limiter.redis import acquire_by_choice
+from notifier.rules.hours import Hours, parse_hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.rules.preferences import Preferences, UsersMay
-from notifier.rules.quiet_hours import Hours, parse_hours
 from notifier.scripts.loader import run
 from tests.property.amount import examples
 

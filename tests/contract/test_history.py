@@ -18,9 +18,9 @@ from notifier.dispatch.circuits import circuit
 from notifier.dispatch.ends import NOTHING, Ends
 from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
-from notifier.rules.quiet_hours import Hours
 from notifier.rules.zones import zone_or
 from notifier.scripts import loader
 from notifier.scripts.keys import in_script, redis_key

@@ -10,14 +10,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from notifier.rules.local_time import pace_us
+from notifier.rules.quiet_hours import pace_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from notifier.rules.calendar_windows import CalendarWindow
+    from notifier.rules.hours import Hours
     from notifier.rules.policy import Policy
-    from notifier.rules.quiet_hours import Hours
     from tests.property.model import Sends
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks

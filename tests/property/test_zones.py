@@ -13,7 +13,6 @@ import pytest
 
 from notifier.rules.zones import DAY_US, Zone, check_zone, zone_at
 from notifier.scripts.keys import in_script
-from notifier.scripts.loader import read_piece
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -27,8 +26,10 @@ ZONES = (
     "America/Havana", "America/Santiago", "Etc/UTC",
 )  # fmt: skip
 BEGIN, END = (datetime(year, 1, 1, tzinfo=UTC) for year in (2026, 2028))
+# All of its names are wanted, not only what it exports.
+PIECE = files("notifier.scripts") / "lua" / "shared" / "quiet_hours.lua"
 LUA = """
---! include zones
+--! include quiet_hours
 local zone, reply = cjson.decode(ARGV[1]), {}
 for _, call in ipairs(cjson.decode(ARGV[2])) do
   if call[1] == 'quiet' then reply[#reply + 1] = first_outside(zone, call[2], call[3], call[4], call[5])
@@ -67,7 +68,10 @@ def is_quiet(info: ZoneInfo, begin: time, end: time, moment: datetime) -> bool:
 
 def in_lua(redis: Redis, zone: Zone, calls: list[tuple[Any, ...]]) -> list[int]:
     found: Any = redis.eval(
-        in_script(LUA.replace("--! include zones", read_piece("zones"))), 0, zone.encode(), json.dumps(calls)
+        in_script(LUA.replace("--! include quiet_hours", PIECE.read_text(encoding="utf-8"))),
+        0,
+        zone.encode(),
+        json.dumps(calls),
     )
     return [int(at) for at in found]
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifier.errors import SettingsError
-from notifier.rules.policy import Policy
-from notifier.rules.preferences import Preferences
-from notifier.rules.quiet_hours import (
+from notifier.rules.hours import (
     DAY_US,
     EVERY_DAY,
     MINUTE_US,
@@ -25,6 +23,8 @@ from notifier.rules.quiet_hours import (
     parse_hours,
     text_of,
 )
+from notifier.rules.policy import Policy
+from notifier.rules.preferences import Preferences
 from notifier.settings import parse_settings
 
 H = 60 * MINUTE_US

@@ -12,8 +12,8 @@ import pytest
 
 from notifier.errors import SettingsError
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.rules.quiet_hours import Hours
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
 from notifier.settings.users_files import as_written

@@ -16,10 +16,10 @@ from typing import Final
 from notifier.limiter.memory_sends import Sends
 from notifier.limiter.protocol import describe
 from notifier.operations.preview.trace import Event
-from notifier.rules.local_time import ByClock, Latest, said
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import LANES, Category, Policy
 from notifier.rules.preferences import FOREVER, Mute
+from notifier.rules.quiet_hours import ByClock, Latest, said
 from notifier.rules.zones import zone_or
 
 MUTED: Final = "the user's mute"

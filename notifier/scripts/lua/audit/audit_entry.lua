@@ -4,7 +4,7 @@
 --      5.. for each: the key, its member
 -- returns {finding, …} (see audit.lua). Whether a job that belongs there should stand there now is judged by audit_job.
 -- What a lease names that has not ended is left to it: its worker may have the job still, though somebody deleted it.
---! include clock keys due audit
+--! include clock keys idle_leaders audit
 local now, repair, lanes, keep = now_us(ARGV[1]), ARGV[2] == '1', {}, tonumber(ARGV[4])
 for _, lane in ipairs(cjson.decode(ARGV[3])) do lanes[lane] = true end
 local SLACK = 2 -- s: registries count in whole ones

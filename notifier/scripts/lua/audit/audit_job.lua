@@ -5,7 +5,7 @@
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
 -- a backlog or in `later` stays there, in one of them; who stands nowhere goes to its backlog. Of what a live lease
 -- holds nothing is changed. A lease that ended is *pull*'s affair.
---! include clock keys history due candidate end leaving enter_backlog audit
+--! include clock keys history idle_leaders candidate ends leaving enter_backlog audit
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0

@@ -4,7 +4,7 @@
 --          or a set of users, @gates:<lane> or @parked:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
---! include clock keys due audit
+--! include clock keys idle_leaders audit
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 
 -- note: the backlog is of the lane of the first in it that has a job.

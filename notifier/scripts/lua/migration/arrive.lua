@@ -1,7 +1,7 @@
 -- arrive: takes over jobs that another shard gave out, each once however often the call is repeated.
 -- ARGV 1 the other shard  2.. for each: job id, µs of its own time or '', how many fields, field, value, …
 -- returns how many were new here
---! include clock keys due
+--! include clock keys idle_leaders
 local arrived, new, i = '@arrived:' .. ARGV[1], 0, 2
 while i <= #ARGV do
   local id, at, n = ARGV[i], tonumber(ARGV[i + 1]), 2 * ARGV[i + 2]

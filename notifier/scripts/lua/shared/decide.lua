@@ -1,6 +1,6 @@
 --! exports set_at is_due decide ask
--- Decide: whether the head of a backlog may go now. What the rules say is in opens.lua; here is what the providers say,
--- and what is to be known first.
+-- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
+-- say, and what is to be known first.
 
 local MAX_UNREAD = 25
 
@@ -125,27 +125,31 @@ local function devices_open(look, backlog, index, open)
   return at, in_background
 end
 
--- decide: whether the providers let the head of a backlog go now. Returns 'go', its needs, its targets (nil where no
--- device is counted and nothing is held), and those that are shut; 'parked' and what it waits for; 'wait', until when,
--- and whether it waits because it is a background push; 'unread'; or 'behind', see *split_targets*.
+-- decide: whether the providers let the head of a backlog go now. Returns {verdict, …}:
+--   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
+--             no device is counted and no route is held)
+--   'parked'  waits_for: the routes that are held
+--   'wait'    at: when its devices have room; background: whether only background pushes wait for them
+--   'unread'  the caller is to read first for whom it is
+--   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
   local rules = look.rules
-  if not (rules.limited or look.circuits or look.rooms or backlog.left) then return 'go', {} end
-  if not job.targets then return 'unread' end
+  if not (rules.limited or look.circuits or look.rooms or backlog.left) then return {verdict = 'go', needs = {}} end
+  if not job.targets then return {verdict = 'unread'} end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
   if not (look.circuits or backlog.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
     local full = lacks_room(look, plan.needs, backlog.lane)
-    if full then return 'parked', full end
-    return 'go', plan.needs
+    if full then return {verdict = 'parked', waits_for = full} end
+    return {verdict = 'go', needs = plan.needs}
   end
   local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
-  if not open then return 'behind' end
-  if #open == 0 and #shut > 0 then return 'parked', routes_of(shut) end
+  if not open then return {verdict = 'behind'} end
+  if #open == 0 and #shut > 0 then return {verdict = 'parked', waits_for = routes_of(shut)} end
   local at, in_background = devices_open(look, backlog, user.index, open)
-  if at > look.now then return 'wait', at, in_background end
+  if at > look.now then return {verdict = 'wait', at = at, background = in_background} end
   local needs = needs_of(open)
   local full = lacks_room(look, needs, backlog.lane)
-  if full then return 'parked', full end
-  return 'go', needs, open, shut
+  if full then return {verdict = 'parked', waits_for = full} end
+  return {verdict = 'go', needs = needs, open = open, shut = shut}
 end

@@ -3,7 +3,7 @@
 -- In a job's hash, beside RQ's fields: push_order (its place in the backlog), push_permit (set while it is in
 -- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
 -- push_crashes, push_refusals (how often it was refused without an attempt being spent), push_zone and push_since (see
--- local_time.lua), push_answered, push_outcome, push_targets (see targets.lua),
+-- quiet_hours.lua), push_answered, push_outcome, push_targets (see targets.lua),
 -- push_collapse (the id under which it stands in @collapse), push_count (how many it stands for), push_by
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),

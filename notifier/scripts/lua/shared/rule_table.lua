@@ -13,7 +13,7 @@
 --   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
 --   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
 --   version        where the caller follows rules that may change
---   clock, ignores_quiet                             see local_time.lua
+--   clock, ignores_quiet                             see quiet_hours.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_version = nil -- of the table that was read last
 local function read_rules(json)
@@ -29,7 +29,7 @@ local function read_rules(json)
   return rules
 end
 
--- cost_of: as how many sends one of `category` counts, see n.
+-- cost_of: as how many sends one of `category` counts.
 local function cost_of(rules, category)
   return rules.costs and rules.costs[rules.categories[category] and category or 'default'] or 1
 end

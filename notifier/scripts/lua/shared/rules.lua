@@ -3,7 +3,7 @@
 -- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
 --   exact_us   µs that a send is kept as itself, whatever else counts it
 --   bucket_us  how wide a bucket is, of the windows that count what is older in buckets, see counts.lua
---   quiet, calendar   quiet hours and calendar windows, see local_time.lua
+--   quiet, calendar   quiet hours and calendar windows, see quiet_hours.lua
 --   burst      {capacity, every µs}: a token bucket, see burst.lua
 -- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after. A send of
 -- cost n stands as n members: the permit, permit#2, …

@@ -2,14 +2,14 @@
 -- Select: whom *admit* looks at, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
---   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see many.lua
+--   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua
 --   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: {category: {n, left}} of the claims;
 --   sends
 -- and a backlog of it
 --   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
 --   head, order, more: the job that is next, its place, whether another stands behind it
 --   flying, elsewhere, left: of its claim, see claims.lua; elsewhere is also what has an orphan
---   at, own, least, by: when the head may go, and what decides it, see opens.lua
+--   at, own, least, by: when the head may go, and what decides it, see admits_at.lua
 --   unread, parked, refused: why not, see decide.lua
 local MAX_RANK = 99 -- of a lane that the caller does not serve
 

@@ -1,5 +1,9 @@
 -- admit: for each user whose wake-up is due, takes as many heads of the user's backlogs as the rules admit, in order,
 -- and leaves the user's wake-ups at the moment the rules admit the next.
+-- Its words: a *backlog* is what waits of one category for one user, its *head* the first of that. A *lane* is one of
+-- RQ's queues. A *wake-up* is the time at which a user is looked at again. A *lease* is a worker's right to a job for
+-- some time, a *permit* its place among the user's sends. A *route* is a platform and an app of it; if its circuit is
+-- open, its project full or this worker has no room for it, it is *held*, and what would go by it is *parked*.
 -- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
 --      6 rules, JSON (see rule_table.lua)
 --      7 the users, JSON: user, lane of the wake-up, µs since when it is due, index of its policy in users (from 0), …
@@ -11,16 +15,17 @@
 --          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil,
 --          how many it stands for if several, 1 if it is to be dropped (2: its user muted it), how often it was refused
 --          without an attempt if ever}, …}, {user, text, …}}
---   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The fourth:
---   jobs of plain producers at the heads of backlogs that stay shut until the caller says by ARGV 8 whom they are for;
---   and with a zone, and no data, the head of a backlog that stays shut until the caller has written the zone into
---   @zones, or where there is no such zone has taken push_zone out of the job. The last: the users who were not looked
---   at, as the caller does not know what they chose, and what that is.
+--   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The
+--   fourth: jobs of plain producers (with RQ alone, without this library) at the heads of backlogs that stay shut
+--   until the caller says by ARGV 8 whom they are for; and with a zone, and no data, the head of a backlog that stays
+--   shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone out of
+--   the job. The last: the users who were not looked at, as the caller does not know what they chose, and what that
+--   is.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys history counts burst rules due rule_table wake_ups many claims gather
---! include candidate routes targets permits limits local_time preferences forgotten opens orphans select decide lease
---! include send_head reschedule full
+--! include clock keys history counts burst rules idle_leaders rule_table wake_ups parts claims gather candidate
+--! include routes targets permits limits quiet_hours preferences forgotten admits_at orphans select decide lease
+--! include send_head reschedule first_write
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
 -- What this call knows, and what it has done so far. All that is included takes it as `look`.
@@ -62,24 +67,27 @@ local function try(user, i)
   local backlog = user.backlogs[i]
   local job, origin = read_job(backlog.head)
   if end_or_drop(user, i, job, origin) then return false end
-  local verdict, first, open, shut = decide(look, user, backlog, job)
-  if verdict == 'go' and passes_lowered(backlog, job) then verdict, first, open = 'wait', look.now, true end
-  if verdict == 'go' then
-    send_head(look, user, i, job, first, open, shut)
+  local said = decide(look, user, backlog, job)
+  if said.verdict == 'go' and passes_lowered(backlog, job) then
+    said = {verdict = 'wait', at = look.now, background = true}
+  end
+  if said.verdict == 'go' then
+    send_head(look, user, i, job, said.needs, said.open, said.shut)
     return true
-  elseif verdict == 'wait' then
-    if open then first = lower(look, user, backlog, first) end
-    backlog.at, backlog.least, backlog.by = first, first, 'd'
-  elseif verdict == 'unread' then ask(look, user, backlog)
-  elseif verdict == 'behind' then
+  elseif said.verdict == 'wait' then
+    local at = said.at
+    if said.background then at = lower(look, user, backlog, at) end
+    backlog.at, backlog.least, backlog.by = at, at, 'd'
+  elseif said.verdict == 'unread' then ask(look, user, backlog)
+  elseif said.verdict == 'behind' then
     backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
-  else
-    local hold = look.circuits[first[1]]
+  else -- parked
+    local hold = look.circuits[said.waits_for[1]]
     if job.answered and hold.state ~= 'busy' and hold.state ~= 'full' then
-      step_aside(look, backlog, job, first)
+      step_aside(look, backlog, job, said.waits_for)
       pass_on(user, i)
     else -- What is busy, or full, has room soon: the backlog keeps its order.
-      backlog.parked, backlog.at, backlog.refused = first, tonumber(hold['until']), job.refusals
+      backlog.parked, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals
     end
   end
   return false

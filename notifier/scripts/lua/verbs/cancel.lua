@@ -1,8 +1,8 @@
 -- cancel: ends notifications that have not been handed to a worker yet.
--- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4.. job ids
+-- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4.. job ids
 -- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices
 --   took it: then it is delivered, and the others get it no more) or 'unknown'
---! include clock keys history due candidate end cancel
+--! include clock keys history idle_leaders candidate ends cancel
 local now, keep, keep_delivered, reply = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), {}
 
 local function cancel(id)

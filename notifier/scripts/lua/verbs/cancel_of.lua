@@ -1,5 +1,5 @@
 -- cancel_of: ends what is waiting for a user and is of one kind, a page at a time.
--- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 user
+-- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 user
 --      5 of which kind, JSON {category, collapse_id, tag}: each that is given must be that of the notification
 --      6 the place to look through, of an earlier reply; 'all' or 'tagged' to begin  7 cursor in it, '0' to begin
 --      8 about how many to look at
@@ -7,7 +7,7 @@
 --          cancelled, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in a backlog. At last what is in flight, which is too late.
---! include clock keys history due candidate end cancel tagged
+--! include clock keys history idle_leaders candidate ends cancel tagged
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50

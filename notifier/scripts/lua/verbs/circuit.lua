@@ -6,7 +6,7 @@
 -- returns 'opened' or 'closed' where this changed it; 'alone' where the trouble is the caller's own, as others get
 --   through: nothing is held, and the caller should leave the work to them; else ''
 -- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
---! include clock keys due routes full
+--! include clock keys idle_leaders routes first_write
 local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for

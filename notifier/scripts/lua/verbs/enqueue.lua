@@ -1,13 +1,13 @@
 -- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
 -- ARGV 1 clock  2 dedupe_for ms  3 job timeout s  4 now as RQ writes it (ISO 8601)
---      5 how many may wait in all, or ''  6 keep_failed s, see end.lua
+--      5 how many may wait in all, or ''  6 keep_failed s, see ends.lua
 --      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
 --          dedupe key (with its user) or '', targets (see targets.lua) or '', and where a limit holds: how many of the
 --          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
 --          category, or ''; its user where it has tags, or ''
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys history due candidate end collapse leaving enter_backlog behind minute tagged
+--! include clock keys history idle_leaders candidate ends collapse leaving enter_backlog behind minute tagged
 local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
 local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)

@@ -1,10 +1,10 @@
 -- pull: moves what has arrived or fallen due into its users' backlogs, and names the users to be looked at now.
 -- ARGV 1 clock  2 most jobs put in backlogs, and most users named  3 lease µs
---      4 '1' if the caller is an idle leader: notes until when it sleeps, see due.lua
+--      4 '1' if the caller is an idle leader: notes until when it sleeps, see idle_leaders.lua
 --      5 the worker's name  6 what candidates find in their backlogs, JSON {category: 'collapse', 'note', after how
 --      many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
 --      'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog
---      7 keep_failed s, see end.lua  8 the routes by which the caller may send so many more and no more, JSON:
+--      7 keep_failed s, see ends.lua  8 the routes by which the caller may send so many more and no more, JSON:
 --      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see rule_table.lua); or '':
 --      nothing goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none
 --      has  12.. the caller's lanes, most urgent first
@@ -21,9 +21,9 @@
 --   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
 --   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
 --   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups
---! include claims gather routes collapse behind targets permits limits local_time preferences forgotten opens orphans
---! include lease direct full
+--! include clock keys history counts burst rules idle_leaders candidate ends cancel leaving enter_backlog rule_table
+--! include wake_ups claims gather routes collapse behind targets permits limits quiet_hours preferences forgotten
+--! include admits_at orphans lease direct first_write
 local SUSPECT = 2
 local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 if redis.call('EXISTS', '@rq:suspended') == 1 then

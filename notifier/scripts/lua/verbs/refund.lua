@@ -2,7 +2,7 @@
 -- KEYS 1 the user's sends  2 the user's sends of the category (or the first again)
 -- ARGV 1 clock  2 permit  3 cost  4 user
 -- returns 1, or 0 where the permit has lapsed or was refunded before
---! include clock keys due look_again forgotten
+--! include clock keys idle_leaders look_again forgotten
 remember(ARGV[4])
 local permit, found = ARGV[2], 0
 for _, key in ipairs(KEYS) do

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
 --      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
---! include clock keys due claims targets permits orphans full
+--! include clock keys idle_leaders claims targets permits orphans first_write
 local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 

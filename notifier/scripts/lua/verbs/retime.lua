@@ -1,7 +1,7 @@
 -- retime: makes some of a lane's wake-ups due now, because the rules have changed and the wait may be over.
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many wake-ups to look at
 -- returns {the cursor to go on from, or '0' at the end; how many wake-ups were moved}
---! include clock keys due full
+--! include clock keys idle_leaders first_write
 local now, wake_ups = now_us(ARGV[1]), '@gates:' .. ARGV[2]
 local found = redis.call('ZSCAN', wake_ups, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0

@@ -1,6 +1,6 @@
 -- settle: closes permits with what happened to them, moves each job to its next state, and sets the wake-ups of the
 -- users who still have something waiting.
--- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 the worker's name
+-- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 the worker's name
 --      5 rules, JSON (see rule_table.lua)
 --      6 the jobs, JSON: [job id, permit, user, category, index of the user's policy, reached, state, word,
 --          detail, answered, gone or false, handed], …
@@ -19,8 +19,9 @@
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
---! include clock keys history counts burst rules due candidate end cancel leaving enter_backlog rule_table wake_ups
---! include many claims gather targets permits limits local_time preferences opens orphans minute tagged full
+--! include clock keys history counts burst rules idle_leaders candidate ends cancel leaving enter_backlog rule_table
+--! include wake_ups parts claims gather targets permits limits quiet_hours preferences admits_at orphans minute
+--! include tagged first_write
 local now, keep_failed, keep_delivered, worker = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local rules, keep_feedback = read_rules(ARGV[5]), tonumber(ARGV[7])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -192,7 +193,7 @@ local function move(job)
   return false
 end
 
-local function tell(id, user, gone)
+local function tell_feedback(id, user, gone)
   local oldest = text(math.max(0, math.floor(now / 1000) - keep_feedback))
   for _, dead in ipairs(gone) do
     local platform, token, app, reason, since = unpack(dead)
@@ -242,7 +243,7 @@ local function settle(entry)
     if is_told then ends.tell(now, job.id, job.word, job.detail, job) end
     release(user, job.category, now)
   end
-  if job.gone then tell(job.id, user, job.gone) end
+  if job.gone then tell_feedback(job.id, user, job.gone) end
   if not touched[user] then
     touched[user] = job.policy
     order[#order + 1] = user

@@ -4,7 +4,7 @@
 -- returns 1
 -- Nothing is said of a job that has gone on meanwhile, as the caller may have been stopped for long: where it stands
 -- now goes by what was said then.
---! include keys full
+--! include keys first_write
 local GONE_ON = {scheduled = true, started = true}
 for i = 1, #ARGV, 3 do
   local key = job_key(ARGV[i])

@@ -1,10 +1,10 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
 -- what has expired behind the head of its backlog, where no wake-up leads to.
--- ARGV 1 clock  2 keep_failed s, see end.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
+-- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
---! include clock keys history due candidate end cancel leaving enter_backlog minute full
+--! include clock keys history idle_leaders candidate ends cancel leaving enter_backlog minute first_write
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0

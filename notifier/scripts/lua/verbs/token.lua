@@ -4,7 +4,7 @@
 -- ARGV 1 seen: what the caller found there, '' for nothing  2 offered in its place, '' to look only
 --      3 µs since the epoch at which the offered one was made
 -- returns {what stands there now or '', µs at which it was made, µs now on Redis's clock}
---! include clock full
+--! include clock first_write
 local LASTS_US = 3600 * 1000000
 local key, seen, offered = KEYS[1], ARGV[1], ARGV[2]
 local now = now_us('')

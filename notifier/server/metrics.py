@@ -1,4 +1,4 @@
-"""What Prometheus reads. docs/how-to/operate.md has the table of the names; a test holds the two equal."""
+"""What Prometheus reads. docs/reference/metrics.md has the table of the names; a test holds the two equal."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ def test_it_tells_what_happened(config: Path) -> None:
 
 
 def test_the_metrics_are_those_of_the_table(config: Path) -> None:
-    """docs/how-to/operate.md names each metric with its type, and no other; no label is a user's."""
+    """docs/reference/metrics.md names each metric with its type, and no other; no label is a user's."""
     with serving(config) as ask:
         text = ask("/metrics")[1]
-    page = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", page, re.MULTILINE))
     assert named == dict(NAME.findall(text))
     assert "user=" not in text

@@ -20,14 +20,15 @@ from notifier.cli.app import app
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
-TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", PAGE, re.MULTILINE))
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", METRICS, re.MULTILINE))
 COMMANDS = get_command(app).commands
 METRIC = re.compile(r"notifier_\w+")
 PROBE = "notifier health || [ $? -eq 4 ]"
 
 
 def series() -> set[str]:
-    """The names that a query may use, by the table of docs/how-to/operate.md, which a test holds equal to /metrics."""
+    """The names that a query may use, by docs/reference/metrics.md, which a test holds equal to /metrics."""
     parts = ("_bucket", "_count", "_sum")
     return set(TABLE) | {name + part for name, kind in TABLE.items() if kind == "histogram" for part in parts}
 

@@ -6,6 +6,8 @@ two floors, see `benchmarks.floor`.
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
@@ -15,8 +17,11 @@ from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, Delivered, deliver_staged, notifications
 from notifier import Notifier
+from notifier.scripts.loader import script
 from notifier.settings import parse_settings
 from tests.processes import await_that, await_workers, child
+
+SEEN: Final = 2_000  # calls, of the latest
 
 
 def push(redis: Redis, url: str, count: int, workers: int) -> Delivered:
@@ -44,11 +49,20 @@ def simple_seconds(redis: Redis, url: str, count: int) -> float:
         return await_that(lambda: redis.zcard("rq:finished:default") >= count, "all to be finished", 300, 0.01)
 
 
+def script_ms(redis: Redis, name: str) -> float:
+    """What a call of this script took in the middle, in ms, of those that SLOWLOG still knows."""
+    runs: Any = redis.slowlog_get(SEEN)
+    sha = script(name).sha.encode()
+    return median([run["duration"] / 1_000 for run in runs if run["command"].split(b" ")[1:2] == [sha]])
+
+
 def measure(*, quick: bool) -> list[Figure]:
     """Jobs a second, and their ratios in the same run; medians, all taken in turns, a ratio that of its round."""
     rounds, count = (1, 5_000) if quick else (5, 20_000)
-    one, two, peer, floor, redis_us, bare_us, needed_us = [], [], [], [], [], [], []
+    one, two, peer, floor, redis_us, bare_us, needed_us, pull_ms, settle_ms = [], [], [], [], [], [], [], [], []
     with own_redis() as (server, redis):
+        redis.config_set("slowlog-log-slower-than", 0)
+        redis.config_set("slowlog-max-len", SEEN)
         for _ in range(rounds):
             peer.append(1_000 / simple_seconds(redis, server.url, 1_000))
             of_three, of_needs = bare(redis, count), needed(redis, count)
@@ -58,6 +72,8 @@ def measure(*, quick: bool) -> list[Figure]:
             alone = push(redis, server.url, count, 1)
             one.append(count / alone.seconds)
             redis_us.append(alone.redis_us)
+            pull_ms.append(script_ms(redis, "pull"))
+            settle_ms.append(script_ms(redis, "settle"))
             two.append(count / push(redis, server.url, count, 2).seconds)
     return [
         Figure("RQ SimpleWorker, no-op", median(peer), "jobs/s"),
@@ -68,6 +84,8 @@ def measure(*, quick: bool) -> list[Figure]:
         Figure("Redis CPU, to the bare loop's", _ratio(redis_us, bare_us), "x", at_most(2.5)),
         Figure("Redis CPU, to the needed commands'", _ratio(redis_us, needed_us), "x", None, "nothing decided there"),
         Figure("needed commands, to the bare loop's", _ratio(needed_us, bare_us), "x"),
+        Figure("a pull of 50", median(pull_ms), "ms", at_most(1)),
+        Figure("a settlement of 50", median(settle_ms), "ms", at_most(1)),
         Figure("engine, 1 worker, to RQ", _ratio(one, peer), "x", at_least(45)),
         Figure("engine, 2 workers, to RQ", _ratio(two, peer), "x", at_least(45)),
         Figure("engine, 2 workers to 1", _ratio(two, one), "x", at_least(1.6)),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from notifier.simulators.apns_checks import PRIORITIES, Verdict, is_uuid
+from notifier.simulators.apns_checks import PRIORITIES, Verdict, is_uuid, read_payload
 from notifier.simulators.apns_push_types import is_live_activity
 from notifier.simulators.wire import Refusal, Reply
 
@@ -59,7 +59,7 @@ class Channels:
             _check_expiration(headers.get("apns-expiration"), stores=stores)
             if headers.get("apns-priority") not in PRIORITIES:
                 raise Refusal(400, "BadPriority")
-            payload.update(_read(body, PAYLOAD_BYTES))
+            payload.update(read_payload(body, PAYLOAD_BYTES, bad="BadRequestPayload"))
             if not is_live_activity(payload) or payload["aps"]["event"] == "start":
                 raise Refusal(400, "BadRequestParams")  # Apple takes it, and no device shows it: worse to test with
             return Reply(headers={"apns-unique-id": str(uuid.uuid4())})
@@ -100,7 +100,7 @@ class Channels:
         return Reply(204)
 
     def _create(self, of_app: dict[str, bool], body: bytes) -> Reply:
-        wanted = _read(body, PAYLOAD_BYTES)
+        wanted = read_payload(body, PAYLOAD_BYTES, bad="BadRequestPayload")
         if wanted.keys() - BODY_FIELDS or wanted.get("message-storage-policy") not in {0, 1}:
             raise Refusal(400, "BadRequestParams")
         _check_push_type(wanted.get("push-type"), "LiveActivity")
@@ -157,17 +157,3 @@ def _check_push_type(given: object, right: str) -> None:
 def _check_expiration(given: str | None, *, stores: bool) -> None:
     if given is None or not (given.isascii() and given.isdigit()) or (given != "0" and not stores):
         raise Refusal(400, "BadExpirationDate")
-
-
-def _read(body: bytes, max_bytes: int) -> dict[str, Any]:
-    if not body:
-        raise Refusal(400, "PayloadEmpty")
-    if len(body) > max_bytes:
-        raise Refusal(413, "PayloadTooLarge")
-    try:
-        payload = json.loads(body)
-    except (ValueError, RecursionError):
-        payload = None
-    if not isinstance(payload, dict) or not isinstance(payload.get("aps", {}), dict):
-        raise Refusal(400, "BadRequestPayload")
-    return payload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -234,6 +235,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
 def _system_error(error: BaseException) -> str:
     """Return the operating system's word for what failed: redis-py's own text repeats the address."""
     cause = error.__cause__ or error.__context__
+    if isinstance(cause, ssl.SSLError):  # its numbers are no errno
+        return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.strerror:
         number = cause.errno or 0
         return os.strerror(number) if number > 0 else cause.strerror  # asyncio has words of its own

@@ -153,18 +153,16 @@ class ShardExchanges:
         return BulkSend(self._map, self._at)
 
 
-def at_home(
-    of: Map, user: str, ask: Callable[[str, Mapping[str, bool]], Exchange[T]], *, once: bool = False
-) -> Exchange[T]:
+def at_home(of: Map, user: str, ask: Callable[[str, Mapping[str, bool]], Exchange[T]]) -> Exchange[T]:
     """Ask the shard on which a user lives, by its name and with the fence for the user, and follow who has moved.
 
-    once: see `On`. Raises ShardsUnusableError.
+    Raises ShardsUnusableError.
     """
     route, timeout = Route(of, user), MoveTimeout()
     while True:
         try:
             with on_shard(route.shard):
-                return (yield from on(route.shard, ask(route.shard, {user: route.leaves}), once=once))
+                return (yield from on(route.shard, ask(route.shard, {user: route.leaves})))
         except MovedError as moved:
             route.follow(moved.users[user])
             if route.waits:

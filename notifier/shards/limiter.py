@@ -15,7 +15,7 @@ from notifier.scripts.ownership import fenced
 from notifier.shards.exchanges import at_home
 from notifier.shards.map import Map
 from notifier.store.aio import Calls
-from notifier.store.exchange import Exchange, exchange, exchange_async
+from notifier.store.exchange import Exchange, Once, exchange, exchange_async
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def _at_home(of: Map, user: str, call: Call[T]) -> Exchange[T]:
     """Ask once: a send that was counted, and of which no answer came, would be counted again."""
 
     def ask(_: str, fence: Mapping[str, bool]) -> Exchange[T]:
-        answer: T = yield fenced(call, fence)
+        answer: T = yield Once(fenced(call, fence))
         return answer
 
-    return at_home(of, user, ask, once=True)
+    return at_home(of, user, ask)

@@ -69,14 +69,12 @@ class Pause:
 class On:
     """A step on one of several servers.
 
-    of: how many are asked in turn, so that one that hangs leaves time for the others. once: it is not asked again where
-    no answer came.
+    of: how many are asked in turn, so that one that hangs leaves time for the others.
     """
 
     server: str
     step: Call[Any] | Commands | Command | Once | Pause
     of: int = 1
-    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +95,11 @@ Search = Generator[Step | Item[T], Any, None]
 
 
 def on(
-    server: str, steps: Generator[Any, Any, T], *, of: int = 1, once: bool = False, seen: set[str] | None = None
+    server: str, steps: Generator[Any, Any, T], *, of: int = 1, seen: set[str] | None = None
 ) -> Generator[Any, Any, T]:
     """The same exchange or search on one of several servers. Raises RedisUnusableError where that one fails.
 
-    of, once: see `On`. seen: gets the name of the server when something is found there.
+    of: see `On`. seen: gets the name of the server when something is found there.
     """
     resume: Callable[[], Any] = partial(next, steps)
     with closing(steps):
@@ -113,7 +111,7 @@ def on(
                 resume = partial(next, steps)
                 continue
             try:
-                reply = yield On(server, step, of, once)
+                reply = yield On(server, step, of)
             except ANSWERS as error:
                 resume = partial(steps.throw, error)
             else:
@@ -186,7 +184,7 @@ def _resumed(resume: Callable[[], Any]) -> Any:
 
 def _may_repeat(step: Step) -> bool:
     if isinstance(step, On):
-        return not step.once and _may_repeat(step.step)
+        return _may_repeat(step.step)
     # A call names its jobs, and its script does for them once what it is asked twice.
     return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
 
@@ -220,8 +218,10 @@ def _once(redis: Any, step: Step) -> Any:
         return _once(redis[step.server], step.step)
     if isinstance(step, Pause):
         return Event().wait(step.seconds)
-    if isinstance(step, Call | Once):
-        return run(redis, step if isinstance(step, Call) else step.call)
+    if isinstance(step, Once):
+        return run(redis, step.call)
+    if isinstance(step, Call):
+        return run(redis, step)
     if isinstance(step, Command):
         return step.ask(redis)
     with redis.pipeline(transaction=False) as pipe:
@@ -234,8 +234,10 @@ async def _once_async(redis: Any, step: Step) -> Any:
         return await _once_async(redis[step.server], step.step)
     if isinstance(step, Pause):
         return await asyncio.sleep(step.seconds)
-    if isinstance(step, Call | Once):
-        return await run_async(redis, step if isinstance(step, Call) else step.call)
+    if isinstance(step, Once):
+        return await run_async(redis, step.call)
+    if isinstance(step, Call):
+        return await run_async(redis, step)
     if isinstance(step, Command):
         return await step.ask(redis)
     async with redis.pipeline(transaction=False) as pipe:

@@ -177,7 +177,9 @@ class Engine:
         """
         self._note_look()
         settling = self._flights.begin_to_settle()
-        beside, self._beside = self._beside + ([settling] if settling else []), []
+        beside, self._beside = self._beside, []
+        if settling is not None:
+            beside.append(settling)
         try:
             moved = await self._take()
         finally:
@@ -286,7 +288,6 @@ class Engine:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
             await self._flights.all_begun()
-            await asyncio.sleep(0)
             left = room - len(admitted.leased)
             users = [who for who in users if who[0] in asked]
             await self._admit(users, left, self._capacity.rooms(left), until_us, read)

@@ -26,9 +26,9 @@ from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.settings.provenance import Places
-from notifier.store.connection import redis_answers
+from notifier.store.connection import redis_answers, time_us
 from notifier.store.exchange import exchange
-from notifier.units import clock_us, from_bytes, moment, to_bytes
+from notifier.units import from_bytes, moment, to_bytes
 
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
@@ -126,7 +126,7 @@ class Inspection:
             preferences = self._preferences(user)
             policies = self._policies.under({user: preferences})
             rules = policies.rules(user, category)
-            now_us = clock_us(self._redis.time())
+            now_us = time_us(self._redis)
             held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
             clock = self._clock(user, policies, rules, zone, now_us)
             of_user = replace(rules.user, quiet=(), send=()) if rules.category.ignores_quiet else rules.user

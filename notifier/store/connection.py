@@ -129,13 +129,11 @@ def ask(do: Callable[[], T]) -> T:
 
     `do` must be safe to repeat. Raise RedisUnusableError if Redis does not answer.
     """
-    try:
+    with redis_answers():
         try:
             return do()
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
             return do()
-    except redis.exceptions.RedisError as error:
-        raise unusable(error) from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.settings.rates import version_of
-from notifier.units import clock_us
+from notifier.store.connection import time_us
 
 PART: Final = 1_000  # entries of a section in a line
 
@@ -31,7 +31,7 @@ class Published:
 
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     """Let these rates hold `delay_us` from now, by Redis's clock."""
-    made = Published(version_of(rates), clock_us(redis.time()) + delay_us)
+    made = Published(version_of(rates), time_us(redis) + delay_us)
     # One command, so that nobody reads a part of it.
     redis.hset(redis_key("rates"), mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
     return made
@@ -48,7 +48,7 @@ def read_due(redis: Any, known: Published) -> Published:
     published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
     if published in {known, Published()}:
         return published
-    return published if clock_us(redis.time()) >= published.at_us else known
+    return published if time_us(redis) >= published.at_us else known
 
 
 def _written(rates: Mapping[str, Any]) -> str:

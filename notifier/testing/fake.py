@@ -79,7 +79,6 @@ class FakeNotifier(Notifier):
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
         """config: settings, or the path of a YAML. now: when simulated time begins."""
         settings = config if isinstance(config, Settings) else _settings(config)
-        self._settings = settings
         self._memory = MemoryExchanges(settings, now)
         self._channels: dict[str, bool] = {}
         super().__init__({}, settings)

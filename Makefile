@@ -10,16 +10,16 @@ DOCS := .venv-docs
 OTHER = .venv-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 RELEASE := .venv-release
 WHEEL := .venv-wheel
-# What the tests of the wheel leave out reads the sources.
-FAST := tests/unit tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
-  --ignore tests/unit/test_house.py --ignore tests/unit/test_json_schema.py --ignore tests/unit/test_mutants.py \
+# Of the wheel it is asked whether all is in it and runs: every import, the limiter, what the pages type. The walks that are
+# left out read the sources.
+FAST := tests/unit/test_imports.py tests/unit/test_light.py tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
 WITH_APNS2 := tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
 # How many tests run side by side: no test measures time, and most of them wait more than they work.
 AT_ONCE ?= 4
 INSTALL := -m pip install --quiet --disable-pip-version-check
-COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-emit-package push-throttle \
+COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"
 
 # Of make nemesis. A seed repeats what is done, not at which microsecond.
@@ -27,7 +27,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format schema lock clean bench-peers
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,25 +71,35 @@ demo-json: setup  ## the same, its report as one JSON object
 test: setup  ## all tests
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal
 
+hostile: setup  ## what attackers do, in under ten minutes: a part of the tests
+	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/hostile
+
 test-redis: setup  ## those alone that would notice another version of Redis
-	@$(BIN)/python -m pytest tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/test_limiter.py \
-	  tests/contract/test_apns_token.py tests/contract/test_moving.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py \
+	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
+	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/test_limiter.py \
+	  tests/contract/test_apns_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py \
 	  tests/integration/test_access.py tests/integration/redis_over_tls.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
-	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest $(WITH_APNS2)
+	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
+	  $(WITH_APNS2)
 
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
-	  tests/integration/test_rq_citizen.py tests/integration/test_prefixes.py tests/laws/test_rq_by_hand.py
+	  tests/integration/test_rq_citizen.py tests/integration/test_rq_throttled.py tests/integration/test_prefixes.py \
+	  tests/laws/test_rq_by_hand.py
 
-test-python: $(OTHER)/.installed-by-make  ## the fast part of the suite on another Python: make test-python PYTHON=python3.13
+test-python: $(OTHER)/.installed-by-make  ## what another Python may do otherwise: make test-python PYTHON=python3.13
 	@$(OTHER)/bin/python -V
-	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
-	  tests/unit tests/contract tests/property
+	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/unit tests/contract
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
+
+rehearsal: setup  ## the scenes of a bad night, read from the first page in chromium; pictures go to build/rehearsal
+	@mkdir -p build/rehearsal
+	@PICTURES=build/rehearsal $(BIN)/python -m pytest -q tests/browser/rehearsal.py
+	@echo "build/rehearsal"
 
 check-alerts:  ## the alerts of deploy/prometheus, by promtool (apt-get install prometheus)
 	@promtool check rules deploy/prometheus/alerts.yaml
@@ -112,8 +122,9 @@ check-independent-server: setup  ## our APNs client against the server that the 
 	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/internals/simulators.md shows what it contains" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
-nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7
-	@$(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED)
+nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7 [CLUSTER=1]
+	@$(if $(CLUSTER),RQ_KEY_PREFIX='{notifier}:rq') $(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED) \
+	  $(if $(CLUSTER),--cluster)
 
 stalls: setup  ## what providers read after stalls of 2, 8 and 30 s is no burst; seven minutes
 	@STALLS_S="2 8 30" $(BIN)/python -m pytest -q tests/laws/test_stalls.py
@@ -126,6 +137,12 @@ bench: setup  ## what it is measured by, each figure beside its bar
 
 bench-sizes: setup  ## what a message costs beside a million that wait; minutes, and 2 GB of memory
 	@$(BIN)/python -m benchmarks --only sizes
+
+bench-instructions: setup  ## Redis's instructions for a message, by callgrind; needs valgrind; some minutes
+	@$(BIN)/python -m benchmarks.instructions
+
+bench-calls: setup  ## a worker's calls of Python functions for a message; seconds
+	@$(BIN)/python -m benchmarks.python_calls
 
 bench-peers: setup benchmarks/bullmq/.peers/.installed-by-make  ## the engine beside BullMQ; needs node and npm
 	@$(BIN)/python -m benchmarks.queues $(QUICK)
@@ -200,20 +217,36 @@ package: $(RELEASE)/.installed-by-make  ## sdist and wheel into dist, built twic
 	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
 
 # An empty environment, and the tree of the sdist without its packages: what is tested can only be the wheel.
-test-wheel: package  ## the fast part of the suite, the types from outside and the SBOM, all of the built wheel
+test-wheel: package  ## imports, the limiter and the pages' commands, the types from outside and the SBOM, all of the built wheel
 	@rm -rf $(WHEEL) build/tree && mkdir -p build/tree
+	@sed -e '/^ /d' -e 's/ *\\$$//' requirements.lock > build/constraints.txt  # the versions alone: the wheel has no hash there
 	@$(PYTHON) -m venv $(WHEEL)
-	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock "$$(echo dist/*.whl)"
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)"
+	@$(WHEEL)/bin/python tests/consumer/light.py
+	@rm -rf build/limiter && $(RELEASE)/bin/python -m build --wheel --no-isolation --outdir build/limiter packaging/limiter > build.log 2>&1 \
+	  || { cat build.log >&2; exit 1; }
+	@rm build.log && $(RELEASE)/bin/twine check --strict build/limiter/*.whl
+	@cd packaging/limiter && $(CURDIR)/$(RELEASE)/bin/check-wheel-contents ../../build/limiter/*.whl
+	@$(PYTHON) -m venv build/limiter/venv
+	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt build/limiter/*.whl
+	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
+	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo build/limiter/*.whl)[redis]"
+	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
+	@$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/build/limiter/venv/bin/python tests/consumer/limiter.py
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)[worker]"
 	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
 	@cd / && $(CURDIR)/$(WHEEL)/bin/python -c \
-	  'from workers.demo.options import example as e; assert e("demo.yaml").is_file() and e("notifications.jsonl").is_file()'
-	@$(WHEEL)/bin/python $(INSTALL) --constraint requirements.lock mypy fastapi "$$(echo dist/*.whl)[all,test]"
+	  'from workers.demo.options import example as e; assert e("demo.yaml").is_file()'
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt mypy fastapi "$$(echo dist/*.whl)[all,test]"
 	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
 	@rm -r build/tree/notifier build/tree/workers
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m mypy --strict --config-file= --cache-dir=.mypy tests/consumer/program.py
 	@cd build/tree && $(CURDIR)/$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/$(WHEEL)/bin/python tests/consumer/program.py
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m pytest -p no:cacheprovider --numprocesses $(AT_ONCE) --dist worksteal $(FAST)
+
+house: setup  ## what the house weighs: lines by room, folders, arrows up, words, tests by name
+	@$(BIN)/python -m benchmarks.house
 
 audit-dependencies: $(RELEASE)/.installed-by-make  ## known faults of what the lock names; asks PyPI for them
 	@$(RELEASE)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
@@ -225,16 +258,15 @@ format: setup  ## put the code into its style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-schema: setup  ## renew config/notifier.schema.json and docs/reference/configuration.md from the model
-	@$(BIN)/python -m notifier.cli config schema > config/notifier.schema.json
-	@mkdir -p docs/reference
-	@$(BIN)/python -m notifier.cli config schema --markdown > docs/reference/configuration.md
+reference: setup  ## renew what is made from the code: config/notifier.schema.json, and pages of docs/reference
+	@$(BIN)/python -m docs.generate
 
-lock: setup  ## renew the locks: the newest versions that pyproject.toml allows
+lock: setup  ## renew the locks: the newest versions that pyproject.toml allows, and the hashes of their files
 	@$(BIN)/python $(INSTALL) uv
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml
 	@$(COMPILE) --extra rq2 --extra test --output-file requirements-rq2.lock pyproject.toml
+	@$(COMPILE) --extra server --extra webpush --extra worker --output-file requirements-image.lock pyproject.toml
 	@$(COMPILE) --extra docs --output-file requirements-docs.lock pyproject.toml
 	@$(COMPILE) --extra release --output-file requirements-release.lock pyproject.toml
 

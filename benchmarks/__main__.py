@@ -10,6 +10,7 @@ from typing import Final
 
 from benchmarks import (
     acquire,
+    cluster,
     engine,
     enqueue,
     features,
@@ -18,7 +19,6 @@ from benchmarks import (
     preferences,
     priority,
     rates,
-    shards,
     sizes,
     slow,
     timeliness,
@@ -36,11 +36,11 @@ ALL: Final[dict[str, Callable[..., list[Figure]]]] = {
     "rates": rates.measure,
     "preferences": preferences.measure,
     "priority": priority.measure,
-    "shards": shards.measure,
     "slow": slow.measure,
     "sizes": sizes.measure,
+    "cluster": cluster.measure,
 }
-LONG: Final = {"sizes"}  # minutes and gigabytes: measured where they are asked for
+LONG: Final = {"sizes", "cluster"}  # minutes, and gigabytes or seven servers: measured where they are asked for
 
 
 def main(benchmarks: Mapping[str, Callable[..., list[Figure]]], prog: str, argv: Sequence[str] | None = None) -> int:

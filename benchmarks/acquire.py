@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Figure, at_least, at_most, median, own_redis
-from notifier.limiter import RedisLimiter
 from notifier.rules.policy import Policy
 from notifier.units import Window
+from notifier.user_limits.redis import RedisLimiter
 from tests.scenarios import acquire_together
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.

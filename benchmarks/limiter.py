@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -18,15 +19,16 @@ from redis import Redis
 
 from benchmarks.harness import own_redis
 from benchmarks.limiter_facts import clock_off, least_gap_ms, memory_of_a_key
+from benchmarks.limiter_peers import COST, HELD_BY, KEYS, peers
 from benchmarks.limiter_rates import Call, Row, measure
 from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
-from notifier.operations.load import Load, Report, drive
-from notifier.operations.load_strategies import STRATEGIES, check_strategy, made
+from notifier.operations.load.drive import Load, Report, drive
+from notifier.operations.load.strategies import STRATEGIES, check_strategy, made
 from notifier.rules.rate_text import parse_rates
 
 PEERS = Path(__file__).parent / ".peers"
-OPEN, SHUT = "1000000/hour", "10/day"
-KEYS, BATCH, AT_ONCE = 100, 50, 50
+OPEN, SHUT, BURST, FULL = "1000000/hour", "10/day", "burst 20 then 1/1h", f"{HELD_BY}/day"
+BATCH, AT_ONCE = 50, 50
 NOTES = """too many, too few: as far as the recorded moments prove it. p99 of 50: callers in two processes, none held.
 2 h off: how many of 10/hour are admitted at one moment, if some callers have a clock that is two hours ahead.
 sends: bytes of a key with so many in its window."""
@@ -45,14 +47,25 @@ def contenders(url: str, client: Redis, names: list[str]) -> Iterator[dict[str, 
             await asyncio.gather(*(aio.acquire(f"k{n}", OPEN) for n in range(AT_ONCE)))
 
         ours.acquire_many([("shut", SHUT)] * 11)
+        ours.acquire_many([("burst", BURST)] * 21)
+        ours.acquire_many([("full", FULL)] * HELD_BY)
+        new = itertools.count()
+        permit = ours.check("adjusted", "1000000000/hour", cost=100)
         calls: dict[str, tuple[Call, int]] = {
             "PING": (lambda _: client.ping(), 1),
             "ours, one key": (lambda _: ours.acquire("k", OPEN), 1),
             f"ours, {KEYS} keys": (lambda n: ours.acquire(f"k{n % KEYS}", OPEN), 1),
+            "ours, new keys": (lambda _: ours.acquire(f"new{next(new)}", OPEN), 1),
             "ours, blocked": (lambda _: ours.acquire("shut", SHUT), 1),
+            f"ours, held by {HELD_BY:,}": (lambda _: ours.acquire("full", FULL), 1),
+            f"ours, cost {COST}": (lambda n: ours.acquire(f"c{n % KEYS}", "1000000000/hour", cost=COST), 1),
+            "ours, adjust": (lambda n: ours.adjust(permit, 100 + n), 1),
+            "ours, burst": (lambda n: ours.acquire(f"b{n % KEYS}", "burst 1000000 then 1/1ms"), 1),
+            "ours, burst, blocked": (lambda _: ours.acquire("burst", BURST), 1),
             f"ours, acquire_many of {BATCH}": (lambda _: ours.acquire_many(batch), BATCH),
             f"ours, asyncio, {AT_ONCE} at once": (lambda _: runner.run(together()), AT_ONCE),
             "ours, with usage": (lambda n: usage.acquire(f"k{n % KEYS}", OPEN), 1),
+            "ours, with usage, new keys": (lambda _: usage.acquire(f"new{next(new)}", OPEN), 1),
             "ours, in memory": (lambda n: memory.acquire(f"k{n % KEYS}", OPEN), 1),
         }
         for name in names[1:]:
@@ -60,19 +73,20 @@ def contenders(url: str, client: Redis, names: list[str]) -> Iterator[dict[str, 
             for _ in range(11):
                 narrow.ask("shut")
             calls[f"{name}, {KEYS} keys"] = (lambda n, wide=wide: wide.ask(f"k{n % KEYS}")), 1
+            calls[f"{name}, new keys"] = (lambda _, wide=wide: wide.ask(f"new{next(new)}")), 1
             calls[f"{name}, blocked"] = (lambda _, narrow=narrow: narrow.ask("shut")), 1
-        yield calls
+        yield calls | peers(url)
         runner.run(aio.aclose())
 
 
 def print_rows(rows: list[Row]) -> None:
     """The table of speeds."""
     ping = rows[0]
-    print(f"{'':36}{'decisions/s':>12}{'to PING':>9}{'client µs':>11}{'Redis µs':>10}{'to PING':>9}")
+    print(f"{'':44}{'decisions/s':>12}{'to PING':>9}{'client µs':>11}{'Redis µs':>10}{'to PING':>9}")
     for row in rows:
         speed = row.per_second / ping.per_second
         cost = row.redis_us / ping.redis_us
-        print(f"{row.name:36}{row.per_second:12.0f}{speed:9.2f}{row.client_us:11.1f}{row.redis_us:10.1f}{cost:9.2f}")
+        print(f"{row.name:44}{row.per_second:12.0f}{speed:9.2f}{row.client_us:11.1f}{row.redis_us:10.1f}{cost:9.2f}")
 
 
 def judged(name: str, calls: int) -> tuple[Report, float]:

@@ -13,7 +13,7 @@ from benchmarks.harness import Figure, at_most, median, own_redis
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key
 from notifier.store.published import publish
-from workers.reload import read
+from workers.configuration.reload import read
 
 USERS: Final = 50_000
 EVERYONE: Final = "user: {windows: [10/minute, 200/day], gap: 1500ms}\n"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
         OverloadedError,
         RedisUnusableError,
         SettingsError,
-        ShardsUnusableError,
     )
-    from notifier.limiter import Hold, Limiter, Permit, RedisLimiter
+    from notifier.limiter import Hold, Limiter, Permit
     from notifier.notification import Device, Notification
     from notifier.notification.job import deliver
+    from notifier.notification.throttled import mark_sent, throttled
     from notifier.producer.aio import AsyncNotifier
     from notifier.producer.cancel import Cancellation
     from notifier.producer.events import Ended
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from notifier.rules.policy import Burst, Category, Policy, Window
     from notifier.rules.preferences import Mute, Preferences
     from notifier.settings import Settings, load_settings
+    from notifier.user_limits.protocol import UserLimiter
+    from notifier.user_limits.redis import RedisLimiter
 
 __all__ = [
     "AsyncNotifier",
@@ -68,11 +70,13 @@ __all__ = [
     "Rules",
     "Settings",
     "SettingsError",
-    "ShardsUnusableError",
     "Status",
+    "UserLimiter",
     "Window",
     "deliver",
     "load_settings",
+    "mark_sent",
+    "throttled",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -82,11 +86,14 @@ __getattr__, __dir__ = lazily(
         "notifier.dispatch.history": "Record",
         "notifier.errors": (
             "ChannelError InvalidNotificationError InvalidPreferenceError LimiterUnreachableError NotifierError "
-            "NotReplicatedError OverloadedError RedisUnusableError SettingsError ShardsUnusableError"
+            "NotReplicatedError OverloadedError RedisUnusableError SettingsError"
         ),
-        "notifier.limiter": "Hold Limiter Permit RedisLimiter",
+        "notifier.limiter": "Hold Limiter Permit",
+        "notifier.user_limits.protocol": "UserLimiter",
+        "notifier.user_limits.redis": "RedisLimiter",
         "notifier.notification": "Device Notification",
         "notifier.notification.job": "deliver",
+        "notifier.notification.throttled": "mark_sent throttled",
         "notifier.producer.aio": "AsyncNotifier",
         "notifier.producer.cancel": "Cancellation",
         "notifier.producer.events": "Ended",

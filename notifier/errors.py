@@ -1,8 +1,9 @@
-"""What can go wrong for a caller: every error of this library is a `NotifierError`."""
+"""The errors that callers get: each is a `NotifierError`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -32,7 +33,7 @@ class InvalidNotificationError(NotifierError):
 
 
 class InvalidPreferenceError(InvalidNotificationError):
-    """What a user chose was refused before anything was written: `field` names it, such as ``windows``."""
+    """A user's choice was refused before anything was written: `field` names it, such as ``windows``."""
 
 
 class SettingsError(NotifierError):
@@ -41,27 +42,28 @@ class SettingsError(NotifierError):
     exit_status = 3
 
 
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say of a package that is missing which extra of push-throttle brings it. what: what cannot be done without it.
+
+    Raises SettingsError.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        why = f"needs the package {package}, which is not installed: pip install 'push-throttle[{extra}]'"
+        raise SettingsError(f"{what} {why}") from None
+
+
 class RedisUnusableError(NotifierError):
-    """Redis cannot be reached, refuses the password, or is older than 6.2."""
+    """Redis cannot be reached, refuses the password, is older than 6.2, or evicts keys when it is full."""
 
     exit_status = 4
 
 
 class RedisAwayError(RedisUnusableError):
     """Redis cannot be reached, or is still loading its data: it may be there by and by."""
-
-
-class ShardsUnusableError(RedisUnusableError):
-    """Some of the `redis.shards` cannot be used; the others went on.
-
-    `shards` are their names. `refused` are the places, from 0, of what was not accepted in the iterable that
-    `send_many` was given; all else in it was.
-    """
-
-    def __init__(self, why: str, shards: tuple[str, ...], refused: tuple[int, ...] = ()) -> None:
-        super().__init__(why)
-        self.shards = shards
-        self.refused = refused
 
 
 class NotReplicatedError(RedisUnusableError):

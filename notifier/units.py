@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -24,7 +24,7 @@ WORDS: Final = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "
 SHORTEST_INTERVAL_US: Final = UNITS["ms"]
 LONGEST_US: Final = 366 * UNITS["d"]
 # An exact window keeps one entry for each send, so a limit is also a promise of memory.
-LARGEST_LIMIT: Final = 1_000_000
+LARGEST_LIMIT: Final = 1_000_000_000_000
 
 _DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([^\s0-9.]*)")
 _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
@@ -132,7 +132,10 @@ def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) ->
         raise ValueError(f"{shown(text)} is not a duration; write a number and a unit, such as 1500ms, 1.5s or 10m")
     number, unit = match.groups()
     if not unit:
-        raise ValueError(f"{shown(text)}: a number without a unit; write {number}s, or use {_short_units()}")
+        raise ValueError(
+            f"{shown(text)}: a number without a unit; write {number}ms or {number}s, or use {_short_units()}"
+        )
+    unit = _short(unit)
     if unit not in UNITS:
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {_short_units()}")
     us = math.ceil(Fraction(number) * UNITS[unit])
@@ -172,17 +175,22 @@ def parse_window(text: str) -> Window:
         raise ValueError(f"{shown(text)}: the limit must be at least 1; to send nothing, do not enqueue")
     if limit > LARGEST_LIMIT:
         raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
-    if interval in UNITS or interval in WORDS:
-        return Window(limit, interval_us=UNITS[WORDS.get(interval, interval)])
+    if _short(interval) in UNITS:
+        return Window(limit, interval_us=UNITS[_short(interval)])
     duration = _DURATION.fullmatch(interval)
     unit = duration[2] if duration else interval
-    if unit and unit not in UNITS:
+    if unit and _short(unit) not in UNITS:
         units = f"{', '.join(UNITS)} or {', '.join(WORDS)}"
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
     try:
         return Window(limit, interval_us=parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
     except ValueError as error:
         raise ValueError(f"{shown(text)}: the interval {error}") from None
+
+
+def _short(unit: str) -> str:
+    """The unit that a word means: h for hour and hours."""
+    return WORDS.get(unit.removesuffix("s"), unit) if unit not in UNITS else unit
 
 
 def _short_units() -> str:
@@ -206,7 +214,7 @@ def from_bytes(raw: bytes | str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """What `from_bytes` was given; never fails: half of a surrogate pair from elsewhere is written as its escape."""
+    """Undo `from_bytes`; never fails: half of a surrogate pair from elsewhere is written as its escape."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -220,11 +228,17 @@ def readable(text: str, most: int = MAX_REASON) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def counts_in(fields: Mapping[bytes, bytes]) -> dict[str, int]:
+    """The counts in a hash of Redis, by name; without what is no number of 64 bits."""
+    numbers = {name: n for name, n in fields.items() if n.removeprefix(b"-").isdigit() and len(n) < 20}  # noqa: PLR2004
+    return {name.decode(errors="replace"): int(n) for name, n in numbers.items()}
+
+
 def seconds_text(seconds: float) -> str:
     """How long, for people, in at most two units: '850 ms', '12.3 s', '4 min 10 s', '3 h 05 min', '2 d 4 h'."""
-    if seconds < 1:
+    if seconds < 0.9995:  # noqa: PLR2004 - less than a second when rounded
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:  # noqa: PLR2004
+    if seconds < 59.95:  # noqa: PLR2004 - as above
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -232,3 +246,14 @@ def seconds_text(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them, such as 0-15, 20."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(str(some[0]) if len(some) == 1 else f"{some[0]}-{some[-1]}" for some in found)

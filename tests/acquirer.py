@@ -12,9 +12,10 @@ import time
 
 from redis import Redis
 
-from notifier.limiter import Hold, Permit, RedisLimiter
+from notifier.limiter import Hold, Permit
 from notifier.rules.policy import Policy
 from notifier.units import Window
+from notifier.user_limits.redis import RedisLimiter
 
 POLICY = Policy((Window(10, interval_us=1_000_000),), gap_us=50_000)
 USER = "one"

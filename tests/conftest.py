@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 TOLD = {"NOTIFIER_REDIS_SERVER", "NOTIFIER_PEERS", "NOTIFIER_SIMULATORS_PYTHON", "NOTIFIER_INDEPENDENT_APNS"}
 for name in [name for name in os.environ if name.startswith("NOTIFIER_") and name not in TOLD]:
     del os.environ[name]
+
+# To rewrite the assertions of all files takes each process of pytest a quarter of a minute, unless the last one's are
+# kept. So they are, whatever the caller's shell says.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]

@@ -19,9 +19,10 @@ import yaml
 from notifier import Device, Notification, Notifier
 from notifier.notification.job import TERMINAL
 from notifier.rules.verify import ACCEPTED, Send, tightness
+from notifier.scripts.keys import under
 from notifier.settings import Settings, load_settings
 from notifier.simulators.wire import Arrival, WireLog
-from notifier.store.connection import connect
+from notifier.store.partitions import Partitions, connect_all
 from notifier.testing.embedded import EmbeddedRedis
 from tests.processes import await_that, await_workers, child, environment, total
 
@@ -42,11 +43,11 @@ class RedisServer(Protocol):
 
 @dataclass
 class Fleet:
-    """What runs. server and redis: the Redis, and a client of the test's own; workers: the processes, in order."""
+    """What runs. server and partitions: the Redis, and clients of the test's own; workers: the processes, in order."""
 
     folder: Path
     server: Any
-    redis: Any
+    partitions: Partitions
     config: Path
     settings: Settings
     wire_log: Path
@@ -62,12 +63,17 @@ class Fleet:
         self.end_workers()
         self._stack.close()
 
-    def start_worker(self, arguments: Sequence[str] = ("-m", "workers")) -> str:
-        """Start one more worker; returns its name in RQ. What it logs is in `<its name>.log` of the folder."""
+    @property
+    def redis(self) -> Any:
+        """A client, of the first partition."""
+        return self.partitions[0].client
+
+    def start_worker(self, arguments: Sequence[str] = ("-m", "workers"), more: Sequence[str] = ()) -> str:
+        """Start one more worker; returns its name in RQ. more: its options. What it logs is in `<name>.log`."""
         name = f"worker-{next(self._names)}"
         log = self._stack.enter_context((self.folder / f"{name}.log").open("wb"))
         extra = {"NOTIFIER_CONFIG": str(self.config), "NOTIFIER_REDIS_URL": self.server.url}
-        command = [*arguments, "--name", name]
+        command = [*arguments, *more, "--name", name]
         self.workers.append(self._stack.enter_context(child(command, env=environment(extra), stdout=log, stderr=log)))
         return name
 
@@ -81,8 +87,16 @@ class Fleet:
     @contextlib.contextmanager
     def notifier(self) -> Iterator[Notifier]:
         """A producer."""
-        with Notifier(connect(self.settings), self.settings) as notifier:
+        with Notifier.of(self.settings) as notifier:
             yield notifier
+
+    def total(self, *states: str) -> int:
+        """How many have come to these states, in all partitions."""
+        found = 0
+        for at in self.partitions:
+            with under(at.prefixes):
+                found += total(at.client, *states)
+        return found
 
     def arrivals(self) -> list[Arrival]:
         """What the simulators took so far, in order of arrival."""
@@ -90,12 +104,12 @@ class Fleet:
 
     def await_delivered(self, count: int, within_s: float = 60.0) -> None:
         """Return when at least so many have been delivered; for a fault in the middle of the work."""
-        await_that(lambda: total(self.redis, "delivered") >= count, f"{count} delivered", within_s)
+        await_that(lambda: self.total("delivered") >= count, f"{count} delivered", within_s)
 
     def await_ended(self, count: int, within_s: float = 60.0) -> None:
         """Return when so many notifications have come to a terminal state."""
         try:
-            await_that(lambda: total(self.redis, *TERMINAL) >= count, f"{count} ended", within_s, 0.02)
+            await_that(lambda: self.total(*TERMINAL) >= count, f"{count} ended", within_s, 0.02)
         except TimeoutError as error:
             held: Any = self.redis.hgetall("notifier:stats")
             stats = {name.decode(): int(value) for name, value in held.items()}
@@ -148,13 +162,16 @@ def start_fleet(
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
         os.utime(config, (0, 0))  # a worker that starts waits for a new one to be whole
         settings = load_settings(config, {"NOTIFIER_REDIS_URL": server.url})
-        redis = stack.enter_context(contextlib.closing(connect(settings)))
+        partitions = connect_all(settings)
+        for at in partitions:
+            stack.enter_context(contextlib.closing(at.client))
         wire_log = Path(listening["wire_log"])
-        fleet = Fleet(folder, server, redis, config, settings, wire_log, listening["pid"])
+        fleet = Fleet(folder, server, partitions, config, settings, wire_log, listening["pid"])
         stack.enter_context(fleet)
         for _ in range(workers):
             fleet.start_worker()
-        await_workers(redis, workers)
+        with under(partitions[0].prefixes):
+            await_workers(fleet.redis, workers)
         yield fleet
 
 

@@ -48,8 +48,8 @@ LIMITER = "property/test_limiter_laws.py"
 MUTANTS = (
     Mutant("gap one µs short", "_rules", "last + policy[1], 0", "last + policy[1] - 1, 0", BACKLOGS),
     Mutant("gap one µs long", "_rules", "last + policy[1], 0", "last + policy[1] + 1, 0", BACKLOGS),
-    Mutant("window of one more", "_rules", "policy[i] - cost + 1)", "policy[i] - cost + 2)", BACKLOGS),
-    Mutant("window of one less", "_rules", "policy[i] - cost + 1)", "policy[i] - cost)", WAKE_UPS),
+    Mutant("window of one more", "_rules", "policy[i] - cost", "policy[i] - cost + 1", BACKLOGS),
+    Mutant("window of one less", "_rules", "policy[i] - cost", "policy[i] - cost - 1", WAKE_UPS),
     Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", BACKLOGS),
     Mutant(
         "what was sent is taken back",
@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", WAKE_UPS
     ),
-    Mutant("acquire gives nothing back", "refund", "math.max(found, redis.call('ZREM', key, permit))", "1", LIMITER),
+    Mutant("acquire gives nothing back", "refund", "redis.call('ZREM', key, permit)", "1", LIMITER),
     Mutant(
         "the category's rules are ignored",
         "_admits_at",
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "settling sets no wake-up",
         "settle",
-        "set_wake_ups(user, backlogs, now, turn)",
+        "set_user_wake_ups(rules, user, touched[user], fields_of[user], now)",
         "",
         WAKE_UPS,
     ),
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancelled head keeps those behind it",
-        "_ends",
+        "_unsent",
         "if lane and redis.call('ZADD'",
         "if false and redis.call('ZADD'",
         "property/test_routes.py::test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device",
@@ -197,12 +197,12 @@ MUTANTS = (
     Mutant(
         "what was tried is dropped", "_rule_table", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
     ),
-    Mutant("a crash is not counted", "pull", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
+    Mutant("a crash is not counted", "_dead_workers", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(
         "an attempt is not counted",
-        "settle",
-        "if job.word ~= 'expired' then add_one(key, 'push_attempts') end",
-        "",
+        "_other_ends",
+        "else add_one(key, 'push_attempts') end",
+        "end",
         "integration/test_worker.py::test_attempts_come_to_an_end",
     ),
     Mutant(
@@ -219,25 +219,27 @@ MUTANTS = (
         "'@leases', '-inf', text(now - 60000000)",
         BACKLOGS,
     ),
-    Mutant("what waits for its time is forgotten", "pull", "first('@later')", "", BACKLOGS),
+    Mutant(
+        "what waits for its time is forgotten", "pull", "{'@leases', '@later'}", "{'@leases', '@expiring'}", BACKLOGS
+    ),
     Mutant(
         "a retry waits a second more",
-        "settle",
+        "_other_ends",
         "'@later', now + us",
         "'@later', now + us + 1000000",
         BACKLOGS,
     ),
     Mutant(
         "one more may wait",
-        "_overflow",
+        "enqueue",
         "if of_user > 0 and count_of_user(user) >= of_user then",
         "if of_user > 0 and count_of_user(user) > of_user then",
         FULL,
     ),
-    Mutant("one less may wait in all", "_overflow", "count_in_all() >= in_all", "count_in_all() + 1 >= in_all", FULL),
+    Mutant("one less may wait in all", "enqueue", "count_in_all() >= in_all", "count_in_all() + 1 >= in_all", FULL),
     Mutant(
         "the newest is dropped",
-        "_overflow",
+        "enqueue",
         "redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)",
         "redis.call('ZREVRANGE', backlog, 0, MAX_OLDEST)",
         "integration/test_overload.py::test_the_oldest_makes_room",
@@ -258,20 +260,20 @@ MUTANTS = (
     ),
     Mutant(
         "those that arrive are not counted",
-        "_overflow",
+        "enqueue",
         "local n = redis.call('ZCARD', arriving_key(user))",
         "local n = 0",
         FULL,
     ),
     Mutant(
-        "an open circuit parks nobody",
+        "an open circuit makes nobody wait",
         "_decide",
         "hold.state == 'open' and hold.probe ~= '1' and (",
         "false and (",
         ROUTES,
     ),
     Mutant(
-        "an open circuit parks for ever",
+        "an open circuit makes users wait for ever",
         "_decide",
         "hold.probe ~= '1' and (",
         "true or (",
@@ -286,7 +288,7 @@ MUTANTS = (
     ),
     Mutant(
         "what closed lets nobody go",
-        "pull",
+        "_held_routes",
         "if hold.state == 'closing' then return most end",
         "if hold.state == 'closing' then return 0 end",
         ROUTES,
@@ -296,7 +298,7 @@ MUTANTS = (
     Mutant(
         "a rest that stepped aside is lost",
         "_reschedule",
-        "redis.call('ZADD', parked_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
+        "redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
         "",
         ROUTES,
     ),
@@ -346,11 +348,11 @@ MUTANTS = (
     Mutant(
         "a cost is one",
         "_select",
-        "cost = cost_of(rules, category)}",
-        "cost = 1}",
+        "cost = cost_of(rules, category),",
+        "cost = 1,",
         "contract/test_direct.py::test_it_leaves_what_the_long_way_leaves",
     ),
-    Mutant("a burst has one more", "_burst", "burst[1] - cost, math.huge", "burst[1] - cost + 1, math.huge", KINDS),
+    Mutant("a burst has one more", "_burst", "local free = burst[1] - cost", "local free = burst[1] - cost + 1", KINDS),
     Mutant(
         "a bucket counts its first send",
         "_counts",
@@ -375,7 +377,7 @@ MUTANTS = (
     Mutant(
         "two workers send one backlog",
         "_claims",
-        "if claim.owner ~= worker then return 0, true end",
+        "if claim.owner ~= claimant then return 0, true end",
         "",
         "laws/test_claims.py",
     ),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
+import random
 import re
 import socket
 from pathlib import Path
@@ -15,6 +17,9 @@ from tests.support import type_in
 ROOT = Path(__file__).parents[1]
 COLUMNS = 80
 THEIRS = "redis://localhost:6379/0"
+PORTS = re.compile(r"\b26[34](?=\d\d\b|\d\[)")  # of servers that a page lets its reader start: 26379, 2640[456]
+LAST = (*range(1, 7), 79, 80, 90, 91)  # two digits of these ports
+BUS = 10_000  # from a port of a cluster's node to that of its bus
 MARK = "=== the next step"
 STEP = re.compile(r"^```sh\n(?P<typed>.*?)^```$(?:\n\n^```\n(?P<shown>.*?)^```$)?", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -45,20 +50,39 @@ def read(page: str) -> str:
 
 def steps(page: str) -> list[Step]:
     """What the page lets its reader type, in order."""
-    return [Step(found["typed"], found["shown"]) for found in STEP.finditer(read(page))]
+    return _steps(read(page))
 
 
-def walk(page: str, folder: Path, redis_url: str) -> None:
-    """Do in a folder what the page says: each command works, and prints what is shown below it."""
-    for found in FILE.finditer(read(page)):
+def _steps(text: str) -> list[Step]:
+    return [Step(found["typed"], found["shown"]) for found in STEP.finditer(text)]
+
+
+def walk(page: str, folder: Path, redis_url: str, *, cold: bool = False) -> None:
+    """Do in a folder what the page says: each command works, and prints what is shown below it. cold: see `type_in`."""
+    text = PORTS.sub(_free_hundred(), read(page))
+    for found in FILE.finditer(text):
         (folder / found["name"]).write_text(found["text"], encoding="utf-8")
-    script = "".join(f"{step.typed}echo '{MARK}'\n" for step in steps(page))
-    said = type_in(script, folder, redis_url, COLUMNS=str(COLUMNS))
+    script = "".join(f"{step.typed}echo '{MARK}'\n" for step in _steps(text))
+    said = type_in(script, folder, redis_url, cold=cold, COLUMNS=str(COLUMNS))
     printed = said.replace(socket.gethostname(), "web-1").split(f"{MARK}\n")
-    for step, text in zip(steps(page), printed, strict=False):
+    for step, lines in zip(steps(page), printed, strict=False):
         assert len(printed) == len(steps(page)) + 1, said
         if step.shown is not None:
-            assert _lines(text) == _lines(step.shown), step.typed
+            assert _lines(lines) == _lines(step.shown), step.typed
+
+
+def _free_hundred() -> str:
+    """The digits before the last two of ports that nobody uses, with those of the bus of a cluster.
+
+    All of them are below those that the system gives to connections, and above those of `notifier.testing.ports`.
+    """
+    for hundred in random.sample(range(200, 227), 27):  # no secret
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in (100 * hundred + last for last in LAST):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port + BUS))
+            return str(hundred)
+    raise AssertionError("no ports are free for the servers of a page")
 
 
 def python_blocks(page: str, url: str) -> list[str]:

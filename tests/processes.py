@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from redis import Redis
 
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.testing.child import end
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -55,9 +56,9 @@ def await_that(condition: Callable[[], bool], what: str, within_s: float = 60.0,
 
 def await_workers(redis: Redis, count: int, within_s: float = 60.0) -> None:
     """Return when as many workers have registered."""
-    await_that(lambda: redis.scard("rq:workers") >= count, f"{count} workers", within_s)
+    await_that(lambda: redis.scard(rq_key("workers")) >= count, f"{count} workers", within_s)
 
 
 def total(redis: Redis, *words: str) -> int:
-    """The sum of these totals in notifier:stats."""
-    return sum(int(value or 0) for value in redis.hmget("notifier:stats", list(words)))
+    """The sum of these totals."""
+    return sum(int(value or 0) for value in redis.hmget(redis_key("stats"), list(words)))

@@ -22,9 +22,11 @@ from rq.serializers import JSONSerializer
 
 from notifier import Notification, Notifier
 from notifier.notification import Device
+from notifier.scripts.keys import user_key
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from notifier.user_limits.memory import MemoryUserLimiter
 from tests import warm
 
 T = TypeVar("T")
@@ -37,8 +39,8 @@ TEAM_ID: Final = "SIMTEAM001"
 KEY_ID: Final = "SIMULATED1"
 LANES: Final = ("urgent", "default", "bulk")
 
-# Short, so that a test that waits for them is short: the lease is the least that a timeout of 1 s allows.
-WORKER: Final = {"lease": "3s", "grace": "4s", "backoff": {"first": "50ms", "most": "200ms"}}
+# A machine with much to do may be silent for seconds: a test that waits for a timeout or a lease asks for short ones.
+WORKER: Final = {"lease": "10s", "grace": "4s", "backoff": {"first": "50ms", "most": "200ms"}}
 
 
 def eventually(condition: Callable[[], T], what: str = "", *, within_s: float = PATIENCE_S) -> T:
@@ -152,9 +154,9 @@ class Simulators:
         arrivals = list(self._log.arrivals)
         return [a.title for a in arrivals if a.status == 200 and a.title is not None and a.title.startswith(prefix)]
 
-    def providers(self, *apps: str) -> dict[str, Any]:
+    def providers(self, *apps: str, timeout: str = "8s") -> dict[str, Any]:
         """The section `providers` of a configuration, with these named apps."""
-        shared = {"ca_file": self._ca_file, "timeout": "1s"}
+        shared = {"ca_file": self._ca_file, "timeout": timeout}
         return {
             "apns": {
                 "client": "h2",
@@ -177,8 +179,8 @@ class Simulators:
 
 
 CONSOLE: Final = {
-    "apns": {"client": "console", "timeout": "1s"},
-    "fcm": {"client": "console", "timeout": "1s"},
+    "apns": {"client": "console", "timeout": "8s"},
+    "fcm": {"client": "console", "timeout": "8s"},
 }
 
 
@@ -297,9 +299,17 @@ def clean_environ(**more: str) -> dict[str, str]:
     return kept | more
 
 
-def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120, **environ: str) -> str:
-    """What a page's commands print when they are typed in a folder, one after the other; each has to work."""
-    variables, control = warm.typed(folder)
+def type_in(
+    script: str, folder: Path, redis_url: str, *, within_s: float = 120, cold: bool = False, **environ: str
+) -> str:
+    """What a page's commands print when they are typed in a folder, one after the other; each has to work.
+
+    cold: RQ is to be imported by the commands themselves, with the prefix that their configuration wants.
+    """
+    variables, controls = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}, []
+    if not cold:
+        variables, control = warm.typed(folder)
+        controls = [control]
     said = folder / "said.log"
     with (
         said.open("wb") as log,
@@ -309,7 +319,7 @@ def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120,
             env=clean_environ(NOTIFIER_REDIS_URL=redis_url, **variables, **environ),
             stdout=log,
             stderr=log,
-            pass_fds=[control],
+            pass_fds=controls,
             start_new_session=True,
         ) as typed,
     ):
@@ -318,11 +328,18 @@ def type_in(script: str, folder: Path, redis_url: str, *, within_s: float = 120,
         except BaseException:  # what it left running in the background would run on
             with suppress(ProcessLookupError):
                 os.killpg(typed.pid, signal.SIGKILL)
-            for daemon in folder.glob("*.pid"):
-                with suppress(ProcessLookupError, ValueError):
-                    os.kill(int(daemon.read_text()), signal.SIGKILL)
             raise
+        finally:
+            _end_below(folder)
     return said.read_text(encoding="utf-8")
+
+
+def _end_below(folder: Path) -> None:
+    """End whatever works in a folder, daemons of sessions of their own too."""
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):  # it has gone, or is somebody else's
+            if cwd.readlink().is_relative_to(folder):
+                os.kill(int(cwd.parent.name), signal.SIGKILL)
 
 
 @contextmanager
@@ -356,3 +373,21 @@ def scheduled(redis: Redis, lane: str = "default") -> Any:
 def client_of(config: Path) -> Redis:
     """A plain client to the Redis of a configuration."""
     return Redis.from_url(load_settings(config, {}).redis.url)
+
+
+def let_pass(redis: Redis, us: int) -> None:
+    """Let keys expire as if so much more time had passed, or less: a test's clock moves, and Redis's own by itself."""
+    for key in redis.keys("*"):
+        if (left := redis.pttl(key)) > 0:
+            redis.pexpire(key, max(0, left - us // 1_000))
+
+
+def expire_alike(redis: Redis, memory: MemoryUserLimiter, now_us: int) -> None:
+    """Let the sends in Redis expire by the clock of a test, when those in memory are over."""
+    for (user, category), sends in list(memory.sends.items()):
+        if sends.until_us > now_us:
+            sends.until_us = max(sends.until_us, now_us + 1_000_000)  # Redis's own time goes on during the call
+            redis.pexpire(user_key("sent", user, category), (sends.until_us - now_us) // 1_000 + 1)
+        else:
+            redis.delete(*(user_key(name, user, category) for name in ("sent", "counts", "burst")))
+            del memory.sends[user, category]

@@ -14,6 +14,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:
+    # The program may run, and be seen to, before its signals can be passed on: until then they wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     control, beside = os.environ["WARM"].split(" ", 1)
     name = os.path.basename(sys.argv[0])  # noqa: PTH119 - to import pathlib takes longer than all of this
     command = [f"{beside}/{name}", *sys.argv[1:]]
@@ -29,6 +31,7 @@ def main() -> int:
     pid = int(told.recv(64))
     for number in SIGNALS:
         signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     status = int(told.recv(64))
     return status if status >= 0 else 128 - status
 

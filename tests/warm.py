@@ -43,7 +43,11 @@ MODULES: Final = (
     "rq.cli",
     # The command `notifier`, but for its `__main__`, which has to begin as one.
     "notifier.cli.app",
-    *(f"notifier.cli.{name}" for name in ("config", "health", "look", "preview", "record", "redis", "send", "stats")),
+    "notifier.cli.configuration.config",
+    "notifier.cli.configuration.redis",
+    "notifier.cli.trials.preview",
+    "notifier.cli.trials.record",
+    *(f"notifier.cli.{name}" for name in ("explain", "health", "send", "stats")),
     "notifier.server.run",
 )
 TYPED: Final = Path(__file__).with_name("typed.py")

@@ -4,21 +4,66 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from notifier.errors import NotifierError
+from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
 from notifier.log import configure_logging
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import RQ_VARIABLE, rq_prefix, under, use_prefixes
 from notifier.settings import settings_path
-from notifier.shards.map import claim
-from notifier.store.connection import connect
-from workers.push import PushWorker, wait_for_redis
-from workers.start import load_at_start
+from notifier.store.exchange import exchange, nothing
+from notifier.store.partitions import Partition, connect_all
+from workers.configuration.start import load_at_start
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
-    """Run a worker until it is told to stop; returns the exit status."""
+    """Run a worker as the command line says; returns the exit status."""
+    parser = _parser(prog)
+    arguments = parser.parse_args(argv)
+    if unknown := [lane for lane in arguments.lanes if lane not in LANES]:
+        parser.error(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}")
+    return run(**vars(arguments))
+
+
+def run(
+    config: str | Path | None, lanes: Sequence[str], *, name: str | None, partitions: str | None, burst: bool
+) -> int:
+    """Run a worker until it is told to stop; returns the exit status. partitions: see `chosen`."""
+    try:
+        config = settings_path(config)
+        settings = load_at_start(config)
+        configure_logging(settings.log.format, settings.log.level)
+        served = chosen(connect_all(settings), partitions)
+        if served[0].prefixes is not None:
+            use_prefixes(served[0].prefixes)
+        connection = served[0].client
+        os.environ[RQ_VARIABLE] = rq_prefix()  # RQ reads it when it is imported
+        with needs_extra("a worker", "worker"):
+            from workers.push import PushWorker, wait_for_redis  # noqa: PLC0415
+
+        wait_for_redis(connection)
+        check_numbers(served)
+    except NotifierError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - for people
+        return error.exit_status
+    sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
+    worker = PushWorker(
+        lanes,
+        name=name,
+        connection=connection,
+        settings=settings,
+        config=config,
+        partitions=served,
+    )
+    worker.work(burst=burst, logging_level=settings.log.level.upper())
+    return 0
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog, description="Run one worker until it is told to stop (SIGTERM or Ctrl-C)."
     )
@@ -29,27 +74,30 @@ def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
         "--config", help="the configuration file (default: $NOTIFIER_CONFIG, else config/notifier.yaml)"
     )
     parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
-    parser.add_argument(
-        "--shard", help="which of redis.shards to serve: its name or position (default: $NOTIFIER_SHARD)"
-    )
+    parser.add_argument("--partitions", help="of a fleet of several: those to serve, such as 0-15,20 (default: all)")
     parser.add_argument("--burst", action="store_true", help="end when nothing is due")
-    arguments = parser.parse_args(argv)
-    try:
-        config = settings_path(arguments.config)
-        settings = load_at_start(config)
-        configure_logging(settings.log.format, settings.log.level)
-        shard = settings.redis.which(arguments.shard or os.environ.get("NOTIFIER_SHARD") or None)
-        connection = connect(settings.redis.shard(shard))
-        wait_for_redis(connection)
-        if shard:
-            claim(connection, shard)
-    except NotifierError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - for people
-        return error.exit_status
-    sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
-    worker = PushWorker(arguments.lanes, name=arguments.name, connection=connection, settings=settings, config=config)
-    worker.work(burst=arguments.burst, logging_level=settings.log.level.upper())
-    return 0
+    return parser
+
+
+def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partition]:
+    """Return the partitions that `--partitions` names. Raises SettingsError."""
+    if text is None:
+        return partitions
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
+        some = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not some or some[-1] >= len(partitions):
+            raise SettingsError(f"--partitions: write numbers from 0 to {len(partitions) - 1}, such as 0-15,20")
+        numbers |= set(some)
+    return [partitions[number] for number in sorted(numbers)]
+
+
+def check_numbers(partitions: Sequence[Partition]) -> None:
+    """Raise SettingsError where the fleet has another number of partitions; those that are away are asked later."""
+    for at in partitions:
+        with under(at.prefixes), suppress(RedisUnusableError):
+            exchange(at.client, at.checked(nothing()))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -21,58 +23,56 @@ from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from notifier.dispatch.calls import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.circuits import LIMITS
 from notifier.dispatch.health import LOOKED, read_others
 from notifier.dispatch.spans import Spans
-from notifier.errors import NotifierError
+from notifier.errors import NotifierError, SettingsError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
-from notifier.scripts.loader import Call, run_async
+from notifier.scripts.keys import under
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import check_when_there, is_away, unusable
-from workers import rq_compat
-from workers.capacity import Capacity
-from workers.circuits import Circuits
-from workers.engine import Engine
-from workers.idle import LISTEN_S, IdleWorker
-from workers.in_flight import Tuning
-from workers.late_feedback import LateFeedback
-from workers.reload import Reload
-from workers.rq_jobs import ForkedRqJobs
-from workers.secrets import ProviderSecrets
-from workers.sender import Sender
-from workers.start import Wait, collect_garbage_seldom, load_at_start
-from workers.tracing import Tracing
-from workers.wiring import (
-    asyncio_client,
+from notifier.store.connection import ask, check_when_there, eviction_warning, is_away, time_us, unusable
+from notifier.store.partitions import Partition, Partitions
+from workers.configuration.reload import Reload
+from workers.configuration.secrets import ProviderSecrets
+from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start, warn_of_unread
+from workers.configuration.wiring import (
+    asyncio_clients,
     build_capacity,
     build_providers,
     build_sender,
     build_tuning,
     circuit_names,
     dry_runs,
+    key_digests,
 )
+from workers.loop.idle import IdleWorker, listen_s
+from workers.loop.parts import Parts
+from workers.loop.watchdog import Watchdog
+from workers.rq import compat
+from workers.rq.functions import AllowedFunctions
+from workers.rq.jobs import ForkedRqJobs
+from workers.sending.circuits import Circuits, CircuitsOfAll
+from workers.sending.late_feedback import LateFeedback
+from workers.sending.sender import Sender
+from workers.sending.tracing import Tracing
+from workers.served import TURNS, Served, run_all
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
-SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
 
-async def _sweep(redis: Any, swept: Call[int]) -> None:
-    for _ in range(SWEEPS):
-        if await run_async(redis, swept) < SWEPT_AT_ONCE:
-            return
-
-
 def wait_for_redis(connection: Any) -> None:
     """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
-    wait = Wait(structlog.get_logger("notifier.worker"))
+    log = structlog.get_logger("notifier.worker")
+    wait = Wait(log)
     check_when_there(connection, wait.goes_on)
     wait.is_over()
+    if warning := eviction_warning(ask(partial(connection.info, "memory"))):
+        log.warning("eviction_unknown", reason=warning)
 
 
 class PushWorker(Worker):
@@ -89,12 +89,14 @@ class PushWorker(Worker):
         settings: Settings | None = None,
         config: Path | None = None,
         providers: Mapping[str, Provider] | None = None,
+        partitions: Sequence[Partition] | None = None,
         **kwargs: Any,
     ) -> None:
         """As RQ's worker. settings and providers: else those of the configuration, read when work begins.
 
         config: the file whose changed rates are taken up while it works; else that of the configuration. With
-        `settings` alone, none is.
+        `settings` alone, none is. partitions: that it serves; None is the fleet at its connection, which is that to the
+        first of these. There RQ knows the worker.
         """
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, *args, **kwargs)
@@ -105,14 +107,21 @@ class PushWorker(Worker):
         self._settings = settings
         self._config = config
         self._providers = providers
-        self._engine: Engine | None = None
+        self._partitions = partitions or Partitions.around(self.connection)
+        self._served: list[Served] = []
+        self._tended = 0
+        self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._secrets: ProviderSecrets | None = None
         self._counted = (0, 0)
         self._told: Any = None
+        self._next_heartbeat = 0.0
+        self._beat_ended = False
+        self._audits: dict[int, Any] = {}
         self._grace_s = 0.0
         self._stopping_since: float | None = None
         self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
+        self._watchdog = Watchdog(self._structlog, os.environ)
 
     def work(
         self,
@@ -126,17 +135,20 @@ class PushWorker(Worker):
         """Work until told to stop; see RQ's `Worker.work`. Exits as `notifier` does where it cannot begin."""
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
-            rq_compat.check_prefix()
+            compat.check_prefix()
             if self._settings is None:
                 self._config = settings_path(self._config)
             settings = self._settings or load_at_start(self._config)
             self._grace_s = settings.worker.grace_us / 1e6
+            if settings.redis.partitions > 1 and self._partitions[0].prefixes is None:
+                raise SettingsError("this fleet has redis.partitions: start its workers by `notifier worker`")
             if not structlog.is_configured():  # under `rq worker`
                 configure_logging(settings.log.format, settings.log.level)
+            warn_of_unread(settings, self._structlog)
             wait_for_redis(self.connection)
-            redis = asyncio_client(self.connection)
-            built = self._build(settings, redis) if self._providers is None else self._providers
-            self._tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
+            redises = asyncio_clients(self._partitions)
+            self._functions = AllowedFunctions(settings.worker.functions)
+            built = self._build(settings, redises[0]) if self._providers is None else self._providers
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(error.exit_status) from None
@@ -153,14 +165,12 @@ class PushWorker(Worker):
         self._warn_of_others()
         collect_garbage_seldom()
         try:
-            asyncio.run(
-                self._work(settings, redis, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
-            )
+            work = self._work(settings, redises, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
+            asyncio.run(self._watchdog.watch(work))
         finally:
             with contextlib.suppress(RedisError):
                 self.teardown()  # type: ignore[no-untyped-call]
-        assert self._engine is not None
-        return bool(self._engine.delivered + self._engine.failed)
+        return any(each.engine.delivered + each.engine.failed for each in self._served)
 
     def _register(self, *args: Any) -> None:
         """Become known to RQ. A Redis that has gone since it was looked for is waited for, as it is later."""
@@ -170,6 +180,7 @@ class PushWorker(Worker):
                 if wait.begun:
                     self._forget_own_entry()
                 self.bootstrap(*args)
+                self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
             except RedisError as error:
                 if not is_away(error):
                     raise
@@ -198,55 +209,68 @@ class PushWorker(Worker):
         return build()
 
     async def _work(
-        self,
-        settings: Settings,
-        redis: Any,
-        providers: dict[str, Provider],
-        *,
-        burst: bool,
-        max_jobs: int | None,
-        max_idle_s: float | None,
+        self, settings: Settings, redises: Sequence[Any], providers: dict[str, Provider], **bounds: Any
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        lanes = self.queue_names()
+        self._loop, lanes = asyncio.get_running_loop(), self.queue_names()
         for by in dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
-        idle = IdleWorker(asyncio_client(self.connection, block_s=LISTEN_S), redis, self.name, lanes)
-        rq_jobs = ForkedRqJobs(self)
-        circuits = Circuits(redis, self.name, circuit_names(settings, providers))
-        capacity = build_capacity(settings, providers)
-        sender = build_sender(settings, providers, circuits, capacity)
-        reload = Reload(self._config, redis, lanes, settings) if self._config is not None else None
+        both = list(zip(self._partitions, redises, strict=True))
+        served = [replace(at, client=redis) for at, redis in both]
+        reload = Reload(self._config, served, lanes, settings) if self._config is not None else None
         if reload is not None:
             settings = await self._begin(reload, settings)
-        self._engine = Engine(
-            redis=redis,
-            idle=idle,
-            worker=self.name,
-            lanes=lanes,
-            policies=settings.policies(),
-            sender=sender,
-            circuits=circuits,
-            capacity=capacity,
-            rq_jobs=rq_jobs,
-            tuning=build_tuning(settings),
-            version=reload.version if reload is not None else "",
-            tracing=self._tracing,
-        )
+        sender = self._serve(settings, both, providers, "" if reload is None else reload.version)
         if self._stop_requested:
-            self._engine.stop()
-        tuning = build_tuning(settings)
-        beat = asyncio.create_task(self._beat(self._engine, sender, rq_jobs, reload, capacity, circuits, redis, tuning))
+            for each in self._served:
+                each.engine.stop()
+        beat = asyncio.create_task(self._beat(sender, reload))
         try:
-            await self._engine.run(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_s)
+            await run_all(self._served, **bounds)
         finally:
-            beat.cancel()
-            await asyncio.gather(beat, return_exceptions=True)
+            await self._end_beat(beat)
+            sender.engines = 0  # also where one of them has failed
             await sender.close()
             with contextlib.suppress(RedisError):
-                self._report(self._engine)
-            await idle.close()
-            await redis.aclose()
+                self._report()
+            await asyncio.gather(*(each.leave(registered=n > 0) for n, each in enumerate(self._served)))
+
+    def _serve(
+        self,
+        settings: Settings,
+        both: Sequence[tuple[Partition, Any]],
+        providers: Mapping[str, Provider],
+        version: str,
+    ) -> Sender:
+        """Make an engine for each partition; they share the sender, and what it has learned of the routes."""
+        lanes, tuning, policies = self.queue_names(), build_tuning(settings), settings.policies()
+        capacity = build_capacity(settings, providers)
+        names, digests = circuit_names(settings, providers), key_digests(providers)
+        circuits = [Circuits(redis, self.name, names, digests) for _, redis in both]
+        self._circuits = CircuitsOfAll([(at, each) for (at, _), each in zip(both, circuits, strict=True)])
+        sender = build_sender(settings, providers, circuits[0] if len(circuits) == 1 else self._circuits, capacity)
+        sender.engines = len(both)
+        blocking = asyncio_clients(self._partitions, block_s=listen_s(len(both)))
+        alone = [at.number for at in self._partitions] == [0]
+        for (at, redis), listening, of in zip(both, blocking, circuits, strict=True):
+            with under(at.prefixes):
+                rq_jobs = ForkedRqJobs(self, self._functions, tuning, at.client, runs=alone)
+                tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
+                idle = IdleWorker(listening, redis, self.name, lanes, len(both))
+                parts = Parts(
+                    name=self.name,
+                    lanes=lanes,
+                    redis=redis,
+                    idle=idle,
+                    sender=sender,
+                    circuits=of,
+                    capacity=capacity,
+                    rq_jobs=rq_jobs,
+                    tuning=tuning,
+                    tracing=tracing,
+                )
+                self._served.append(Served(at, parts, policies, version))
+            self._rq_jobs = self._rq_jobs or rq_jobs
+        return sender
 
     async def _begin(self, reload: Reload, settings: Settings) -> Settings:
         """The rates in force; a Redis that has gone since the worker was registered is waited for, as it is later."""
@@ -262,54 +286,81 @@ class PushWorker(Worker):
                 break
         return settings
 
-    async def _beat(  # noqa: PLR0917 - all that it tends
-        self,
-        engine: Engine,
-        sender: Sender,
-        rq_jobs: ForkedRqJobs,
-        reload: Reload | None,
-        capacity: Capacity,
-        circuits: Circuits,
-        redis: Any,
-        tuning: Tuning,
-    ) -> None:
+    async def _beat(self, sender: Sender, reload: Reload | None) -> None:
         """Once a second: changed secrets and rates, and what the rest of RQ wants to know of a worker."""
-        next_heartbeat = 0.0
-        swept = sweep(
-            self.queue_names(),
-            keep_failed_us=tuning.keep_failed_us,
-            keep_delivered_us=tuning.keep_delivered_us,
-            ends=tuning.ends,
-        )
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task, redis = asyncio.current_task(), self._served[0].parts.redis
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
             try:
                 if self._secrets is not None:
-                    await self._secrets.follow(sender, circuits)
+                    await self._secrets.follow(sender, self._circuits)
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
-                self.connection.expire(self.key, self.worker_ttl + 60)
+                await redis.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
                     if (policies := await reload.changed()) is not None:
-                        engine.use(policies, reload.version)
+                        for each in self._served:
+                            each.use(policies, reload.version)
                     await reload.retime()
-                self._tell({**({} if reload is None else reload.told()), LIMITS: capacity.describe()})
-                if engine.looked_us is not None:
-                    self.connection.hset(self.key, LOOKED, engine.looked_us)
-                self._report(engine)
-                if loop.time() >= next_heartbeat:
-                    self.heartbeat()
-                    next_heartbeat = loop.time() + HEARTBEAT_S
-                await _sweep(redis, swept)
-                rq_jobs.release_scheduled()
-                rq_compat.free_slots(self.connection)
-                if self.should_run_maintenance_tasks:
-                    self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+                told = {**({} if reload is None else reload.told()), LIMITS: self._served[0].parts.capacity.describe()}
+                await asyncio.to_thread(self._tend, told)
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
+            await self._tend_partitions({} if reload is None else reload.told())
             await asyncio.sleep(BEAT_S)
+
+    async def _tend_partitions(self, told: dict[Any, str]) -> None:
+        """Sweep what is served; of many partitions a twelfth at each beat."""
+        count = len(self._served)
+        told = {"hostname": str(self.hostname), "pid": str(self.pid), "version": str(self.version), **told}
+        if count == 1:
+            await self._served[0].tend(None, 0)
+            return
+        for _ in range(-(-count // TURNS)):  # each by itself, as one may be away
+            each, self._tended = self._served[self._tended % count], self._tended + 1
+            if each.tending is None or each.tending.done():
+                tells = None if each is self._served[0] else told
+                each.tending = asyncio.create_task(each.tend(tells, self.worker_ttl + 60))
+
+    async def _end_beat(self, beat: asyncio.Task[None]) -> None:
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+        assert self._rq_jobs is not None
+        with self._rq_jobs.upkeep:  # a thread may be about it, and must not tell of a worker that has gone
+            self._beat_ended = True
+
+    def _tend(self, told: dict[Any, str]) -> None:
+        """Tell RQ of this worker, and do RQ's upkeep: by calls that block, so not in the loop's thread."""
+        rq_jobs = self._rq_jobs
+        assert rq_jobs is not None
+        with rq_jobs.upkeep:
+            if self._beat_ended:
+                return
+            self._tell(told)
+            for each in self._served:
+                if each.engine.mender.is_over():
+                    self._repair(each)
+            if (looked_us := self._served[0].engine.looked_us) is not None:
+                self.connection.hset(self.key, LOOKED, looked_us)
+            self._report()
+            if time.monotonic() >= self._next_heartbeat:
+                self.heartbeat()
+                self._next_heartbeat = time.monotonic() + HEARTBEAT_S
+            rq_jobs.close_ended()
+            rq_jobs.release_scheduled()
+            compat.free_slots(self.connection)
+            if self.should_run_maintenance_tasks:
+                self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+
+    def _repair(self, served: Served) -> None:
+        """Put right what a script has left halfway that met something unreadable."""
+        from notifier.operations.audit.background import AuditError, BackgroundAudit  # noqa: PLC0415 - hardly ever
+
+        audits = self._audits.setdefault(served.at.number, BackgroundAudit(served.at.client))
+        with contextlib.suppress(AuditError), under(served.at.prefixes):  # one runs
+            audits.start(served.engine.lease_us, repair=True)
+            self._structlog.warning("repairing", reason="a script failed on what could not be read; see notifier audit")
 
     def clean_registries(self) -> None:
         """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""
@@ -319,12 +370,19 @@ class PushWorker(Worker):
             if not queue.acquire_maintenance_lock():
                 continue
             try:
-                for registry in rq_compat.cleaned_registries():
+                for registry in compat.cleaned_registries():
                     registry(queue=queue).cleanup(timestamp=int(now_s[0]))
                 clean_worker_registry(queue)
                 queue.intermediate_queue.cleanup(self, queue)
             finally:
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
+
+    def maintain_heartbeats(self, job: Any, *args: Any) -> None:
+        """As RQ's, while a work horse runs; and hold the permit of a job that is limited."""
+        super().maintain_heartbeats(job, *args)
+        self._watchdog.feed()
+        if self._rq_jobs is not None:
+            self._rq_jobs.hold()
 
     def unsubscribe(self) -> None:
         """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""
@@ -337,11 +395,13 @@ class PushWorker(Worker):
             self.connection.hset(self.key, mapping=told)
             self._told = told
 
-    def _report(self, engine: Engine) -> None:
-        state = WorkerStatus.BUSY if engine.busy else WorkerStatus.IDLE
-        if engine.suspended:
+    def _report(self) -> None:
+        engines = [each.engine for each in self._served]
+        state = WorkerStatus.BUSY if any(engine.busy for engine in engines) else WorkerStatus.IDLE
+        if engines[0].suspended:
             state = WorkerStatus.SUSPENDED
-        delivered, failed = engine.delivered - self._counted[0], engine.failed - self._counted[1]
+        now = sum(engine.delivered for engine in engines), sum(engine.failed for engine in engines)
+        delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
         if state != self.get_state():
             self.set_state(state)
         if delivered or failed:
@@ -349,7 +409,7 @@ class PushWorker(Worker):
                 pipe.hincrby(self.key, "successful_job_count", delivered)
                 pipe.hincrby(self.key, "failed_job_count", failed)
                 pipe.execute()
-            self._counted = (engine.delivered, engine.failed)
+            self._counted = now
 
     def _set_connection(self, connection: Any) -> Any:
         """Leave the connection's timeout as it is configured: unlike RQ's, no call here blocks for minutes."""
@@ -381,8 +441,8 @@ class PushWorker(Worker):
         self._in_loop(partial(self._structlog.info, "stopping", signal=signal.Signals(signum).name))
 
     def _tell_engine(self, what: Literal["stop", "stop_now"]) -> None:
-        if self._engine is not None:
-            self._in_loop(getattr(self._engine, what))
+        for each in self._served:
+            self._in_loop(getattr(each.engine, what))
 
     def _in_loop(self, callback: Callable[[], object]) -> None:
         if self._loop is not None:

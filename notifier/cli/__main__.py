@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+from pathlib import Path
+from traceback import extract_tb
+from typing import Final
 
-from notifier.cli.app import app
-from notifier.errors import NotifierError
+from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
+
+# Errors of code that reads what is no time, no number or no text. Anybody who can write to Redis can cause them.
+UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
 
 
 def main() -> None:
     """Run the command in `sys.argv` and exit with one of `cli.output.Status`."""
     try:
+        with needs_extra("the command notifier", "worker"):
+            from notifier.cli.app import app  # noqa: PLC0415 - a producer may lack what the command needs
+            from notifier.cli.output import complain  # noqa: PLC0415 - as above
+    except SettingsError as error:
+        sys.exit(str(error))
+    try:
         app(prog_name="notifier")
     except NotifierError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - for people
+        complain(str(error))
         sys.exit(error.exit_status)
+    except UNREADABLE as error:
+        if sys.flags.dev_mode:
+            raise
+        at = extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
+        complain(f"Redis holds something that cannot be read ({where}); notifier audit may find it")
+        sys.exit(RedisUnusableError.exit_status)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -15,8 +16,7 @@ from typer.core import TyperGroup
 from notifier.cli.output import EXIT_STATUSES, say
 
 MARKUP: Final = "markdown"
-# What stands behind `worker` is read by the worker itself.
-OPEN_ENDED: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+ANYWHERE: Final = ("--config", "--partition")  # options of all commands
 
 # Where each command is written: module and name. A module is imported when its command is asked for, because each
 # takes part of a second that the others need not wait for.
@@ -24,24 +24,26 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "worker": ("worker", "worker"),
     "send": ("send", "send"),
     "send-file": ("send", "send_file"),
-    "status": ("look", "status"),
+    "status": ("explain", "status"),
     "cancel": ("cancel", "cancel"),
-    "line": ("look", "line"),
-    "explain": ("look", "explain"),
-    "routes": ("look", "routes"),
+    "pause": ("pause", "pause"),
+    "resume": ("pause", "resume"),
+    "line": ("explain", "line"),
+    "explain": ("explain", "explain"),
+    "routes": ("explain", "routes"),
     "history": ("history", "history"),
     "health": ("health", "health"),
     "stats": ("stats", "stats"),
     "serve": ("serve", "serve"),
     "audit": ("audit", "audit"),
-    "preview": ("preview", "preview"),
-    "load": ("load", "load"),
-    "trace": ("record", "trace"),
-    "config": ("config", "commands"),
-    "redis": ("redis", "commands"),
-    "shards": ("shards", "commands"),
+    "preview": ("trials.preview", "preview"),
+    "load": ("trials.load", "load"),
+    "trace": ("trials.record", "trace"),
+    "config": ("configuration.config", "commands"),
+    "redis": ("configuration.redis", "commands"),
     "users": ("users", "commands"),
     "channels": ("channels", "commands"),
+    "partition": ("configuration.partition", "partition"),
 }
 
 
@@ -53,8 +55,13 @@ def _made(name: str) -> Any:
     if isinstance(written, typer.Typer):
         alone.add_typer(written, name=name)
     else:
-        alone.command(name, context_settings=OPEN_ENDED if name == "worker" else None)(written)
-    return typer.main.get_group(alone).commands[name]
+        alone.command(name)(written)
+    made = typer.main.get_group(alone).commands[name]
+    for command in (made, *getattr(made, "commands", {}).values()):
+        for option in command.params:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # it takes no value
+    return made
 
 
 class Places(Mapping[str, Any]):
@@ -71,10 +78,19 @@ class Places(Mapping[str, Any]):
 
 
 class Commands(TyperGroup):
-    """The command `notifier`."""
+    """The command `notifier`. Its --config and --partition may stand anywhere, also behind the name of a command."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"commands": Places()})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click: those two go to the front, where they are read."""
+        for option in ANYWHERE:
+            end = args.index("--") if "--" in args else len(args)
+            at = next((i for i in range(end) if args[i].partition("=")[0] == option), 0)
+            last = at + 1 + (args[at : at + 1] == [option])
+            args = [*args[at:last], *args[:at], *args[last:]]
+        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
@@ -104,8 +120,13 @@ def _common(
             help="the configuration  [default: $NOTIFIER_CONFIG, else config/notifier.yaml]", show_default=False
         ),
     ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, max=63, help="of a fleet in several: the one to look at", show_default=False)
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     context.obj = config
+    if partition is not None:
+        os.environ["NOTIFIER_PARTITION"] = str(partition)

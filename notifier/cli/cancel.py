@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.output import JsonOption, Status, print_json, say
+from notifier.cli.options import JsonOption, notifier_of
+from notifier.cli.output import ProgressBar, answer, confirm, counted, login, say
+from notifier.operations.action_log import record_action
+from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
+from notifier.settings import load_settings
+from notifier.store.partitions import each_opened, opened_all
 
 
 def cancel(
@@ -20,39 +25,68 @@ def cancel(
     category: Annotated[str | None, typer.Option(help="… and is of this category …")] = None,
     collapse_id: Annotated[str | None, typer.Option(help="… and has this collapse id …")] = None,
     tag: Annotated[str | None, typer.Option(help="… and has this tag")] = None,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="in place of a user: of everybody, by --category or --tag")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --all-users: say how many, and cancel none")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="with --all-users: do not ask")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Cancel notifications that no worker has taken yet. Exit status 1 if it is too late for one."""
+    """Cancel notifications that no worker has taken yet. Exit status 1 if it is too late for one.
+
+    With --all-users it counts them first, and asks.
+    """
     ids = job_ids or []
+    if all_users:
+        if ids or user is not None or collapse_id is not None or category is tag is None:
+            raise typer.BadParameter("--all-users goes with --category, --tag or both, and with nothing else")
+        _cancel_of_all(context, category, tag, dry_run=dry_run, yes=yes, json=json)
+        return
     if bool(ids) == (user is not None) or (ids and not category is collapse_id is tag is None):
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
-    with Notifier.from_config(context.obj, follow=False) as notifier:
+    with notifier_of(context) as notifier:
         if user is not None:
             tell(notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag), json=json)
         elif len(ids) > 1:
             tell(notifier.cancel_many(ids), json=json)
         else:
-            _tell_of_one(ids[0], notifier.cancel(ids[0]), json=json)
+            told = notifier.cancel(ids[0])
+            answer({"job_id": ids[0], "answer": told}, told, json=json, right=told == "cancelled")
 
 
-def tell(done: Cancellation, *, json: bool) -> None:
-    """Print what was cancelled. Exit status 1 if it is too late for one, or one is unknown."""
-    if json:
-        print_json(asdict(done))
-    else:
-        say(f"{done.cancelled} cancelled")
-        for job_id in done.too_late:
-            say(f"{job_id}: too late")
-        for job_id in done.unknown:
-            say(f"{job_id}: unknown")
-    if done.too_late or done.unknown:
-        raise typer.Exit(Status.NOT_RIGHT)
+def _cancel_of_all(
+    context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
+) -> None:
+    settings = load_settings(context.obj)
+    kind = ", ".join(f"{name} {value}" for name, value in (("category", category), ("tag", tag)) if value)
+    with Notifier.of(settings) as notifier:
+        found, users = dict[str, None](), set[str]()
+        for at in each_opened(settings):
+            with ProgressBar("counting") as bar:
+                for page in find_waiting(at.client, category, tag):
+                    found |= dict.fromkeys(page.job_ids)
+                    users |= page.users
+                    bar.move(page.done, page.of)
+        if not json:
+            say(f"{counted(len(found), 'notification')} of {counted(len(users), 'user')} would be cancelled: {kind}")
+        if dry_run or not found:
+            answer({"found": len(found), "users": len(users), "cancelled": 0}, json=json)
+            return
+        confirm("cancel?", yes=yes)
+        done, ids = Cancellation(), list(found)
+        with ProgressBar("cancelling", len(ids)) as bar:
+            for n in range(0, len(ids), PAGE):
+                some = notifier.cancel_many(ids[n : n + PAGE])
+                done = Cancellation(done.cancelled + some.cancelled, done.too_late + some.too_late)
+                bar.move(n + PAGE)
+        words = f"{done.cancelled:,} cancelled, {len(done.too_late):,} too late"
+        with opened_all(settings) as partitions:
+            record_action(partitions, login(), "", "cancel of all", kind, words)
+    answer({"found": len(found), "users": len(users), **asdict(done)}, words, json=json)
 
 
-def _tell_of_one(job_id: str, answer: str, *, json: bool) -> None:
-    if json:
-        print_json({"job_id": job_id, "answer": answer})
-    else:
-        say(answer)
-    if answer != "cancelled":
-        raise typer.Exit(Status.NOT_RIGHT)
+def tell(done: Cancellation, *, json: bool, first: str = "") -> None:
+    """Print what was cancelled, after `first`. Exit status 1 if it is too late for one, or one is unknown."""
+    late, unknown = (f"{each}: too late" for each in done.too_late), (f"{each}: unknown" for each in done.unknown)
+    right = not (done.too_late or done.unknown)
+    answer(asdict(done), f"{first}{done.cancelled} cancelled", *late, *unknown, json=json, right=right)

@@ -8,13 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from notifier.cli.output import JsonOption, counted, duration_us, print_json, say
-from notifier.producer.notifier import Notifier
-from notifier.units import UNITS
+from notifier.cli.options import ExpiresOption, JsonOption, TextOption, notifier_of, seconds
+from notifier.cli.output import answer, counted, say
 
 Channel = Annotated[str, typer.Argument(help="the id that Apple gave the channel", show_default=False)]
 App = Annotated[str | None, typer.Option(help="the name of an app under providers.apns")]
-Text = Annotated[str | None, typer.Option()]
 
 commands = typer.Typer(help="Broadcast channels of Live Activities, at Apple.", no_args_is_help=True)
 
@@ -28,42 +26,32 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Make a channel and print its id."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         channel_id = notifier.channels.create(stores=stores, app=app)
-    if json:
-        print_json({"channel": channel_id, "stores": stores})
-    else:
-        say(channel_id)
+    answer({"channel": channel_id, "stores": stores}, channel_id, json=json)
 
 
 @commands.command("list")
 def list_all(context: typer.Context, *, app: App = None, json: JsonOption = False) -> None:
     """Print the ids of all channels of the app."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         found = notifier.channels.list(app=app)
-    if json:
-        print_json(found)
-    else:
-        for channel_id in found:
-            say(channel_id)
-        say(counted(len(found), "channel") if found else "no channels")
+    answer(found, *found, counted(len(found), "channel") if found else "no channels", json=json)
 
 
 @commands.command()
 def read(context: typer.Context, channel: Channel, *, app: App = None, json: JsonOption = False) -> None:
     """Show how a channel was made."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         found = notifier.channels.read(channel, app=app)
-    if json:
-        print_json({"channel": found.id, "stores": found.stores})
-    else:
-        say(f"{found.id}: {'keeps its last message for 8 hours' if found.stores else 'keeps no message'}")
+    kept = "its last message for 8 hours" if found.stores else "no message"
+    answer({"channel": found.id, "stores": found.stores}, f"{found.id}: keeps {kept}", json=json)
 
 
 @commands.command()
 def delete(context: typer.Context, channel: Channel, *, app: App = None) -> None:
     """Delete a channel, for ever."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         notifier.channels.delete(channel, app=app)
     say("deleted")
 
@@ -76,26 +64,21 @@ def send(
     event: Annotated[str, typer.Option(help="update or end")] = "update",
     state: Annotated[str, typer.Option(help="the content state, a JSON object")] = "{}",
     store: Annotated[bool, typer.Option("--store", help="for a channel that stores: keep it")] = False,
-    title: Text = None,
-    body: Text = None,
+    title: TextOption = None,
+    body: TextOption = None,
     category: Annotated[str, typer.Option()] = "default",
-    expires_in: Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")] = None,
+    expires_in: ExpiresOption = None,
     app: App = None,
     json: JsonOption = False,
 ) -> None:
     """Enqueue one update for all who subscribe to a channel, and print its job id."""
     options: dict[str, Any] = {"event": event, "timestamp": int(time.time()), "content_state": _state(state)}
-    if store:
-        options["store"] = True
+    options |= {"store": True} if store else {}
     fields: dict[str, Any] = {"title": title, "body": body, "category": category, "app": app}
-    if expires_in is not None:
-        fields["expires_in"] = duration_us(expires_in, "--expires-in") / UNITS["s"]
-    with _notifier(context) as notifier:
+    fields["expires_in"] = seconds(expires_in, "--expires-in")
+    with notifier_of(context) as notifier:
         job_id = notifier.channels.send(channel, options, **fields)
-    if json:
-        print_json({"job_id": job_id})
-    else:
-        say(job_id)
+    answer({"job_id": job_id}, job_id, json=json)
 
 
 def _state(text: str) -> Any:
@@ -103,7 +86,3 @@ def _state(text: str) -> Any:
         return codec.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"is no JSON: {error}", param_hint="--state") from None
-
-
-def _notifier(context: typer.Context) -> Notifier:
-    return Notifier.from_config(context.obj, follow=False)

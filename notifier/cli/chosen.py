@@ -1,4 +1,4 @@
-"""What a user chose, as lines for people."""
+"""Print a user's preferences as lines for people."""
 
 from __future__ import annotations
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 import typer
 
-from notifier.cli.output import JsonOption, Status, complain, duration_us, print_json, say
-from notifier.dispatch.health import Alive, check_memory, read_workers
-from notifier.settings import load_settings
-from notifier.shards.map import connect_all, on_shard
-from notifier.store.connection import ask
+from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.output import answer, complain
+from notifier.dispatch.health import Alive, check_memory, find_workers
+from notifier.errors import RedisUnusableError
+from notifier.scripts.keys import rq_key
+from notifier.settings import Settings, load_settings
+from notifier.store.connection import eviction_warning
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import opened_all
+from notifier.store.together import ask_all
+from notifier.units import ranges
 
 
 def health(
@@ -26,33 +32,78 @@ def health(
 ) -> None:
     """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
 
-    Exit status 4 if Redis does not answer or is full: then nobody can tell, and restarting a worker would not help.
+    Exit status 1 also if `rq suspend` keeps all workers from work. Exit status 4 if Redis does not answer or is full:
+    then nobody can tell, and restarting a worker would not help.
     """
     if worker is not None and host:
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")
     within_us = duration_us(within, "--within")
     here = socket.gethostname()
-    found: list[Alive] = []
-    with connect_all(load_settings(context.obj, rates={})) as clients:
-        for name, redis in clients.items():
-            with on_shard(name):
-                found += ask(partial(read_workers, redis))
-        mine = [each for each in found if (each.host == here if worker is None else each.name == worker)]
-        healthy = [each for each in mine if each.is_healthy(within_us)]
-        if not healthy:
-            for name, redis in clients.items():
-                with on_shard(name):
-                    ask(partial(check_memory, redis))
-    if json:
-        told = [asdict(each) | {"healthy": each in healthy} for each in mine]
-        print_json({"healthy": bool(healthy), "host": here, "workers": told})
-    else:
-        for each in mine:
-            say(f"{each.name} on {each.host}: {_told(each, within_us)}")
-        if not mine:
-            complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
-    if not healthy:
-        raise typer.Exit(Status.NOT_RIGHT)
+    settings = load_settings(context.obj, rates={})
+    seen = _look(settings, lambda each: each.host == here if worker is None else each.name == worker, within_us)
+    mine = list(seen.mine.values())
+    healthy = [each for each in mine if each.is_healthy(within_us)]
+    if seen.away and not healthy:
+        raise next(iter(seen.away.values()))
+    workers = [asdict(each) | {"healthy": each in healthy} for each in mine]
+    right = bool(healthy) and not seen.suspended
+    told = {"healthy": right, "suspended": seen.suspended, "warning": seen.warning, "host": here, "workers": workers}
+    parts = {"unserved": seen.unserved, "away": list(seen.away)} if settings.redis.partitions > 1 else {}
+    if not mine and not json:
+        complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
+    for complaint in [] if json else seen.complaints():
+        complain(complaint)
+    answer(
+        told | parts,
+        *(f"{each.name} on {each.host}: {_told(each, within_us)}" for each in mine),
+        json=json,
+        right=right,
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Findings of all partitions. mine: the workers that are meant. unserved: partitions without a worker."""
+
+    mine: dict[str, Alive] = field(default_factory=dict)
+    unserved: list[int] = field(default_factory=list)
+    away: dict[int, RedisUnusableError] = field(default_factory=dict)
+    suspended: bool = False
+    warning: str = ""
+
+    def complaints(self) -> Iterator[str]:
+        """Say what is wrong, for people."""
+        if self.unserved:
+            yield f"no worker serves partition {ranges(self.unserved)}"
+        if self.away:
+            yield f"partition {ranges(list(self.away))}: {next(iter(self.away.values()))}"
+        if self.suspended:
+            yield "suspended by rq suspend: nothing is sent until rq resume"
+        if self.warning:
+            yield self.warning
+
+
+def _look(settings: Settings, is_meant: Callable[[Alive], bool], within_us: int) -> _Seen:
+    """Raises RedisUnusableError where no partition answers."""
+
+    def find() -> Exchange[tuple[list[Alive], bool, str]]:
+        found = yield from find_workers()
+        suspended, memory = yield Commands(lambda pipe: [pipe.exists(rq_key("suspended")), pipe.info("memory")])
+        if not any(is_meant(each) and each.is_healthy(within_us) for each in found):
+            check_memory(memory)
+        return found, bool(suspended), eviction_warning(memory)
+
+    with opened_all(settings) as partitions:
+        told, several = ask_all(partitions, find), len(partitions) > 1
+    seen = _Seen(away=told.away)
+    for number, (found, suspended, warning) in told.found.items():
+        seen.suspended |= suspended
+        seen.warning = seen.warning or warning
+        if several and not any(each.is_healthy(within_us) for each in found):
+            seen.unserved.append(number)
+        for each in filter(is_meant, found):  # of a worker of several partitions, where it looked last
+            seen.mine[each.name] = min(each, seen.mine.get(each.name, each), key=lambda alive: alive.age_us)
+    return seen
 
 
 def _told(alive: Alive, within_us: int) -> str:

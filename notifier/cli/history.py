@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from notifier.cli.output import (
-    JsonOption,
-    ProgressBar,
-    Status,
-    complain,
-    counted,
-    duration_us,
-    print_json,
-    print_rows,
-    say,
-)
+from notifier.cli.explain import record_lines
+from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.output import ProgressBar, Rows, answer, complain, counted, fail
 from notifier.dispatch.history import Record
 from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
-from notifier.shards.map import connect_all, on_shard
+from notifier.store.partitions import each_opened
 from notifier.units import seconds_text
 
 
@@ -46,50 +39,39 @@ def history(
     if not settings.history.keep_us:
         complain("history is none in the configuration: what ends now leaves no record")
     if job is not None:
-        _show_one(settings, user, job, json=json)
+        _show_one(context.obj, settings, user, job, json=json)
         return
     with Notifier.of(settings) as notifier:
         found = notifier.history(user or "", oldest)
-    if json:
-        print_json([record_json(record) for record in found[:limit]])
-    else:
-        print_rows(
-            "",
-            ("accepted", "category", "held back by, and how it ended", "job"),
-            [_row(record) for record in found[:limit]],
-            empty=f"no record of {user}",
-        )
-        if len(found) > limit:
-            say(f"… and {counted(len(found) - limit, 'older one')}: --limit {len(found)}")
-    if not found:
-        raise typer.Exit(Status.NOT_RIGHT)
+    columns = ("accepted", "category", "held back by, and how it ended", "job")
+    answer(
+        [record_json(record) for record in found[:limit]],
+        Rows(columns, [_row(record) for record in found[:limit]], empty=f"no record of {user}"),
+        *([f"… and {counted(len(found) - limit, 'older one')}: --limit {len(found)}"] if len(found) > limit else []),
+        json=json,
+        right=bool(found),
+    )
 
 
-def _show_one(settings: Settings, user: str | None, job_id: str, *, json: bool) -> None:
+def _show_one(config: Path | None, settings: Settings, user: str | None, job_id: str, *, json: bool) -> None:
     with Notifier.of(settings) as notifier:
         status = notifier.status(job_id, user)
     found = status.record if status is not None else None
-    if found is None and user is None:
-        found = _search(settings, job_id)
-    if found is None:
-        complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
-        raise typer.Exit(Status.NOT_RIGHT)
-    if json:
-        print_json(record_json(found))
+    if found is None and user is None and (other := _search(settings, job_id)) is not None:
+        _show_one(config, settings, other.user, job_id, json=json)  # beside the others of its user it tells more
         return
-    say(f"{found.user}, {found.category}: {found.outcome or 'it has not ended'}")
-    say(found.describe(zone=None))
-    if found.worker:
-        say(f"settled by {found.worker}" + (f", rates {found.rates}" if found.rates else ""))
+    if found is None:
+        fail(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
+    lines = [] if json else [*record_lines(config, found)]
+    lines += [f"settled by {found.worker}" + (f", rates {found.rates}" if found.rates else "")] if found.worker else []
+    ended = f"{found.user}, {found.category}: {found.outcome or 'it has not ended'}"
+    answer(record_json(found), ended, *lines, json=json)
 
 
 def _search(settings: Settings, job_id: str) -> Record | None:
-    with connect_all(settings) as clients, ProgressBar("all users") as bar:
-        for name, redis in clients.items():
-            with on_shard(name):
-                if (found := search_record(redis, job_id, settings.history.keep_us, bar.move)) is not None:
-                    return found
-    return None
+    with ProgressBar("all users") as bar:
+        each = (search_record(at.client, job_id, settings.history.keep_us, bar.move) for at in each_opened(settings))
+        return next((found for found in each if found is not None), None)
 
 
 def _row(record: Record) -> tuple[object, ...]:

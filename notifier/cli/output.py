@@ -1,23 +1,25 @@
-"""What every command prints with: one table or one JSON value on standard output, what went wrong on the other."""
+"""Print for every command: one table or one JSON value on standard output, errors on standard error."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import IntEnum
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
-
-from notifier.units import parse_duration
 
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "
@@ -25,6 +27,8 @@ EXIT_STATUSES: Final = (
 )
 
 
+# What moves the cursor or turns the direction of writing; line breaks and tabs are left.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 SHOWN_AFTER_S: Final = 1.0  # what is over by then shows no bar
 
 
@@ -39,33 +43,57 @@ class Status(IntEnum):
     INTERRUPTED = 130
 
 
-ShardOption = Annotated[str | None, typer.Option("--shard", help="only this one of redis.shards")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+class Rows(NamedTuple):
+    """A table. empty: a line in its place where it has no rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    empty: str = ""
+
+
+def answer(value: Any, *told: str | Rows, json: bool, right: bool = True) -> None:
+    """Print a command's answer: a JSON value, or lines and tables for people. Exit status 1 where it is not right."""
+    if json:
+        print_json(value)
+    else:
+        for each in told:
+            say(each) if isinstance(each, str) else _print_rows(*each)
+    if not right:
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def fail(text: str, status: Status = Status.NOT_RIGHT) -> NoReturn:
+    """End the command: say what is wrong, and exit with this status."""
+    complain(text)
+    raise typer.Exit(status)
 
 
 def print_json(value: Any) -> None:
     """One JSON value on a line of its own."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_as_text) + "\n")
+    sys.stdout.write(without_controls(json.dumps(value, ensure_ascii=False, default=_as_text)) + "\n")
 
 
-def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
-    """A table; `empty` in its place where there are no rows."""
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, empty: str) -> None:
+    """A table. No word of it is broken: an id may be copied from it."""
     console = Console(highlight=False)
     if not rows:
         console.print(empty, markup=False)
         return
+    texts = [[without_controls(_cell(value)) for value in row] for row in rows]
+    words = [" ".join(each).split() for each in zip(columns, *texts, strict=True)]
     table = Table(
-        *(Column(name, overflow="fold") for name in columns),
-        title=title or None,
+        *(Column(name, min_width=max(map(cell_len, of), default=0)) for name, of in zip(columns, words, strict=True)),
+        title=without_controls(title) or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))  # as it is: a user's name may look like markup
-    console.print(table)
+    for row in texts:
+        table.add_row(*map(Text, row))  # as it is: a user's name may look like markup
+    console.print(table, crop=False)
 
 
 def counted(number: int, one: str, more: str = "") -> str:
@@ -73,14 +101,36 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
+def without_controls(text: str) -> str:
+    """The same text, with what would steer a terminal written as an escape: anybody may have named it."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def say(text: str) -> None:
     """A line of the answer itself."""
-    Console(highlight=False, soft_wrap=True).print(text, markup=False)
+    Console(highlight=False, soft_wrap=True, emoji=False).print(without_controls(text), markup=False)
 
 
 def complain(text: str) -> None:
     """A line about what is not right, beside the answer."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(without_controls(text) + "\n")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes`; raise typer.Exit where the answer is no, or nobody answers."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail("there is no terminal to ask at; give --yes", Status.USAGE)
+    if not typer.confirm(question):
+        raise typer.Exit(Status.NOT_RIGHT)
+
+
+def login() -> str:
+    """Return the login name of who runs the command, for the log of actions."""
+    with suppress(KeyError, OSError):
+        return getpass.getuser()
+    return "somebody"
 
 
 class ProgressBar:
@@ -114,14 +164,6 @@ class ProgressBar:
         late = time.monotonic() - self._since > SHOWN_AFTER_S
         if late and self._console.is_terminal and not self._bar.live.is_started:
             self._bar.start()
-
-
-def duration_us(text: str, name: str, **bounds: int) -> int:
-    """The µs in what was given for the option of this name; `least_us` and `max_us` bound it."""
-    try:
-        return parse_duration(text, **bounds)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=name) from None
 
 
 def moment(at: datetime | None) -> str:

@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-import typer
-
-from notifier.cli.output import Status, complain
+from notifier.cli.output import fail
 
 HASHED: Final = 1 << 20
 
@@ -51,18 +49,16 @@ class Progress:
         except FileNotFoundError:
             return cls.begin(digest)
         except (OSError, ValueError, TypeError) as error:
-            complain(f"{path}: is not a progress file of send-file ({type(error).__name__}); delete it to begin again")
-            raise typer.Exit(Status.NOT_RIGHT) from None
+            fail(f"{path}: is not a progress file of send-file ({type(error).__name__}); delete it to begin again")
         if kept.digest != digest and not kept.accepted:
             return cls.begin(digest)
         if kept.digest != digest:
-            complain(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")
-            raise typer.Exit(Status.NOT_RIGHT)
+            fail(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")
         return kept
 
 
 def digest_of(path: Path) -> str:
-    """What tells one content of a file from another."""
+    """Return the digest that tells one content of a file from another."""
     whole = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(HASHED):

@@ -6,24 +6,21 @@ import json as codec
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
 import typer
 
-from notifier.cli.output import JsonOption, ProgressBar, Status, complain, duration_us, print_json, say
+from notifier.cli.options import A_TIME, ExpiresOption, JsonOption, TextOption, a_time, notifier_of, seconds
+from notifier.cli.output import ProgressBar, answer, complain, fail
 from notifier.cli.progress import Progress, digest_of, is_writable
 from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
 from notifier.notification.files import Format, Row, read_rows
 from notifier.producer.notifier import Notifier
-from notifier.units import UNITS
 
 STANDARD_INPUT: Final = Path("-")
-A_TIME: Final = "2026-12-24T18:00:00+01:00"
-Text = Annotated[str | None, typer.Option()]
 
 
 def send(
@@ -31,16 +28,16 @@ def send(
     user: Annotated[str, typer.Argument(help="the user who receives it and whose limits apply")],
     *,
     device: Annotated[list[str], typer.Option(help="platform:token, such as fcm:dXp…; may be repeated")],
-    title: Text = None,
-    body: Text = None,
+    title: TextOption = None,
+    body: TextOption = None,
     category: Annotated[str, typer.Option()] = "default",
     priority: Annotated[str | None, typer.Option(help="normal or high  [default: the category's]")] = None,
     data: Annotated[str | None, typer.Option(help="a JSON object")] = None,
-    expires_in: Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")] = None,
+    expires_in: ExpiresOption = None,
     send_at: Annotated[str | None, typer.Option(help="do not send it before this time, such as " + A_TIME)] = None,
-    collapse_id: Text = None,
+    collapse_id: TextOption = None,
     tag: Annotated[list[str] | None, typer.Option(help="cancel finds it by this; may be repeated")] = None,
-    dedupe_key: Text = None,
+    dedupe_key: TextOption = None,
     zone: Annotated[str | None, typer.Option(help="the user's time zone, such as Europe/Berlin")] = None,
     app: Annotated[str | None, typer.Option(help="the name of an app under providers")] = None,
     json: JsonOption = False,
@@ -54,7 +51,7 @@ def send(
         category=category,
         priority=priority,  # type: ignore[arg-type]  # checked by Notifier.send, with the field's name
         data=_data(data),
-        expires_in=None if expires_in is None else duration_us(expires_in, "--expires-in") / UNITS["s"],
+        expires_in=seconds(expires_in, "--expires-in"),
         send_at=None if send_at is None else a_time(send_at, "--send-at"),
         collapse_id=collapse_id,
         dedupe_key=dedupe_key,
@@ -62,9 +59,9 @@ def send(
         app=app,
         tags=tag or (),
     )
-    with Notifier.from_config(context.obj, follow=False) as notifier:
+    with notifier_of(context) as notifier:
         job_id = notifier.send(notification)
-    print_json({"job_id": job_id}) if json else say(job_id)
+    answer({"job_id": job_id}, job_id, json=json)
 
 
 def send_file(
@@ -75,6 +72,9 @@ def send_file(
         Format | None, typer.Option("--format", help="[default: by the file's name: .csv, or JSON lines]")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="send the whole file again")] = False,
+    refused: Annotated[
+        Path | None, typer.Option(help="write the refused lines there: correct them, and send that file alone")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Enqueue a file of notifications. A refused line is reported, and does not stop the rest.
@@ -86,12 +86,11 @@ def send_file(
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
     form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
-    with Notifier.from_config(context.obj, follow=False) as notifier, _open(file) as lines:
+    with notifier_of(context) as notifier, _open(file) as lines:
         kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
         progress = _progress(file, kept_at, again=again)
         if progress.done:
-            complain(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
-            raise typer.Exit(Status.NOT_RIGHT)
+            fail(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
         size = None if kept_at is None else file.stat().st_size
         with ProgressBar(file.name, size) as bar:
 
@@ -99,7 +98,8 @@ def send_file(
                 bar.move(progress.row if size is None else lines.buffer.tell())  # type: ignore[attr-defined]
 
             try:
-                _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show)
+                with _writer(refused, file, form, progress) as refuse:
+                    _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show, refuse)
             except KeyboardInterrupt:
                 rest = "" if kept_at is None else "; the same command goes on from there"
                 complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
@@ -107,14 +107,10 @@ def send_file(
             except OverloadedError as error:
                 if kept_at is not None:
                     progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
-                complain(f"{file}: {error}; the same command goes on after row {progress.row}")
-                raise typer.Exit(Status.NOT_RIGHT) from None
-    if json:
-        print_json({"accepted": progress.accepted, "refused": progress.refused})
-    else:
-        say(f"{progress.accepted} accepted, {progress.refused} refused")
-    if progress.refused:
-        raise typer.Exit(Status.NOT_RIGHT)
+                fail(f"{file}: {error}; the same command goes on after row {progress.row}")
+    counts = {"accepted": progress.accepted, "refused": progress.refused}
+    said = ", ".join(f"{number} {name}" for name, number in counts.items())
+    answer(counts, said, json=json, right=not progress.refused)
 
 
 def _send_rows(  # noqa: PLR0917 - all of one sending
@@ -124,6 +120,7 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     progress: Progress,
     kept_at: Path | None,
     show: Callable[[], None],
+    refuse: Callable[[str], object],
 ) -> None:
     under_way: deque[tuple[int, int]] = deque()  # (row, rows refused before it) of what is not accepted yet
     ids: deque[str] = deque()
@@ -137,6 +134,7 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
             problem = row.problem or _why_refused(notifier, row.notification)
             if problem:
                 refused += 1
+                refuse(row.raw)
                 complain(f"{file}:{row.number}: {problem}")
             else:
                 assert row.notification is not None
@@ -158,6 +156,19 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
         progress.save(kept_at)
 
 
+@contextmanager
+def _writer(refused: Path | None, file: Path, form: Format, progress: Progress) -> Iterator[Callable[[str], object]]:
+    """Return the writer of the refused lines; a CSV of them begins as the file does. Resuming goes on writing."""
+    if refused is None:
+        yield str
+        return
+    with refused.open("a" if progress.row else "w", encoding="utf-8", errors="surrogateescape") as out:
+        if form == "csv" and not progress.row and file != STANDARD_INPUT:
+            with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+                out.write(lines.readline())
+        yield out.write
+
+
 def _taken_from(ids: deque[str]) -> Iterator[str]:
     while ids:  # one is put in for each notification, before it is asked for
         yield ids.popleft()
@@ -176,8 +187,7 @@ def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
     if kept_at is None:
         return Progress.begin()
     if not is_writable(kept_at):
-        complain(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
-        raise typer.Exit(Status.NOT_RIGHT)
+        fail(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
     digest = digest_of(file)
     return Progress.begin(digest) if again else Progress.resume(kept_at, digest)
 
@@ -205,14 +215,3 @@ def _data(text: str | None) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint="--data")
     return data
-
-
-def a_time(text: str, option: str) -> datetime:
-    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint=option) from None
-    if at.tzinfo is None:
-        raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint=option)
-    return at

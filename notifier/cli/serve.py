@@ -10,9 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from notifier.cli.output import Status, complain, say
+from notifier.cli.output import Status, fail, say
+from notifier.errors import needs_extra
+from notifier.server.tokens import read_callers
 from notifier.settings import load_settings, settings_path
-from notifier.settings.checks import one_line, read_secret
+from notifier.settings.checks import read_secret
 from notifier.settings.secret_files import LastGood
 
 TOKEN: Final = "NOTIFIER_SERVER_TOKEN"  # noqa: S105 - the name of a variable
@@ -31,34 +33,41 @@ def serve(
     """Serve pages for people, /api/v1/… for programs, /metrics, /healthz and /readyz. Needs the extra server.
 
     Whoever asks must give the token in $NOTIFIER_SERVER_TOKEN, or in the file $NOTIFIER_SERVER_TOKEN_FILE, as a bearer
-    token or as the password of any user. Without one it listens on this host's own addresses alone, and changes
-    nothing. A file that changes is read again.
+    token or as the password of any user. The file may hold a line for each name: NAME look|act TOKEN. Without a token
+    it listens on this host's own addresses alone, and changes nothing. A file that changes is read again.
     """
     token = _token(os.environ)
     if not (token() or no_auth or _is_loopback(host)):
-        complain(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth")
-        raise typer.Exit(Status.USAGE)
+        fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", Status.USAGE)
     path = settings_path(context.obj)
     settings = load_settings(path)  # so that what is wrong is said now
     if settings.events.webhook is not None:
         settings.events.webhook.read_secret(os.environ)
+    with needs_extra("notifier serve", "server"):
+        from notifier.server.run import bind, run  # noqa: PLC0415 - the extra server is needed here alone
     try:
-        from notifier.server.run import run  # noqa: PLC0415 - the extra server is needed here alone
-    except ModuleNotFoundError as error:
-        complain(f"the package {error.name} is not installed: pip install 'push-throttle[server]'")
-        raise typer.Exit(Status.USAGE) from None
+        listening = bind(host, port)
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --port names another")
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
-    run(path, settings.log, host, port, (lambda: "") if no_auth else token, is_open=no_auth)
+    run(path, settings.log, listening, (lambda: "") if no_auth else token, is_open=no_auth)
 
 
 def _token(environ: Mapping[str, str]) -> Callable[[], str]:
-    """What returns the token of now, '' for none; raise SettingsError where the file that is named holds none."""
-    if environ.get(TOKEN):
-        return lambda: environ[TOKEN]
+    """Return a function that reads the token in force, '' for none; raise SettingsError if its file holds none."""
+    if TOKEN in environ and environ[TOKEN] != "":
+        given = _checked(environ[TOKEN], TOKEN)
+        return lambda: given
     if not environ.get(TOKEN_FILE):
         return lambda: ""
     path = Path(environ[TOKEN_FILE])
-    return LastGood("serve", lambda: one_line(read_secret(path, TOKEN_FILE), f"{TOKEN_FILE}: {path}"))
+    return LastGood("serve", lambda: _checked(read_secret(path, TOKEN_FILE), f"{TOKEN_FILE}: {path}"))
+
+
+def _checked(text: str, where: str) -> str:
+    """The same text; raise SettingsError where it holds no tokens, or one that can be guessed."""
+    read_callers(text, where)
+    return text
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from threading import Event
 from typing import Annotated, Any, Final
@@ -9,11 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from notifier.cli.output import JsonOption, counted, moment, print_json, print_rows, say
+from notifier.cli.options import JsonOption
+from notifier.cli.output import Rows, answer, counted, moment
+from notifier.operations.problems import problem_lines
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.settings import load_settings
-from notifier.shards.map import connect_all
+from notifier.store.partitions import opened_all
+from notifier.units import seconds_text
 
 EVERY_S: Final = 2.0
 
@@ -26,62 +30,59 @@ def stats(
     json: JsonOption = False,
 ) -> None:
     """Show throughput by minute, how late and how slow, what waits and is due, closed routes, and workers."""
-    with connect_all(load_settings(context.obj, rates={})) as clients:
+    with opened_all(load_settings(context.obj, rates={})) as redis:
         while True:
-            told = read_stats(dict(clients), minutes).as_json() | {"throttled": read_throttled(clients)}
-            if json:
-                print_json(told)
-            else:
-                if watch:
-                    Console().clear()
-                _show(told)
+            told = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
+            if watch and not json:
+                Console().clear()
+            answer(told, *_shown(told), json=json)
             if not watch:
                 return
             Event().wait(EVERY_S)  # nobody sets it; Ctrl-C ends it
 
 
-def _show(told: dict[str, Any]) -> None:
+def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
+    yield from problem_lines(told["now"]) or ["all is well"]
     rows = [_row(each) for each in told["minutes"]]
-    print_rows("", ("minute", "accepted", "delivered", "other ends", "retried", "late p50", "p99"), rows)
+    yield Rows(("minute", "accepted", "delivered", "other ends", "retried", "late p50", "p99"), rows)
     number = len(rows)
     outcomes = [
         (each["route"], each["category"], each["outcome"], each["count"], f"{each['count'] / number:.1f}")
         for each in told["outcomes"]
     ]
     title = f"what ended in {counted(number, 'minute')}"
-    print_rows(title, ("route", "category", "outcome", "count", "a minute"), outcomes, empty="nothing ended")
+    yield Rows(("route", "category", "outcome", "count", "a minute"), outcomes, title, "nothing ended")
     slow = [("late", name, each) for name, each in told["lateness"].items()]
     slow += [("provider", name, each) for name, each in told["provider_latency"].items()]
-    print_rows(
-        "", ("what", "of", "count", "p50", "p99"), [(w, n, e["count"], _s(e["p50"]), _s(e["p99"])) for w, n, e in slow]
-    )
-    _show_throttled(told["throttled"])
-    for shard, now in told["now"].items():
-        of = "" if shard == "redis" else f"{shard}: "
-        lanes = [
-            (n, e["queued"], e["waiting"], e["due_users"], _s(e["oldest_due_s"] if e["due_users"] else None))
-            for n, e in now["lanes"].items()
-        ]
-        print_rows(f"{of}now", ("lane", "queued", "waiting", "users due", "oldest due"), lanes)
-        say(f"{of}in flight {now['in_flight']}, waiting for a time of their own {now['later']}")
-        held = ", ".join(f"{each['route']} {each['state']}" for each in now["routes"])
-        say(f"{of}routes: {held or 'all open'}")
-        workers = ", ".join(f"{w['name']}{'' if w['healthy'] else ' NOT healthy'}" for w in now["workers"])
-        say(f"{of}workers: {workers or 'none'}")
+    quantiles = [(what, of, e["count"], _at_most(e["p50"]), _at_most(e["p99"])) for what, of, e in slow]
+    yield Rows(("what", "of", "count", "p50", "p99"), quantiles)
+    users = told["throttled"]
+    title = "waits most" if users["is_all"] else "waits most, of some users by chance"
+    most = [_throttled(each) for each in users["users"]]
+    yield Rows(("user", "waiting", "what for", "next"), most, title, "no user waits")
+    yield from _now(told["now"])
 
 
-def _show_throttled(told: dict[str, Any]) -> None:
-    rows = [
-        (
-            each["user"],
-            each["waiting"],
-            ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
-            moment(datetime.fromtimestamp(each["next_at"], tz=UTC)),
-        )
-        for each in told["users"]
+def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
+    lanes = [
+        (n, e["queued"], e["waiting"], e["due_users"], _s(e["oldest_due_s"] if e["due_users"] else None))
+        for n, e in now["lanes"].items()
     ]
-    title = "waits most" if told["is_all"] else "waits most, of some users by chance"
-    print_rows(title, ("user", "waiting", "of these", "looked at next"), rows, empty="no user waits")
+    yield Rows(("lane", "queued", "waiting", "users due", "oldest due"), lanes, "now")
+    waits = [(each["what"], each["waiting"]) for each in now["waits"]]
+    yield Rows(("waits for", "how many"), waits, empty="nothing waits in a backlog")
+    yield f"in flight {now['in_flight']}, waiting for a time of their own {now['later']}"
+    held = "; ".join(f"{each['route']} {each['state']}: {each['why']}" for each in now["routes"])
+    yield f"routes: {held or 'all working'}"
+    workers = ", ".join(f"{w['name']}{'' if w['healthy'] else ' NOT healthy'}" for w in now["workers"])
+    yield f"workers: {workers or 'none'}"
+
+
+def _throttled(each: dict[str, Any]) -> tuple[object, ...]:
+    what_for = each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items())
+    at = each["next_at"]
+    shown = "when it is let go" if at is None else moment(datetime.fromtimestamp(at, tz=UTC))
+    return (each["user"], each["waiting"], what_for, shown)
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
@@ -89,8 +90,13 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
     others = sum(each["ended"].values()) - each["ended"].get("delivered", 0)
     late = each["lateness"]
     ends = (each["ended"].get("delivered", 0), others, each.get("retried", 0))
-    return (at, each["accepted"], *ends, _s(late["p50"]), _s(late["p99"]))
+    return (at, each["accepted"], *ends, _at_most(late["p50"]), _at_most(late["p99"]))
+
+
+def _at_most(seconds: float | None) -> str:
+    """The end of a histogram's bucket."""
+    return "" if seconds is None else f"≤ {seconds_text(seconds)}"
 
 
 def _s(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    return "" if seconds is None else seconds_text(seconds)

@@ -12,13 +12,16 @@ import typer
 
 from notifier.cli.cancel import tell
 from notifier.cli.chosen import chosen_lines
-from notifier.cli.output import JsonOption, Status, complain, duration_us, print_json, print_rows, say
+from notifier.cli.options import JsonOption, YesOption, duration_us, notifier_of
+from notifier.cli.output import Rows, answer, confirm, fail, print_json, say, without_controls
 from notifier.errors import InvalidPreferenceError
 from notifier.operations.action_log import OF_USERS, read_actions
+from notifier.operations.export import export_user
+from notifier.operations.history import record_json
 from notifier.producer.notifier import Notifier
 from notifier.rules.preferences import Preferences, What
 from notifier.settings import load_settings
-from notifier.shards.map import connect_all, on_shard
+from notifier.store.partitions import opened, opened_all
 
 WHO: Final = "notifier users"  # for the log of changes
 ALL: Final = 20_000  # more changes than the log keeps
@@ -31,7 +34,7 @@ commands = typer.Typer(help="What users chose for themselves.", no_args_is_help=
 @commands.command()
 def get(context: typer.Context, user: User, *, json: JsonOption = False) -> None:
     """Show what a user chose."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         _show(notifier.users.get(user), json=json)
 
 
@@ -48,29 +51,35 @@ def mute(
     """Send nothing to a user for a time."""
     ends = None if lasting is None else datetime.now(UTC) + timedelta(microseconds=duration_us(lasting, "--for"))
     how: What = what  # type: ignore[assignment]  # checked by Users.mute, with the field's name
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         _show(notifier.users.mute(user, until=ends, categories=category or None, what=how, who=WHO), json=json)
 
 
 @commands.command()
 def unmute(context: typer.Context, user: User, *, category: Categories = None, json: JsonOption = False) -> None:
     """Take mutes of a user back."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         _show(notifier.users.unmute(user, categories=category or None, who=WHO), json=json)
 
 
 @commands.command()
 def clear(context: typer.Context, user: User) -> None:
     """Forget what a user chose: the configuration alone holds."""
-    with _notifier(context) as notifier:
+    with notifier_of(context) as notifier:
         notifier.users.clear(user, who=WHO)
     say("cleared")
 
 
 @commands.command()
-def export(context: typer.Context) -> None:
-    """Print what all users chose, a JSON object a line, as `apply` reads it."""
-    with _notifier(context) as notifier:
+def export(
+    context: typer.Context,
+    user: Annotated[str | None, typer.Option(help="all that is kept of this user instead, as JSON")] = None,
+) -> None:
+    """Print what all users chose, a JSON object a line, as `apply` reads it. With --user: all that is kept of one."""
+    with notifier_of(context) as notifier:
+        if user is not None:
+            print_json(_kept(context, notifier, user))
+            return
         for entry in notifier.users.export():
             say(codec.dumps(entry, ensure_ascii=False))
 
@@ -83,15 +92,14 @@ def apply(
     """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; it ends there."""
     if not file.is_file():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
-    with _notifier(context) as notifier, file.open(encoding="utf-8") as lines:
+    with notifier_of(context) as notifier, file.open(encoding="utf-8") as lines:
         applied = 0
         try:
             for number, entry in entries_in(lines):
                 notifier.users.apply([entry], who=WHO)
                 applied = number
         except (InvalidPreferenceError, ValueError) as error:
-            complain(f"{file}:{applied + 1}: {str(error).removeprefix('entries[0].')}")
-            raise typer.Exit(Status.NOT_RIGHT) from None
+            fail(f"{file}:{applied + 1}: {str(error).removeprefix('entries[0].')}")
     say(f"{applied} applied")
 
 
@@ -104,17 +112,12 @@ def log(
     json: JsonOption = False,
 ) -> None:
     """Show who changed what users chose, the last first."""
-    found = []
-    with connect_all(load_settings(context.obj)) as clients:
-        for name, client in clients.items():
-            with on_shard(name):
-                found += read_actions(client, ALL if user else limit, OF_USERS)
-    found = sorted((a for a in found if user in {None, a.of}), key=lambda a: a.at, reverse=True)[:limit]
-    if json:
-        print_json([{"at": a.at, "who": a.who, "user": a.of, "chosen": a.answer} for a in found])
-    else:
-        rows = [(a.at, a.who or "the user", a.of, _chosen(a.answer)) for a in found]
-        print_rows("", ("at", "by", "user", "chosen"), rows, empty="nothing was changed")
+    settings, wanted = load_settings(context.obj), ALL if user else limit
+    with opened_all(settings) as partitions:
+        found = [a for a in read_actions(partitions, wanted, OF_USERS) if user in {None, a.of}][:limit]
+    rows = [(a.at, a.who or "the user", a.of, _chosen(a.answer)) for a in found]
+    told = [{"at": a.at, "who": a.who, "user": a.of, "chosen": a.answer} for a in found]
+    answer(told, Rows(("at", "by", "user", "chosen"), rows, empty="nothing was changed"), json=json)
 
 
 @commands.command()
@@ -123,23 +126,28 @@ def forget(
     user: User,
     *,
     hard: Annotated[bool, typer.Option("--hard", help="also when something was sent: the limits begin anew")] = False,
+    yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
     """Cancel what waits for a user, and delete all that is kept. Exit status 1 if a worker has some of it."""
-    with _notifier(context) as notifier:
-        tell(notifier.forget(user, hard=hard), json=json)
+    confirm(f"cancel what waits for {without_controls(user)}, and delete all that is kept?", yes=yes)
+    with notifier_of(context) as notifier:
+        tell(notifier.forget(user, hard=hard), json=json, first="forgotten; ")
 
 
-def _notifier(context: typer.Context) -> Notifier:
-    return Notifier.from_config(context.obj, follow=False)
+def _kept(context: typer.Context, notifier: Notifier, user: str) -> dict[str, Any]:
+    settings = load_settings(context.obj)
+    with opened(settings, user) as redis:
+        kept = export_user(redis, settings.policies(), user)
+        changed = [{"at": a.at, "who": a.who} for a in read_actions(redis, ALL, OF_USERS) if a.of == user]
+    chosen = notifier.users.get(user).as_dict()
+    history = [record_json(record) for record in notifier.history(user)]
+    return {"user": user, "chosen": chosen, "changes": changed, **kept, "history": history}
 
 
 def _show(chosen: Preferences, *, json: bool) -> None:
-    if json:
-        print_json(chosen.as_dict())
-        return
-    for line in chosen_lines(chosen.as_dict(), after=datetime.now(UTC)) or ["nothing is chosen"]:
-        say(line)
+    told = chosen.as_dict()
+    answer(told, *(chosen_lines(told, after=datetime.now(UTC)) or ["nothing is chosen"]), json=json)
 
 
 def _chosen(answer: str) -> str:

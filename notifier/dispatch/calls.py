@@ -9,30 +9,41 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from notifier.dispatch.ends import NOTHING, Ends
-from notifier.dispatch.history import Handed
+from notifier.dispatch.history import Handed, why_dropped
+from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.errors import Limit, Refused
 from notifier.notification import Device
 from notifier.notification.job import encode_reason
 from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
+from notifier.scripts.records import (
+    AdmitFields,
+    Ended,
+    EnqueueFields,
+    JobFields,
+    LeasedFields,
+    PulledFields,
+    PullFields,
+    SettleFields,
+)
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
 
 CANCELLED_AT_ONCE: Final = 250  # looked at in one call
-DROPPED: Final = ("", "when_blocked", "muted")  # as *admit* numbers them
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
+DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, word, detail, answered
 EXPIRED: Final = "expired before its user's limits admitted it"
 
 # A user to be looked at, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
-State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "handed_to_rq"]
+State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes five times as long to make
 class Job:
     """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them.
 
@@ -55,6 +66,11 @@ class Job:
     category: str = ""
     tagged: str = ""
 
+    @property
+    def user(self) -> str:
+        """The user of the job."""
+        return str(json.loads(self.meta)["user"])
+
 
 def enqueue(
     jobs: Sequence[Job],
@@ -63,24 +79,23 @@ def enqueue(
     timeout_s: int,
     stamp: str,
     max_waiting: int | None = None,
-    keep_failed_us: int = 0,
-    ends: Ends = NOTHING,
+    keep: Retention = KEEP_NOTHING,
     clock: str = "",
 ) -> Call[list[str | Refused]]:
     """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
 
-    max_waiting: how many may wait in all. keep_failed_us: how long what makes room for them is kept. ends, of this and
-    of the other calls: what each end leaves behind.
+    max_waiting: how many may wait in all. keep: of what makes room for them.
     """
     in_all = "" if max_waiting is None else max_waiting
-    args: list[str | bytes | int] = [clock, -(-dedupe_for_us // 1000), timeout_s, stamp]
-    args += (in_all, ends.encode(keep_failed_us))
+    args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode())]
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us
         limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
-        args += (job.id, job.lane, job.data, job.meta, expires, send_at, job.dedupe, job.targets, limit, job.category)
-        args.append(job.tagged)
+        args += JobFields(
+            *(job.id, job.lane, job.data, job.meta, expires, send_at),
+            *(job.dedupe, job.targets, limit, job.category, job.tagged),
+        )
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 
@@ -94,7 +109,7 @@ class Plain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What *pull* found. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
+    """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
     users: (user, lane, µs since when the wake-up is due) to be looked at. rq_jobs: (job id, permit) of jobs that are
     not notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where
@@ -127,49 +142,57 @@ def pull(
     leads: bool,
     lanes: Sequence[str],
     worker: str = "",
+    claimant: str = "",
     on_join: str = "",
-    keep_failed_us: int = 0,
     rooms: Mapping[str, int] | None = None,
-    keep_delivered_us: int = 0,
-    ends: Ends = NOTHING,
+    keep: Retention = KEEP_NOTHING,
     direct: RuleTable | None = None,
     clock: str = "",
 ) -> Call[Pulled]:
     """Lease what has arrived and may go at once, put what else is due into backlogs, name the users to look at.
 
-    on_join: of a RuleTable. keep_failed_us, keep_delivered_us: how long what ends by this is kept. rooms: by route,
-    how many more this worker may send; a route that is not among them takes any number. direct: the rules by which
-    something may be leased here; without them all goes through its backlog.
+    on_join: of a RuleTable. rooms: by route, how many more this worker may send; a route that is not among them takes
+    any number. direct: the rules by which something may be leased here; without them all goes through its backlog.
     """
 
     def decode(reply: list[Any]) -> Pulled:
-        now, next_us, users, rq_jobs, taken, shut, unread, orphans, until_us, leased, left, unpublished = reply
-        suspended = isinstance(next_us, bytes | str)
-        at = None if suspended or next_us < 0 else next_us
-        named = [(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)]
-        plain = [Plain(*job) for job in unread]
-        held = None if shut is None else frozenset(map(from_bytes, shut))
+        of = PulledFields(*reply)
+        suspended = isinstance(of.next, bytes | str)
+        users, rooms = of.users, of.rooms
         return Pulled(
-            *(now, at, named, _pairs(rq_jobs), taken, suspended, held, plain, [*map(_leased, orphans)], until_us),
-            leased=[*map(_leased, leased)],
-            rooms={from_bytes(left[i]): left[i + 1] for i in range(0, len(left), 2)},
-            unpublished=bool(unpublished),
+            now_us=of.now,
+            next_us=None if isinstance(of.next, bytes | str) or of.next < 0 else of.next,
+            users=[(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)],
+            rq_jobs=_pairs(of.rq_jobs),
+            taken=of.taken,
+            suspended=suspended,
+            shut=None if of.shut is None else frozenset(map(from_bytes, of.shut)),
+            unread=[Plain(*job) for job in of.unread],
+            orphans=[*map(_leased, of.orphans)],
+            until_us=of.till,
+            leased=[*map(_leased, of.leased)],
+            rooms={from_bytes(rooms[i]): rooms[i + 1] for i in range(0, len(rooms), 2)},
+            unpublished=bool(of.unpublished),
         )
 
-    kept = ends.encode(keep_failed_us)
-    args: list[str | bytes | int] = [clock, max_jobs, lease_us, int(leads), worker, on_join, kept]
-    args += (json.dumps(rooms) if rooms else "", keep_delivered_us)
-    args += (direct.of_everyone, direct.exceptions, *lanes) if direct else ("", "", *lanes)
-    return Call(script("pull"), [], args, decode)
+    args = PullFields(
+        *(clock, max_jobs, lease_us, int(leads), worker, claimant or worker, on_join),
+        keep=keep.encode(),
+        keep_delivered_us=keep.delivered_us,
+        rooms=json.dumps(rooms) if rooms else "",
+        rules=direct.of_everyone if direct else "",
+        exceptions=direct.exceptions if direct else "",
+    )
+    return Call(script("pull"), [], [*args, *lanes], decode)
 
 
 class Leased(NamedTuple):
     """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
     shut: the routes that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those
-    that it superseded. dropped: why it is not to be sent, where its category lets nothing wait that the rules hold back
-    ('when_blocked'), or its user muted it ('muted'). refusals: how
-    often it was refused so far without an attempt being spent.
+    that it superseded. dropped: why it is not to be sent, see `history.why_dropped`; '' where it is. refusals: how
+    often it was refused so far without an attempt being spent. since_us: since when it was due, where `pull` leased
+    what had waited; for what `admit` leased, its user's wake-up says so.
     """
 
     job_id: str
@@ -178,13 +201,14 @@ class Leased(NamedTuple):
     category: str
     data: bytes
     left_us: int | None
-    attempts: int
-    crashes: int
-    answered: bytes | None
+    attempts: int = 0
+    crashes: int = 0
+    answered: bytes | None = None
     shut: frozenset[str] = frozenset()
     stands_for: int = 1
     dropped: str = ""
     refusals: int = 0
+    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +232,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What *admit* gave out; `looks` counts the users who had nothing that might go.
+    """The reply of *admit*; `looks` counts the users who had nothing that might go.
 
     unread: a plain producer's jobs at the heads of backlogs: *admit* is to be called again for their users with the
     `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
@@ -232,6 +256,7 @@ def admit(
     max_jobs: int,
     lease_us: int,
     worker: str,
+    claimant: str = "",
     lanes: Sequence[str],
     targets: Mapping[str, str] | None = None,
     rooms: Mapping[str, int] | None = None,
@@ -246,16 +271,16 @@ def admit(
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
-    args: list[str | bytes | int] = [
-        clock,
-        max_jobs,
-        lease_us,
-        worker,
-        json.dumps(list(lanes)),
-        table,
-        json.dumps(flat),
-    ]
-    args += (json.dumps(targets) if targets else "", json.dumps(rooms) if rooms else "", until_us, to_bytes(chosen))
+    args = AdmitFields(
+        *(clock, max_jobs, lease_us, worker, claimant or worker),
+        lanes=json.dumps(list(lanes)),
+        rules=table,
+        users=json.dumps(flat),
+        targets=json.dumps(targets) if targets else "",
+        rooms=json.dumps(rooms) if rooms else "",
+        till=until_us,
+        chosen=to_bytes(chosen),
+    )
 
     def decode(reply: list[Any]) -> Admitted:
         now, looks, held, unread, leased, stale = reply
@@ -283,7 +308,7 @@ class DeadToken:
 
 
 class Settlement(NamedTuple):
-    """What became of a leased job; see *settle* for the states. gone: what is told in the feedback.
+    """The end of a leased job; see *settle* for the states. gone: what is told in the feedback.
 
     route: by which it went, or was to go, for the numbers; those of several devices with + between.
     poison: it is set aside, because workers died on it.
@@ -305,52 +330,57 @@ class Settlement(NamedTuple):
     poison: bool = False
 
 
+class Measured(NamedTuple):
+    """A worker's measurements, for the numbers of this minute, see `minute.lua`.
+
+    labels: under which each settlement is counted; '' is not at all. numbers: to add. now_s: the time, by the clock of
+    `Settlement.handed`.
+    """
+
+    labels: Sequence[str]
+    numbers: Mapping[str, int] = MappingProxyType({})
+    now_s: float = 0.0
+
+
 def settle(
     settlements: Sequence[Settlement],
     rules: RuleTable,
     *,
     worker: str,
-    keep_failed_us: int,
-    keep_delivered_us: int,
-    keep_feedback_us: int,
-    ends: Ends = NOTHING,
-    labels: Sequence[str] = (),
-    numbers: Mapping[str, int] | None = None,
-    now_s: float = 0.0,
+    keep: Retention,
+    measured: Measured | None = None,
     clock: str = "",
 ) -> Call[list[bool]]:
     """Close permits. The reply holds for each whether it was still this worker's to settle.
 
-    labels, numbers: under which each is counted in this minute, and what to add to its numbers; see `minute.lua`.
-    now_s: by the clock of `Settlement.handed`.
+    measured: what this minute's numbers are told of them; nothing where it is None.
     """
+    labels, numbers, now_s = measured or Measured([""] * len(settlements))
     table, indexes, chosen = rules.encode([s.user for s in settlements])
-    jobs = [
-        (
-            *(s.job_id, s.permit, s.user, s.category, index, int(s.reached), s.state, s.word, s.detail, s.answered),
-            *_more(s, now_s, history=bool(ends.history_us)),
+    of_call = SettleFields(
+        *(clock, keep.encode(), keep.delivered_us, worker, table),
+        keep_feedback_ms=-(-keep.feedback_us // 1000),
+        numbers=json.dumps(dict(numbers)),
+        chosen=to_bytes(chosen),
+    )
+    args = [*of_call]
+    for s, policy, label in zip(settlements, indexes, labels, strict=True):
+        args += Ended(
+            to_bytes(s.job_id),
+            s.permit,
+            to_bytes(s.user),
+            to_bytes(s.category),
+            policy,
+            to_bytes(label),
+            _handed(s.handed, now_s) if keep.history_us and s.handed else "",
+            _more(s),
         )
-        for s, index in zip(settlements, indexes, strict=True)
-    ]
-    args: list[str | bytes | int] = [
-        clock,
-        ends.encode(keep_failed_us),
-        keep_delivered_us,
-        worker,
-        table,
-        to_bytes(json.dumps(jobs, ensure_ascii=False)),
-        -(-keep_feedback_us // 1000),
-        json.dumps({"labels": list(labels), "add": dict(numbers or {})}) if labels or numbers else "",
-        to_bytes(chosen),
-    ]
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 
-def cancel(
-    job_ids: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int = 0, ends: Ends = NOTHING, clock: str = ""
-) -> Call[list[Cancelled]]:
+def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[list[Cancelled]]:
     """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, ends.encode(keep_failed_us), keep_delivered_us, *job_ids]
+    args: list[str | bytes | int] = [clock, keep.encode(), keep.delivered_us, *job_ids]
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
@@ -364,7 +394,7 @@ class Kind:
 
 
 class CancelledPage(NamedTuple):
-    """What one page of `cancel_of` did. cursor: to go on from; '0' at the end. places: to look through after it."""
+    """One page of `cancel_of`. cursor: to go on from; '0' at the end. places: to look through after it."""
 
     cursor: str
     places: list[str]
@@ -378,15 +408,13 @@ def cancel_of(
     place: str,
     cursor: str = "0",
     *,
-    keep_failed_us: int,
-    keep_delivered_us: int = 0,
-    ends: Ends = NOTHING,
+    keep: Retention,
     max_jobs: int = CANCELLED_AT_ONCE,
     clock: str = "",
 ) -> Call[CancelledPage]:
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
     wanted = {name: value for name, value in asdict(kind).items() if value is not None}
-    args: list[str | bytes | int] = [clock, ends.encode(keep_failed_us), keep_delivered_us, to_bytes(user)]
+    args: list[str | bytes | int] = [clock, keep.encode(), keep.delivered_us, to_bytes(user)]
     args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, max_jobs)
 
     def decode(reply: list[Any]) -> CancelledPage:
@@ -396,15 +424,12 @@ def cancel_of(
     return Call(script("cancel_of"), [], args, decode)
 
 
-def sweep(
-    lanes: Sequence[str], *, keep_failed_us: int, keep_delivered_us: int, ends: Ends = NOTHING, clock: str = ""
-) -> Call[int]:
+def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[int]:
     """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
 
     It ends at most `SWEPT_AT_ONCE` of each kind.
     """
-    kept = ends.encode(keep_failed_us)
-    args: list[str | int] = [clock, kept, keep_delivered_us, encode_reason(EXPIRED), *lanes]
+    args: list[str | int] = [clock, keep.encode(), keep.delivered_us, encode_reason(EXPIRED), *lanes]
     return Call(script("sweep"), [], args, int)
 
 
@@ -424,13 +449,19 @@ def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[t
     return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
-def _more(settlement: Settlement, now_s: float, *, history: bool) -> list[Any]:
-    """What only some settlements have."""
-    gone: list[Any] = [_gone(settlement.gone)] if settlement.gone else []
-    if not history or settlement.handed is None:
-        return gone
-    ago_us = max(0, round((now_s - settlement.handed.at) * 1e6))
-    return [*(gone or [False]), f"{ago_us} {settlement.handed.encode()}"]
+def _handed(handed: Handed, now_s: float) -> str:
+    return f"{max(0.0, now_s - handed.at) * 1e6:.0f} {handed.encode()}"
+
+
+def _more(settlement: Settlement) -> bytes | str:
+    """Details that only some settlements have; '' where it was delivered."""
+    said = settlement[4:9]
+    if said == DELIVERED and not settlement.gone:
+        return ""
+    more: dict[str, Any] = dict(zip(("reached", "state", "word", "detail", "answered"), said, strict=True))
+    if settlement.gone:
+        more["gone"] = _gone(settlement.gone)
+    return to_bytes(json.dumps(more, ensure_ascii=False))
 
 
 def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
@@ -442,21 +473,20 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 
 
 def _leased(entry: list[Any]) -> Leased:
-    job_id, permit, user, category, data, left, attempts, crashes, answered, shut, *more = entry
-    return Leased(
-        from_bytes(job_id),
-        from_bytes(permit),
-        from_bytes(user),
-        from_bytes(category),
-        data,
-        left,
-        int(attempts),
-        int(crashes),
-        answered,
-        frozenset(from_bytes(shut).split()) if shut else frozenset(),
-        stands_for=more[0] if more else 1,
-        dropped=DROPPED[(more[1] if len(more) > 1 else 0) or 0],
-        refusals=more[2] if len(more) > 2 else 0,  # noqa: PLR2004 - only what is out of the ordinary is there
+    job_id, permit, user, category = [each.decode("utf-8", "surrogateescape") for each in entry[:4]]  # as `from_bytes`
+    leased = Leased(job_id, permit, user, category, entry[4], entry[5])
+    if len(entry) == 6:  # noqa: PLR2004 - what stands behind is rare
+        return leased
+    of = LeasedFields(*entry)
+    return leased._replace(
+        attempts=of.attempts or 0,
+        crashes=of.crashes or 0,
+        answered=of.answered,
+        shut=frozenset(from_bytes(of.shut).split()) if of.shut else frozenset(),
+        stands_for=of.stands_for or 1,
+        dropped=why_dropped(from_bytes(of.dropped), from_bytes(of.category)) if of.dropped else "",
+        refusals=of.refusals or 0,
+        since_us=of.since,
     )
 
 
@@ -469,4 +499,4 @@ def _answer(reply: bytes | str, job: Job) -> str | Refused:
     if not answer.startswith("!"):
         return answer
     limit, waiting, most = answer[1:].split()
-    return Refused(json.loads(job.meta)["user"], cast("Limit", limit), int(waiting), int(most))
+    return Refused(job.user, cast("Limit", limit), int(waiting), int(most))

@@ -1,24 +1,30 @@
-"""What is held: how a worker tells what it has seen of a route, and how people read what is held now."""
+"""Circuits: how a worker reports what it has seen of a route, and how people read which routes are closed."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, Self, cast
+from typing import Any, Final, Literal, cast
 
 from redis import Redis
 
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.scripts.loader import Call, script
 from notifier.store.exchange import Commands, Exchange, exchange
-from notifier.units import clock_us, moment
+from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 Seen = Literal["down", "up", "next", "retry"]
-Kind = Literal["unreachable", "fault", "failing", "full"]
-Change = Literal["opened", "closed", "alone", ""]
+Kind = Literal["unreachable", "fault", "failing", "full", "busy", "recovering", "paused"]
+Change = Literal["opened", "closed", "paused", "resumed", "alone", ""]
 FULL, BUSY = "|full", "|busy|"
+OVERALL: Final = "overall:"  # before a category: as many have gone to all users as its `overall` allows
+FAR_US: Final = 4_102_444_800_000_000  # 2100, as in routes.lua
+# What a state of `routes.lua` says by itself; an open circuit has its kind.
+KINDS: Final[dict[str, Kind]] = {"full": "full", "busy": "busy", "closing": "recovering", "paused": "paused"}
+SCOPES: Final = ("category", "user", "lane", "route")
 BUSY_SHOWN_US = 2_000_000  # a route that nobody used for a while is busy for a moment until its limit has grown
 # What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
 LIMITS = "push_limits"
@@ -46,67 +52,106 @@ def circuit(
     return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
 
 
+def is_pause(name: str) -> bool:
+    """Whether a name of `routes.lua` is no route, but what else people pause."""
+    scope, colon, _ = name.partition(":")
+    return bool(colon) and scope in {"all", *SCOPES}
+
+
+def paused_words(name: str) -> str:
+    """Return the name of what is paused, as people write it."""
+    return "all" if name == "all:" else name if is_pause(name) else f"route:{name}"
+
+
+State = Literal["stopped", "slow"]
+Whose = Literal["provider", "ours", "person"]
+WORDS: Final[dict[Kind, str]] = {
+    "unreachable": "it cannot be reached",
+    "failing": "it answers with errors",
+    "fault": "it refuses our key or our settings",
+    "full": "its quota is used up",
+    "busy": "it takes no more at once",
+    "recovering": "it works again; what waited is let go in batches",
+    "paused": "paused",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A route by which nothing goes now.
+    """A route that is not working: by which nothing goes now, or less than there is.
 
-    state: 'open', its circuit is open; 'closing', it is up again, and those who waited are let go; 'full', its project
-    has no room for more, by our own count, or because the provider said so, and then there is a reason; 'busy', as much
-    goes by it as its provider bears, and more has waited for two
-    seconds. kind and reason: of a circuit, why; 'fault' is ours to mend.
-    since: when it began. next_at: when the next is let go, a probe or what there is room for. waiting: how many users
-    and rests of notifications are parked; who comes behind them in a backlog is not counted. at_once: where it is busy,
-    how many sends all workers together may have under way, as they have found out. shard: which it is held on, where
-    there are several.
+    state: 'stopped', nothing goes; 'slow', some goes. A route of which nothing is told is working.
+    kind: why. Stopped: 'unreachable', 'failing' (its answers are errors), 'fault' (it refuses our key or settings),
+    'full' (it said that its quota is used up) and 'paused' (by a person). Slow: 'full' (our count of its quota is at
+    the limit), 'busy' (as much is under way as it bears, and more has waited for two seconds) and 'recovering'.
+    reason: what was seen, such as 'connection refused at localhost:8443'. who: paused it. since: when it began.
+    next_at: when the next is let go, a probe or what there is room for; None for a pause without an end. waiting: how
+    many users and rests of notifications wait for it; who comes behind them in a backlog is not counted. at_once: how
+    many sends all workers together may have under way.
     """
 
     route: str
-    state: Literal["open", "closing", "full", "busy"]
-    next_at: datetime
+    state: State
+    next_at: datetime | None
     waiting: int
-    kind: Kind | None = None
+    kind: Kind = "unreachable"
     reason: str = ""
     since: datetime | None = None
     at_once: int | None = None
-    shard: str | None = None
+    who: str = ""
 
-    def seen_on(self, shard: str) -> Self:
-        """The same, of a shard."""
-        return replace(self, shard=shard)
+    @property
+    def why(self) -> str:
+        """Why it is not working, for people."""
+        if self.kind == "paused":
+            return f"paused by {self.who or 'somebody'}" + (f": {self.reason}" if self.reason else "")
+        if self.kind == "busy" and self.at_once is not None:
+            return f"its provider serves {self.at_once} at once"
+        if self.route.startswith(OVERALL):
+            return "as many as overall allows have gone to all users"
+        if self.kind == "full" and not self.reason:
+            return "our count of its quota is at the limit"
+        return self.reason or WORDS.get(self.kind, self.kind)
+
+    @property
+    def whose(self) -> Whose:
+        """Return who has to mend it: the provider, we, or the person who paused it."""
+        if self.kind == "paused":
+            return "person"
+        return "ours" if self.kind == "fault" or (self.kind == "full" and not self.reason) else "provider"
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return asdict(self) | {"why": self.why, "whose": self.whose}
 
 
 def read_routes(redis: Redis) -> list[Held]:
-    """All that is held now, in the order of the routes; empty when all is well. Raises RedisUnusableError."""
+    """All routes that are not working, in their order; empty when all is well. Raises RedisUnusableError."""
     return exchange(redis, find_routes())
-
-
-def read_limits(redis: Redis) -> dict[str, int]:
-    """How many sends all workers together may have under way, by route. Raises RedisUnusableError."""
-    return exchange(redis, _find_limits())
 
 
 def find_routes() -> Exchange[list[Held]]:
     """See `read_routes`."""
-    found = yield from _find_holds()
-    lanes = [held for held in found if held.state == "busy"]
+    found = [held for held in (yield from find_holds()) if not is_pause(held.route)]
+    lanes = [held for held in found if held.kind == "busy"]
     if not lanes:
         return found
     (now,) = yield Commands(lambda pipe: pipe.time())
     before = moment(clock_us(now) - BUSY_SHOWN_US)
-    lanes = [held for held in lanes if held.next_at <= before]
-    limits = yield from _find_limits()
+    limits = yield from find_limits()
     by_route: dict[str, Held] = {}
     for held in lanes:
+        if held.next_at is None or held.next_at > before:
+            continue
         other = by_route.get(held.route, replace(held, waiting=0))
-        since, waiting = min(other.next_at, held.next_at), other.waiting + held.waiting
-        by_route[held.route] = replace(
-            held, waiting=waiting, since=since, next_at=since, at_once=limits.get(held.route)
-        )
-    rest = [held for held in found if held.state != "busy"]
+        since = min(other.next_at or held.next_at, held.next_at)
+        waiting, at_once = other.waiting + held.waiting, limits.get(held.route)
+        by_route[held.route] = replace(held, waiting=waiting, since=since, next_at=since, at_once=at_once)
+    rest = [held for held in found if held.kind != "busy"]
     return sorted([*rest, *by_route.values()], key=lambda held: held.route)
 
 
-def _find_limits() -> Exchange[dict[str, int]]:
+def find_limits() -> Exchange[dict[str, int]]:
     """How many sends all workers together may have under way, by route."""
     (workers,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
     told = yield Commands(lambda pipe: [pipe.hget(str(key, "utf-8"), LIMITS) for key in workers])
@@ -116,24 +161,40 @@ def _find_limits() -> Exchange[dict[str, int]]:
     return limits
 
 
-def _find_holds() -> Exchange[list[Held]]:
+def by_route(found: Iterable[Sequence[Held]]) -> list[Held]:
+    """The routes that are not working in some partition: each once, with all that waits."""
+    routes: dict[tuple[str, str], Held] = {}
+    for held in (each for some in found for each in some):
+        other = routes.get((held.route, held.kind))
+        routes[held.route, held.kind] = held if other is None else replace(other, waiting=other.waiting + held.waiting)
+    return sorted(routes.values(), key=lambda held: held.route)
+
+
+def find_holds() -> Exchange[list[Held]]:
+    """All that is held: routes, as often as they are, and what else is paused."""
     (names,) = yield Commands(lambda pipe: pipe.smembers(redis_key("routes")))
-    ordered = sorted(str(name, "utf-8") for name in names)
+    ordered = sorted(from_bytes(name) for name in names)
 
     def ask(pipe: Any) -> None:
         for name in ordered:
-            pipe.hgetall(redis_key("route", name))
-            pipe.zcard(redis_key("parked", name))
+            pipe.hgetall(to_bytes(redis_key("route", name)))
+            pipe.zcard(to_bytes(redis_key("waiting_for_route", name)))
 
     found = yield Commands(ask)
     return [_held(name, *found[2 * n : 2 * n + 2]) for n, name in enumerate(ordered) if found[2 * n]]
 
 
 def _held(name: str, fields: dict[bytes, bytes], waiting: int) -> Held:
-    held: dict[str, Any] = {str(key, "utf-8"): str(value, "utf-8") for key, value in fields.items()}
-    since = moment(int(held["since"])) if "since" in held else None
-    next_at = moment(int(held["until"]))
-    route = name.partition(BUSY)[0].removesuffix(FULL)
-    if held["state"] == "open" and held.get("kind") == "full":
-        held["state"] = "full"
-    return Held(route, held["state"], next_at, waiting, held.get("kind"), held.get("reason", ""), since)
+    held = {str(key, "utf-8"): from_bytes(value) for key, value in fields.items()}
+    state = held["state"]
+    since, until_us = moment(int(held["since"])) if "since" in held else None, int(held["until"])
+    return Held(
+        name if is_pause(name) else name.partition(BUSY)[0].removesuffix(FULL),
+        "stopped" if state in {"open", "paused"} else "slow",
+        moment(until_us) if until_us < FAR_US else None,
+        waiting,
+        KINDS.get(state) or cast("Kind", held["kind"]),
+        held.get("reason", "") if state in {"open", "paused"} else "",
+        since,
+        who=held.get("who", ""),
+    )

@@ -18,7 +18,7 @@ Sends = Literal["delete", "hide", "leave"]
 
 
 class ForgottenPage(NamedTuple):
-    """What one page did. cursor: to go on from; '0' at the end. places: to look through after it. gone: how many."""
+    """Count what a page did. cursor: to go on from; '0' at the end. places: left to look through. gone: how many."""
 
     cursor: str
     places: list[str]

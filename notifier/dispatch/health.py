@@ -5,7 +5,7 @@ That is more than RQ's own heartbeat: a process whose event loop hangs keeps its
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import rq_key
 from notifier.store.connection import OUT_OF_MEMORY
+from notifier.store.exchange import Commands, Exchange, exchange
 from notifier.units import clock_us
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
@@ -41,14 +42,15 @@ class Alive:
 
 
 def read_workers(redis: Any) -> list[Alive]:
+    """See `find_workers`. Raises RedisUnusableError."""
+    return exchange(redis, find_workers())
+
+
+def find_workers() -> Exchange[list[Alive]]:
     """All push workers that Redis knows, by name. Changes nothing."""
-    keys = sorted(redis.smembers(rq_key("workers")))
-    fields = ("hostname", LOOKED, "current_job", "last_heartbeat", "rates_version")
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.time()
-        for key in keys:
-            pipe.hmget(key, fields)
-        now, *found = pipe.execute()
+    (keys,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
+    keys, fields = sorted(keys), ("hostname", LOOKED, "current_job", "last_heartbeat", "rates_version")
+    now, *found = yield Commands(lambda pipe: [pipe.time(), *(pipe.hmget(key, fields) for key in keys)])
     now_us = clock_us(now)
     return [
         _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, *[(value or b"").decode() for value in told])
@@ -77,9 +79,13 @@ def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
     ]
 
 
-def check_memory(redis: Any) -> None:
-    """Raise RedisUnusableError where Redis is full: then no worker can note that it looks."""
-    memory = redis.info("memory")
+def is_suspended(redis: Any) -> bool:
+    """Whether `rq suspend` keeps all workers from looking for work. Changes nothing."""
+    return bool(redis.exists(rq_key("suspended")))
+
+
+def check_memory(memory: Mapping[str, Any]) -> None:
+    """Raise RedisUnusableError where Redis is full: then no worker can note that it looks. memory: of INFO."""
     if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
         raise RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
+from notifier.dispatch.circuits import OVERALL, paused_words
 from notifier.scripts.keys import user_key
 from notifier.units import format_duration, moment, seconds_text
 
@@ -18,6 +20,9 @@ MAX_REASON: Final = 40
 FIELDS: Final = 10  # of a record
 PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
 SHOWN_S: Final = 0.005  # what held it for less is not told
+BEHIND: Final = "the backlog before it"
+# What may hold the head of a backlog, and with it those behind.
+_OF_HEADS: Final = frozenset({"rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "sending"})
 _APART: Final = re.compile(r"[\s,;]+")
 _RULE: Final = re.compile(r"([uc])(?:g(\d+)|(t?)(\d+)/(\w+))")
 
@@ -27,6 +32,7 @@ Why = Literal[
     "rule",
     "quiet_hours",
     "muted",
+    "paused",
     "device",
     "route",
     "digest",
@@ -47,7 +53,7 @@ _WHYS: Final[dict[str, Why]] = {
 }
 WORDS: Final[dict[Why, str]] = {
     "queue": "the queue",
-    "backlog": "the backlog before it",
+    "backlog": BEHIND,
     "quiet_hours": "quiet hours",
     "muted": "a mute",
     "device": "a limit of its device",
@@ -58,15 +64,21 @@ WORDS: Final[dict[Why, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a provider answered for one device. outcome: as in the log, 'delivered' or 'dead_token'. took_s: seconds."""
+class Reply(NamedTuple):
+    """Hold a provider's answer for one device. outcome: as in the log, 'delivered' or 'dead_token'. took_s: seconds."""
 
     route: str
     status: int | None
     took_s: float
     outcome: str
     reason: str = ""
+
+    def encode(self) -> str:
+        """As `Handed.encode` has it."""
+        told = f"{self.route},{'' if self.status is None else self.status},{self.took_s * 1000:.0f}"
+        if self.outcome == "delivered":
+            return told
+        return f"{told},{self.outcome},{_APART.sub('~', self.reason)[:MAX_REASON]}"
 
     def __str__(self) -> str:
         """For people: 'apns 200 after 45 ms'."""
@@ -83,17 +95,13 @@ class Handed(NamedTuple):
 
     def encode(self) -> str:
         """As `history.lua` takes it: no token, no text of the message."""
-        told = self.replies[:MAX_REPLIES]
-        return ";".join(
-            f"{each.route},{'' if each.status is None else each.status},{each.took_s * 1000:.0f}"
-            + ("" if each.outcome == "delivered" else f",{each.outcome},{_APART.sub('~', each.reason)[:MAX_REASON]}")
-            for each in told
-        )
+        replies = self.replies
+        return replies[0].encode() if len(replies) == 1 else ";".join([e.encode() for e in replies[:MAX_REPLIES]])
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What held a notification back, and for how long. what: for people, such as 'user 10/1m'."""
+    """Hold what held a notification back, and for how long. what: for people, such as 'user 10/1m'."""
 
     why: Why
     what: str
@@ -109,7 +117,7 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of a notification, and what held it back until then.
+    """Hold what became of a notification, and what held it back until then.
 
     outcome: as of an event; '' for one that has not ended. ended_at: of that one, when it was asked for. accepted_at:
     None where it is not known, or was not kept. delays: in their order. handed_at: each time it was handed to the
@@ -215,6 +223,38 @@ def _record(  # noqa: PLR0917 - in the order in which they are written
     )
 
 
+def name_those_before(records: Sequence[Record]) -> list[Record]:
+    """The same records of a user; where one waited behind others of its category, what held these back is named."""
+    heads: dict[str, list[Delay]] = {}
+    for record in records:
+        heads.setdefault(record.category, []).extend(each for each in record.delays if each.why in _OF_HEADS)
+    for delays in heads.values():
+        delays.sort(key=lambda delay: delay.since)
+    return [
+        replace(record, delays=tuple(part for delay in record.delays for part in _parts(delay, heads[record.category])))
+        for record in records
+    ]
+
+
+def _parts(delay: Delay, heads: Sequence[Delay]) -> Iterator[Delay]:
+    """A wait behind others, parted by what held the first of these."""
+    at, ends = delay.since, delay.since + timedelta(seconds=delay.seconds)
+    if delay.why == "backlog":
+        first = bisect_right(heads, at, key=lambda head: head.since)
+        for head in heads[max(0, first - 1) :]:
+            since, until = max(head.since, at), min(head.since + timedelta(seconds=head.seconds), ends)
+            if head.since >= ends:
+                break
+            if since < until:
+                if at < since:
+                    yield Delay("backlog", BEHIND, at, (since - at).total_seconds())
+                what = "in flight" if head.why == "sending" else head.what
+                yield Delay("backlog", f"those before it ({what})", since, (until - since).total_seconds())
+                at = until
+    if at < ends:
+        yield replace(delay, since=at, seconds=(ends - at).total_seconds())
+
+
 def so_far(user: str, category: str, job_id: str, noted: Sequence[bytes | None], now_us: int) -> Record:
     """The record of one that has not ended, as of now. noted: `push_accepted` and `push_held` of its hash."""
     accepted, held = noted
@@ -226,7 +266,7 @@ def so_far(user: str, category: str, job_id: str, noted: Sequence[bytes | None],
 
 
 def _read(held: str, accepted_us: int | None, ends_us: int, category: str) -> _Told:
-    """What `push_held` tells. ends_us: when the last of it ended."""
+    """Read the delays that `push_held` lists. ends_us: when the last of it ended."""
     begins = ends_us if accepted_us is None else accepted_us
     words = held.split()
     starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
@@ -248,12 +288,17 @@ def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
 def _why(mark: str) -> Why:
     if mark[:1] in {"u", "c"}:
         return "rule"
+    if mark[:1] == "h":
+        return "paused"
     return "route" if mark[:1] == "p" else _WHYS.get(mark[:1], "unknown")
 
 
 def _what(mark: str, category: str) -> str:
     if mark[:1] == "p":
         return route_words(mark[1:])
+    if mark[:1] == "h":
+        name, _, who = mark[1:].rpartition("=")
+        return f"the pause of {paused_words(name)} by {who}"
     found = _RULE.fullmatch(mark)
     if found is None:
         return ""
@@ -265,12 +310,25 @@ def _what(mark: str, category: str) -> str:
     return f"{owner} burst {limit} then 1/{per}" if burst else f"{owner} {limit}/{per}"
 
 
+def describe_why(mark: str, category: str) -> tuple[Why, str]:
+    """Return the kind and the words of what holds a notification back, by a mark of `history.lua`."""
+    why = _why(mark)
+    return why, _what(mark, category) or WORDS.get(why, "")
+
+
+def why_dropped(mark: str, category: str) -> str:
+    """Why one is dropped, by a mark of `history.lua`: 'muted', 'quiet hours', or a rule such as 'chat 5/10s'."""
+    return "muted" if mark == "m" else describe_why(mark, category)[1] or "its limits"
+
+
 def route_words(name: str) -> str:
-    """What is held, see `routes.lua`, for people."""
+    """Return the words for a held route; see `routes.lua`."""
     route, _, more = name.partition("|")
+    if route.startswith(OVERALL):
+        return f"{route.removeprefix(OVERALL)} overall"
     if more == "full":
-        return f"the full project of {route}"
-    return f"the workers' limit of {route}" if more else f"the circuit of {route}"
+        return f"{route} at its quota"
+    return f"{route} at its limit" if more else f"{route} stopped"
 
 
 def _replies(text: str) -> Iterator[Reply]:

@@ -8,13 +8,13 @@ from notifier.dispatch.calls import Leased
 from notifier.scripts.loader import Call, script
 
 
-def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, worker: str, clock: str = "") -> Call[list[bool]]:
+def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, claimant: str, clock: str = "") -> Call[list[bool]]:
     """Keep in flight what nobody answered for. The reply holds for each whether it is in flight under its permit still.
 
     flights: each with what its devices answered finally, as JSON, or ''. lease_us: for how long; 0 gives them up to
     whoever looks next.
     """
-    args: list[str | bytes | int] = [clock, lease_us, worker]
+    args: list[str | bytes | int] = [clock, lease_us, claimant]
     for flight, answered in flights:
         args += (flight.job_id, flight.permit, flight.user, flight.category, answered)
     return Call(script("renew"), [], args, lambda reply: [bool(mine) for mine in reply])

@@ -1,4 +1,4 @@
-"""What workers tell each other: who leads the idle ones, and which rules were taken up last. See `idle_leaders.lua`."""
+"""Tell other workers who leads the idle ones, and which rules were taken up last. See `idle_leaders.lua`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from notifier.scripts.loader import Call, script
 
 @dataclass(frozen=True, slots=True)
 class LeaderKeys:
-    """What the idle workers that serve the same lanes share; see `idle_leaders.lua`.
+    """Name the keys that idle workers of the same lanes share; see `idle_leaders.lua`.
 
     leader: who leads them. wake: the list on which that one is woken. handover: the one on which the others are.
     """

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from notifier.scripts.keys import redis_key
+from notifier.store.exchange import Commands, Exchange
+from notifier.units import counts_in
 
 KEPT_MINUTES: Final = 3 * 24 * 60
 BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
+BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]
 MINUTE_US: Final = 60_000_000
 # Words under which *settle* counts what has not ended.
 UNENDED: Final = frozenset({"retried", "returned"})
 
 
-def bucket(us: int) -> int:
-    """The bucket of a histogram for what took so long: the n-th holds up to 2**n ms."""
-    return min(BUCKETS - 1, (max(0, us - 1) // 1000).bit_length())
-
-
 def bound_s(n: int) -> float:
     """The longest that the n-th bucket holds."""
-    return float("inf") if n >= BUCKETS - 1 else 2.0**n / 1000
+    return float("inf") if n >= BUCKETS - 1 else BOUNDS_S[n]
 
 
 @dataclass(slots=True)
@@ -98,20 +96,13 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     return made
 
 
-def minute_now(redis: Any) -> int:
-    """The minute that Redis counts in now, since 1970."""
-    return int(redis.time()[0]) // 60
+def find_fields(choose: Callable[[int], Iterable[int]]) -> Exchange[tuple[int, dict[int, dict[str, int]]]]:
+    """Read the minute that Redis counts in now, since 1970, and the fields of each chosen minute that has some.
 
-
-def read_fields(redis: Any, minutes: Iterable[int]) -> dict[int, dict[str, int]]:
-    """The fields of each of these minutes that has some."""
-    asked = list(minutes)
-    with redis.pipeline(transaction=False) as pipe:
-        for minute in asked:
-            pipe.hgetall(redis_key("minute", minute))
-        found = pipe.execute()
-    return {
-        minute: {name.decode(): int(n) for name, n in fields.items()}
-        for minute, fields in zip(asked, found, strict=True)
-        if fields
-    }
+    choose: which, by the one of now.
+    """
+    ((seconds, _),) = yield Commands(lambda pipe: pipe.time())
+    newest = int(seconds) // 60
+    asked = list(choose(newest))
+    found = yield Commands(lambda pipe: [pipe.hgetall(redis_key("minute", minute)) for minute in asked])
+    return newest, {minute: counts_in(fields) for minute, fields in zip(asked, found, strict=True) if fields}

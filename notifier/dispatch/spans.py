@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from notifier.errors import SettingsError
+from notifier.errors import needs_extra
 
 if TYPE_CHECKING:
     from notifier.dispatch.calls import Leased
@@ -30,14 +30,9 @@ class Spans:
 
     def __init__(self) -> None:
         """Raises SettingsError where OpenTelemetry is not installed."""
-        try:
+        with needs_extra("tracing: opentelemetry", "otel"):
             from opentelemetry import trace  # noqa: PLC0415 - for who switched it on
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise SettingsError(
-                f"tracing: opentelemetry needs the package {error.name}, which is not installed:"
-                " pip install 'push-throttle[otel]'"
-            ) from None
         self._trace = trace
         self._tracer = trace.get_tracer(NAME)
         self._propagator = TraceContextTextMapPropagator()
@@ -80,7 +75,7 @@ class Spans:
 
 
 def carried_in(meta: bytes | None) -> dict[str, str]:
-    """What a job's meta carries of the trace in which it was enqueued."""
+    """Return the trace context in a job's meta, from the program that enqueued it."""
     try:
         told = json.loads(meta or b"{}")
     except (ValueError, RecursionError):

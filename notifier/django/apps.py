@@ -1,4 +1,4 @@
-"""What Django is told of the app, and what `manage.py check` says of its configuration."""
+"""Registers the app with Django, and its check of the configuration with `manage.py check`."""
 
 from __future__ import annotations
 

@@ -28,14 +28,16 @@ def get_notifier() -> Notifier:
     return Notifier.from_config(config_path())
 
 
-def send_on_commit(notification: Notification, *, using: str | None = None, robust: bool = False) -> str:
+def send_on_commit(notification: Notification, *, using: str | None = None, robust: bool = False) -> str | None:
     """Send once the transaction is committed, and not at all if it is rolled back; without a transaction at once.
 
-    Returns the job id that the notification will have, so that it can be stored in the same transaction.
+    Returns the job id that the notification will have, so that it can be stored in the same transaction; None for one
+    with a dedupe key: an earlier one may take its place, and that is known after the commit.
     Raises InvalidNotificationError at once. If Redis fails after the commit, the error is raised where the
     transaction ends; robust: it is logged by Django instead.
     """
-    notifier, job_id = get_notifier(), secrets.token_hex(10)
+    notifier = get_notifier()
+    job_id = secrets.token_hex(10) if notification.dedupe_key is None else None
     notifier.check(notification)
     transaction.on_commit(lambda: notifier.send(notification, job_id=job_id), using=using, robust=robust)
     return job_id

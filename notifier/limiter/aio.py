@@ -1,74 +1,76 @@
-"""AsyncLimiter: `Limiter` over redis.asyncio. It builds the same calls; only the waiting differs."""
+"""AsyncKeyLimiter: the methods of `KeyLimiter`, awaited; and AsyncMemoryLimiter. It imports no redis."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, overload
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-
+from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import Point, RankedKey, Usage
+from notifier.limiter.base import Asking, CostOf, KeyOf, OnHold, RatesOf, all_or_none, permit_of
+from notifier.limiter.memory import MemoryKeys
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
-from notifier.limiter.requests import Asked, By, Mode, Request
-from notifier.limiter.sync import InRedis, OnHold, check_on_hold, permit_of, unanswered, unreachable
-from notifier.scripts.loader import Call, run_async
-from notifier.scripts.packed import send_async
-from notifier.store.aio import connect_async
-
-if TYPE_CHECKING:
-    from notifier.limiter.live import LiveLimits
+from notifier.limiter.requests import Asked, By, Mode, Request, Timeout
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Decorated = Callable[P, Awaitable[T]]
 
 
-class AsyncLimiter(InRedis):
-    """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
+class AsyncKeyLimiter(Asking, ABC):
+    """Base of `AsyncLimiter` and `AsyncMemoryLimiter`: the methods of `KeyLimiter`, awaited."""
 
-    _live: LiveLimits | None = None
+    _given_back: ClassVar[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
 
-    @classmethod
-    def from_url(cls, url: str, *, namespace: str, **options: Any) -> Self:
-        """A limiter on the Redis of a URL. options: as of the constructor."""
-        # Redis may have closed a connection that was idle: that is no reason to refuse.
-        again = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
-        return cls(redis.asyncio.Redis.from_url(url, protocol=2, retry=again), namespace=namespace, **options)
+    @abstractmethod
+    async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        """Answer each request."""
 
-    @classmethod
-    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
-        """See `Limiter.from_config`. It looks for changes in a thread, so that the event loop goes on."""
-        from notifier.limiter.live import LiveLimits  # noqa: PLC0415 - YAML and pydantic are for who has a configuration
+    @abstractmethod
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        """Call what knows the keys: the calls of Redis, or the keys in memory."""
 
-        live = LiveLimits(path)
-        made = cls(connect_async(live.settings), namespace=namespace, limits=live.known, **options)
-        made._live = live
-        return made
+    async def _look(self) -> None:
+        """Look for changed rates."""
+
+    async def _ask(self, asked: Iterable[Asked], mode: Mode, ahead: Timeout = 0) -> list[Permit | Hold]:
+        await self._look()
+        return await self._answer([self._requests.request(*each) for each in asked], mode, ahead)
 
     async def aclose(self) -> None:
-        """Close the connections to Redis."""
-        await self.redis.aclose()
+        """Close the connections, where there are some; so does `async with`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.acquire`."""
-        return (await self._ask([(key, rates, cost)], "take", 0))[0]
+        return (await self._ask([(key, rates, cost)], "take"))[0]
 
     async def acquire_many(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
         """See `Limiter.acquire_many`."""
-        return await self._ask(asked, "take", 0)
+        return await self._ask(asked, "take")
+
+    async def acquire_all(self, asked: Iterable[Asked]) -> list[Permit] | Hold:
+        """See `Limiter.acquire_all`."""
+        return all_or_none(await self._ask_every(asked))
+
+    async def _ask_every(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
+        await self._look()
+        return await self._answer(self._requests.every(asked), "every", 0)
 
     async def peek(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
         """See `Limiter.peek`."""
-        return (await self._ask([(key, rates, cost)], "look", 0))[0]
+        return (await self._ask([(key, rates, cost)], "look"))[0]
 
     async def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
         """See `Limiter.check`."""
@@ -76,9 +78,7 @@ class AsyncLimiter(InRedis):
 
     async def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
         """See `Limiter.add`."""
-        (permit,) = await self._send([self._requests.added(key, cost, keep)], "add", 0)
-        assert isinstance(permit, Permit)
-        return permit
+        return permit_of(key, (await self._answer([self._requests.added(key, cost, keep)], "add", 0))[0])
 
     async def wait(
         self,
@@ -86,17 +86,31 @@ class AsyncLimiter(InRedis):
         rates: Rates,
         *,
         cost: int = 1,
-        timeout: str | timedelta | float | None = None,  # noqa: ASYNC109
+        timeout: Timeout = None,  # noqa: ASYNC109
     ) -> Permit:
         """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
-        answers = await self._ask([(key, rates, cost)], "take", timeout)
-        permit = permit_of(key, answers[0])
+        # A call that is cancelled may have run in Redis: so it goes on, and what it brings is given back.
+        asked = asyncio.create_task(self._ask([(key, rates, cost)], "take", timeout))
         try:
+            permit = permit_of(key, (await asyncio.shield(asked))[0])
             await _sleep(permit.wait_us / 1e6)
         except asyncio.CancelledError:
-            await asyncio.shield(self.refund(permit))
+            given_back = asyncio.create_task(self._give_back(asked))
+            self._given_back.add(given_back)
+            given_back.add_done_callback(self._given_back.discard)
+            await asyncio.shield(given_back)
             raise
         return permit
+
+    async def _give_back(self, asked: asyncio.Task[list[Permit | Hold]]) -> None:
+        with suppress(LimiterUnreachableError):
+            (answer,) = await asked
+            if isinstance(answer, Permit):
+                await self.refund(answer)
+
+    async def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
+        """See `Limiter.reserve`."""
+        return (await self._ask([(key, rates, cost)], "take", within))[0]
 
     @asynccontextmanager
     async def slot(
@@ -105,91 +119,106 @@ class AsyncLimiter(InRedis):
         rates: Rates,
         *,
         cost: int = 1,
-        timeout: str | timedelta | float | None = None,  # noqa: ASYNC109
+        timeout: Timeout = None,  # noqa: ASYNC109
     ) -> AsyncIterator[Permit]:
         """`async with limiter.slot("key", "10/s"):` waits, and then runs the block."""
         yield await self.wait(key, rates, cost=cost, timeout=timeout)
 
+    @overload
     def limit(
         self,
-        rates: Rates,
+        rates: RatesOf,
         *,
-        key: str | Callable[..., str],
-        cost: int = 1,
-        on_hold: OnHold = "raise",
-        timeout: str | timedelta | float | None = None,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | Hold]]]:
-        """Limit an async function; see `Limiter.limit`."""
-        check_on_hold(on_hold)
+        key: KeyOf,
+        cost: CostOf = 1,
+        on_hold: Literal["raise", "wait"] = "raise",
+        timeout: Timeout = None,
+    ) -> Callable[[Decorated[P, T]], Decorated[P, T]]: ...
 
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | Hold]]:
+    @overload
+    def limit(
+        self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: Literal["return"], timeout: Timeout = None
+    ) -> Callable[[Decorated[P, T]], Decorated[P, T | Hold]]: ...
+
+    def limit(
+        self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: OnHold = "raise", timeout: Timeout = None
+    ) -> Any:
+        """Limit an async function; see `Limiter.limit`."""
+        asked = self._decorating(rates, key, cost, on_hold)
+
+        def decorate(function: Decorated[P, T]) -> Decorated[P, T | Hold]:
             @functools.wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> T | Hold:
-                of = key(*args, **kwargs) if callable(key) else key
+                of, by, many = asked(*args, **kwargs)
                 answer: Permit | Hold
                 if on_hold == "wait":
-                    answer = await self.wait(of, rates, cost=cost, timeout=timeout)
+                    answer = await self.wait(of, by, cost=many, timeout=timeout)
                 elif on_hold == "raise":
-                    answer = await self.check(of, rates, cost=cost)
+                    answer = await self.check(of, by, cost=many)
                 else:
-                    answer = await self.acquire(of, rates, cost=cost)
+                    answer = await self.acquire(of, by, cost=many)
                 return answer if isinstance(answer, Hold) else await function(*args, **kwargs)
 
             return limited
 
         return decorate
 
+    async def penalize(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
+        """See `Limiter.penalize`."""
+        return permit_of(key, (await self._ask([(key, rates, cost)], "add"))[0])
+
     async def refund(self, permit: Permit) -> bool:
         """See `Limiter.refund`."""
-        return bool(permit.id) and await self._run(self._requests.refund(permit))
+        return await self.adjust(permit, 0)
+
+    async def adjust(self, permit: Permit, used: int) -> bool:
+        """See `Limiter.adjust`."""
+        return bool(permit.id) and await self._run(lambda of: of.adjust(permit, used))
+
+    async def reward(self, key: str, cost: int = 1) -> int:
+        """See `Limiter.reward`."""
+        return await self._run(lambda of: of.reward(key, cost))
+
+    async def block(self, key: str, for_: str | timedelta) -> None:
+        """See `Limiter.block`."""
+        await self._run(lambda of: of.block(key, for_))
 
     async def reset(self, key: str) -> int:
         """See `Limiter.reset`."""
-        return await self._run(self._requests.reset(key))
+        return await self._run(lambda of: of.reset(key))
 
     async def count(self, key: str, *, last: str | timedelta) -> int:
         """See `Limiter.count`."""
-        return await self._run(self._requests.count(key, last))
+        return await self._run(lambda of: of.count(key, last=last))
 
     async def usage(self, key: str) -> Usage:
         """See `Limiter.usage`."""
-        return await self._run(self._requests.usage(key))
+        return await self._run(lambda of: of.usage(key))
 
     async def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
         """See `Limiter.top`."""
-        return await self._run(self._requests.top(count, by, ascending=ascending))
+        return await self._run(lambda of: of.top(count, by=by, ascending=ascending))
 
     async def series(
         self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
     ) -> list[Point]:
         """See `Limiter.series`."""
-        return await self._run(self._requests.series(key, last, step))
+        return await self._run(lambda of: of.series(key, last=last, step=step))
 
-    async def _ask(
-        self, asked: Iterable[Asked], mode: Mode, ahead: str | timedelta | float | None
-    ) -> list[Permit | Hold]:
-        if self._live is not None and self._live.is_due:
-            await asyncio.to_thread(self._live.look)
-        return await self._send([self._requests.request(*each) for each in asked], mode, ahead)
 
-    async def _send(
-        self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
-    ) -> list[Permit | Hold]:
-        try:
-            call = self._requests.ask(requests, mode, ahead)
-            answers = await send_async(self.redis, call)
-            if len(answers) < len(requests):
-                rest = self._requests.ask_any(requests[len(answers) :], mode, ahead)
-                answers = answers + await send_async(self.redis, rest)
-        except (RedisError, OSError) as error:
-            return unanswered(requests, self.on_error, error)
-        return answers
+class AsyncMemoryLimiter(AsyncKeyLimiter):
+    """`MemoryLimiter` for asyncio: one process, without Redis; what waits does not block the event loop."""
 
-    async def _run(self, call: Call[T]) -> T:
-        try:
-            return await run_async(self.redis, call)
-        except (RedisError, OSError) as error:
-            raise unreachable(error) from error
+    def __init__(self, clock: Callable[[], int] | None = None, **options: Any) -> None:
+        """Take what `MemoryLimiter` takes."""
+        self._keys = MemoryKeys(clock, **options)
+        self._requests = self._keys.requests
+
+    async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        return self._keys.ask(requests, mode, ahead)
+
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        return call(self._keys)
 
 
 async def _sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the limiter says of a key besides `Permit` and `Hold`, and the error of those who want one."""
+"""The limiter's answers for a key besides `Permit` and `Hold`, and the error of those who want one."""
 
 from __future__ import annotations
 

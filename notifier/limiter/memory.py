@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+import threading
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from itertools import count
+from typing import Any, Final, TypeVar
 
 from notifier.limiter.answers import Point, RankedKey, Usage
-from notifier.limiter.memory_sends import MemorySends
-from notifier.limiter.protocol import Hold, Permit, describe
+from notifier.limiter.base import KeyLimiter
+from notifier.limiter.memory_keys import KeySends
+from notifier.limiter.plans import StaleError
+from notifier.limiter.protocol import BLOCK, Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import (
     HOUR_S,
@@ -20,16 +25,27 @@ from notifier.limiter.requests import (
     Mode,
     Request,
     Requests,
+    Timeout,
     ahead_us,
     check_key,
+    check_used,
     in_steps,
     ranks_by,
 )
-from notifier.limiter.sync import KeyLimiter
-from notifier.rules.policy import Policy
+from notifier.rules.zones import DEFAULT_ZONE
 from notifier.units import duration_us
 
+T = TypeVar("T")
+SWEEP_AT: Final = 1024
+SWEPT: Final = 4
+# The machine's clock may be set; what goes on from here cannot.
+_STARTED_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
 MINUTES: Final[Mapping[str, int]] = {"1m": 1, "1h": 60, "1d": 1440}
+
+
+def steady_clock() -> int:
+    """µs since the epoch, as this machine's clock had it when the process began: no step of the clock is in it."""
+    return _STARTED_US + time.monotonic_ns() // 1000
 
 
 @dataclass(slots=True)
@@ -55,12 +71,8 @@ class Use:
         return {"total": self.total, "held": self.held, "last_used": self.asked_us}[by]
 
 
-class MemoryLimiter(KeyLimiter):
-    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
-
-    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
-    of a key is known after its last; None counts no usage.
-    """
+class MemoryKeys:
+    """All keys of a limiter in memory, safe for threads. clock, limits, usage_keep: as of `MemoryLimiter`."""
 
     def __init__(
         self,
@@ -68,69 +80,113 @@ class MemoryLimiter(KeyLimiter):
         *,
         limits: Limits | None = None,
         usage_keep: str | timedelta | None = None,
+        zone: str = DEFAULT_ZONE,
     ) -> None:
-        self._sends = MemorySends(clock)
+        self._clock = clock or steady_clock
+        self._lock = threading.Lock()
+        self._keys: dict[str, KeySends] = {}
+        self._turns: deque[str] = deque()  # each key once: in which order they are looked at
         self._keep_us = None if usage_keep is None else duration_us(usage_keep)
-        self._requests = Requests("memory", limits=limits, usage_keep=usage_keep)
+        self.requests = Requests("memory", limits=limits, usage_keep=usage_keep, zone=zone)
+        self._permits = count(1)
         self._use: dict[str, Use] = {}
         self._all: Counter[int] = Counter()
 
-    def _ask(
-        self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None
-    ) -> list[Permit | Hold]:
-        with self._sends.lock:
-            return [self._ask_one(request, mode, ahead_us(ahead)) for request in requests]
+    def ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        """Answer each request."""
+        ahead = 0 if ahead == 0 else ahead_us(ahead)
+        with self._lock:
+            now = self._clock()
+            if mode != "every":
+                return [self._ask_one(request, mode, ahead, now) for request in requests]
+            answers = [self._ask_one(request, "look", 0, now) for request in requests]
+            if not any(isinstance(answer, Hold) for answer in answers):
+                return [self._ask_one(request, "take", 0, now) for request in requests]
+            for request, answer in zip(requests, answers, strict=True):
+                if isinstance(answer, Hold):
+                    self._note(request, now, admitted=False)
+            return answers
 
-    def _ask_one(self, request: Request, mode: Mode, ahead: int) -> Permit | Hold:
-        now, key, policy = self._sends.clock(), request.key, request.policy
-        at, rule = (0, -1) if mode == "add" else self._sends.next_for(key, None, policy, request.cost)
-        at = max(at, now)
-        admitted = at - now <= ahead
+    def _ask_one(self, request: Request, mode: Mode, ahead: int, now: int) -> Permit | Hold:
+        key, plan = request.key, request.plan
+        sends = self._keys.get(key) or KeySends()
+        try:
+            at, rule = (0, -1) if mode == "add" else sends.opens(plan, now)
+        except StaleError as stale:
+            return self._ask_one(self.requests.renewed([request], stale)[0], mode, ahead, now)
+        place = sends.place_for(plan, at, now) if at > now and rule != BLOCK else None
+        at = max(at if place is None else place, now)
+        if self._keep_us is not None and mode != "look":
+            self._note(request, now, admitted=at - now <= ahead)
+        if at - now > ahead:
+            return Hold(at - now, plan.reasons[rule], plan.policy, key)
+        permit = next(self._permits)
         if mode != "look":
-            self._note(request, now, admitted=admitted)
-        if not admitted:
-            return Hold(at - now, describe("", policy, rule).strip(), policy=policy, key=key)
-        permit = self._sends.new_permit()
-        if mode != "look":
-            self._sends.take_for_key(key, policy, permit, at, now, cost=request.cost)
-        remaining, more_at, narrowest = self._room(key, policy, at)
-        after = None if more_at is None else max(0, more_at - now)
-        return Permit(permit, key, None, request.cost, at, remaining, after, at - now, narrowest)
+            sends.take(plan, permit, at, now, place)
+            if key not in self._keys:
+                self._add(key, sends, now)
+        remaining, more, narrowest = sends.room(plan, at, now)
+        return Permit(f"{at}-{permit}", key, plan.cost, at, remaining, more, at - now, plan.reasons[narrowest])
 
-    def _room(self, key: str, policy: Policy, at: int) -> tuple[int | None, int | None, str]:
-        narrowest: tuple[int | None, int | None, str] = (None, None, "")
-        for window in policy.windows:
-            count, first = self._sends.in_window(key, at - window.interval_us)
-            left = max(0, window.limit - count)
-            if narrowest[0] is None or left < narrowest[0]:
-                narrowest = left, at if first is None else first + window.interval_us, str(window)
-        return narrowest
+    def _add(self, key: str, sends: KeySends, now: int) -> None:
+        """Know a key; and forget those that nobody can ask for any more, a few at each call, so that none is slow."""
+        for _ in range(SWEPT if len(self._turns) > SWEEP_AT else 0):
+            key = self._turns.popleft()
+            if self._keys[key].until_us > now:
+                self._turns.append(key)
+            else:
+                del self._keys[key]
+        self._keys[key] = sends
+        self._turns.append(key)
 
-    def refund(self, permit: Permit) -> bool:
-        """See `KeyLimiter.refund`."""
-        return self._sends.close(permit.key, None, permit.id, None)
+    def adjust(self, permit: Permit, used: int) -> bool:
+        """See `KeyLimiter.adjust`."""
+        check_used(used)
+        at, _, end = permit.id.partition("-")
+        with self._lock:
+            sends = self._keys.get(permit.key)
+            return sends is not None and sends.change(int(at), int(end), used, self._clock()) is not None
+
+    def block(self, key: str, for_: str | timedelta) -> None:
+        """See `KeyLimiter.block`."""
+        check_key(key)
+        with self._lock:
+            if (sends := self._keys.get(key)) is None:
+                self._add(key, sends := KeySends(), self._clock())
+            sends.block(self._clock() + duration_us(for_))
+
+    def reward(self, key: str, cost: int = 1) -> int:
+        """See `KeyLimiter.reward`."""
+        check_key(key)
+        check_used(cost)
+        with self._lock:
+            sends = self._keys.get(key)
+            return 0 if sends is None else sends.reward(cost, self._clock())
 
     def reset(self, key: str) -> int:
         """See `KeyLimiter.reset`."""
         check_key(key)
-        with self._sends.lock:
+        with self._lock:
             self._use.pop(key, None)
-            return self._sends.reset(key)
+            if (sends := self._keys.get(key)) is None:
+                return 0
+            self._keys[key] = KeySends()  # it goes when its turn comes
+            return sends.weight_after(self._clock() - sends.horizon_us)[0]
 
     def count(self, key: str, *, last: str | timedelta) -> int:
         """See `KeyLimiter.count`."""
         check_key(key)
         span = duration_us(last)
-        with self._sends.lock:
-            now = self._sends.clock()
-            return self._sends.in_window(key, now - span, now)[0]
+        with self._lock:
+            now, sends = self._clock(), self._keys.get(key, KeySends())
+            return sends.weight_after(now - span)[0] - sends.weight_after(now)[0]
 
     def usage(self, key: str) -> Usage:
         """See `KeyLimiter.usage`."""
         check_key(key)
-        self._requests.need_usage()
-        with self._sends.lock:
-            now = self._sends.clock()
+        self.requests.need_usage()
+        with self._lock:
+            now = self._clock()
             self._forget_idle(now)
             use = self._use.get(key, Use())
             rates = {name: use.in_last(span, now) / (span * 60) for name, span in MINUTES.items()}
@@ -139,9 +195,9 @@ class MemoryLimiter(KeyLimiter):
     def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
         """See `KeyLimiter.top`."""
         ranks_by(by, count)
-        self._requests.need_usage()
-        with self._sends.lock:
-            now = self._sends.clock()
+        self.requests.need_usage()
+        with self._lock:
+            now = self._clock()
             self._forget_idle(now)
             ranks = ((use.rank(by, now), key.encode(errors="surrogatepass"), key) for key, use in self._use.items())
             pick = heapq.nsmallest if ascending else heapq.nlargest
@@ -151,9 +207,9 @@ class MemoryLimiter(KeyLimiter):
         self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
     ) -> list[Point]:
         """See `KeyLimiter.series`."""
-        self._requests.need_usage()
-        with self._sends.lock:
-            now = self._sends.clock()
+        self.requests.need_usage()
+        with self._lock:
+            now = self._clock()
             self._forget_idle(now)
             minutes = self._all if key is None else self._use.get(key, Use()).minutes
             return in_steps(now, minutes, last, step)
@@ -185,6 +241,31 @@ class MemoryLimiter(KeyLimiter):
         before = now - (self._keep_us or 0)
         while self._use and self._use[key := next(iter(self._use))].asked_us <= before:
             del self._use[key]
+
+
+class MemoryLimiter(KeyLimiter):
+    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
+
+    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
+    of a key is known after its last; None counts no usage.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] | None = None,
+        *,
+        limits: Limits | None = None,
+        usage_keep: str | timedelta | None = None,
+        zone: str = DEFAULT_ZONE,
+    ) -> None:
+        self._keys = MemoryKeys(clock, limits=limits, usage_keep=usage_keep, zone=zone)
+        self._requests = self._keys.requests
+
+    def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        return self._keys.ask(requests, mode, ahead)
+
+    def _run(self, call: Callable[[Any], T]) -> T:
+        return call(self._keys)
 
 
 def _forget_minutes(counts: Counter[int], before_us: int) -> None:

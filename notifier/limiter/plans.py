@@ -5,66 +5,99 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import string
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from notifier.limiter.protocol import describe
-from notifier.rules.costs import check_cost
+from notifier.limiter.protocol import BLOCK, BURST, describe
+from notifier.rules.costs import check_fits_all
 from notifier.rules.policy import Policy
-from notifier.scripts.packed import pack
+from notifier.rules.zones import zone_at
 
 MAX_PLANS: Final = 1024
-LETTERS: Final = f"{string.ascii_letters}{string.digits}-_"
+ID_BYTES: Final = 2
+ENDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rules and a cost. packed: their numbers for the script; None where only `limit_any` judges such rules.
+    """Rules and a cost. packed: their numbers for the script, see limit_rules.lua; the others are the same in Python.
 
-    names: of the windows, by number less one. reasons: what a Hold says, by the number of the rule.
+    windows: (limit, interval). dates: of each calendar window its limit, and the µs at which its days (weeks, months)
+    begin, from the one of now on. reasons: what a Hold says, by the number of the rule.
     """
 
     policy: Policy
     cost: int
-    packed: bytes | None
-    names: tuple[str, ...]
-    reasons: tuple[str, ...]
+    gap_us: int
+    kept_us: int
+    burst: tuple[int, int] | None
+    windows: tuple[tuple[int, int], ...]
+    dates: tuple[tuple[int, tuple[int, ...]], ...]
+    reasons: dict[int, str]
+    packed: bytes
 
 
-def plan_of(policy: Policy, cost: int) -> Plan:
+class StaleError(Exception):
+    """The dates of a plan do not reach from now to a moment, µs. answers: what was said before."""
+
+    def __init__(self, now_us: int, until_us: int, answers: Sequence[Any] = ()) -> None:
+        super().__init__(now_us, until_us)
+        self.now_us = now_us
+        self.until_us = until_us
+        self.answers = list(answers)
+
+
+def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]], ...] = ()) -> Plan:
     """The plan for these; raises ValueError where the rules never admit the cost."""
-    check_cost(policy, None, cost)
-    names = tuple(map(str, policy.windows))
-    reasons = tuple(describe("", policy, rule).strip() for rule in range(len(names) + 1))
-    if not policy.is_plain:
-        return Plan(policy, cost, None, names, reasons)
-    numbers = [cost, policy.gap_us, policy.horizon_us]
-    for window in policy.windows:
-        numbers += (window.limit, window.interval_us)
-    return Plan(policy, cost, pack([struct.pack(f">{len(numbers)}Q", *numbers)]), names, reasons)
+    check_fits_all(policy, cost)
+    windows = tuple((window.limit, window.interval_us) for window in policy.windows)
+    burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else None
+    reasons = {rule: describe("", policy, rule).strip() for rule in (BURST, *range(len(windows) + 1))}
+    reasons |= {len(windows) + n: str(window) for n, window in enumerate(policy.calendar, 1)}
+    reasons |= {-1: "", BLOCK: "blocked"}
+    numbers = [cost, policy.gap_us, policy.horizon_us, *(burst or (0, 0)), len(windows)]
+    numbers += itertools.chain(*windows, *((limit, len(begins), *begins) for limit, begins in dates))
+    raw = struct.pack(f">{len(numbers)}Q", *numbers)
+    packed = b"$%d\r\n%b\r\n" % (len(raw), raw)  # as `scripts.packed` does, which needs redis
+    return Plan(policy, cost, policy.gap_us, policy.horizon_us, burst, windows, dates, reasons, packed)
+
+
+def dates_of(policy: Policy, zone: str, now_us: int, until_us: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Of each calendar window its limit, and when its days (weeks, months) begin: from now's to two behind a moment."""
+    found = []
+    for window in policy.calendar:
+        clock = zone_at(zone, now_us)
+        begins = [clock.next_start(window.unit, now_us - 2 * window.horizon_us)]
+        while len(begins) < ENDS or begins[-ENDS] <= until_us:
+            begins.append(zone_at(zone, begins[-1]).next_start(window.unit, begins[-1]))
+        first = max(n for n, each in enumerate(begins) if each <= now_us)
+        found.append((window.limit, tuple(begins[first:])))
+    return tuple(found)
 
 
 class PermitIds:
-    """Ends of permits' ids: no two sends of a key have the same within a µs.
+    """Ends of permits' ids: no two sends of a key have the same within a µs. They are counted from a random one on."""
 
-    Half of each is random, for each process anew, and the other half is counted.
-    """
-
-    __slots__ = ("_count", "_pid", "_random")
+    __slots__ = ("_count", "_pid")
 
     def __init__(self) -> None:
         self._pid = 0
 
-    def end(self) -> str:
-        """Six letters."""
+    def end(self) -> bytes:
+        """Two bytes."""
         if self._pid != os.getpid():  # new, or in the child of a fork
-            self._random, self._count, self._pid = secrets.token_urlsafe(3)[:3], itertools.count(), os.getpid()
-        n = next(self._count)
-        return self._random + LETTERS[n >> 12 & 63] + LETTERS[n >> 6 & 63] + LETTERS[n & 63]
+            self._count, self._pid = itertools.count(secrets.randbits(8 * ID_BYTES)), os.getpid()
+        return (next(self._count) & 0xFFFF).to_bytes(ID_BYTES, "big")
 
 
-def send_of(permit_id: str) -> bytes:
-    """A permit's send as Redis has it: see `usage.lua`."""
-    return int(permit_id[:-6]).to_bytes(8, "big") + permit_id[-6:].encode()
+def id_of(at_us: int, end: bytes) -> str:
+    """A permit's id: when it counts, and the end."""
+    return f"{at_us}-{end.hex()}"
+
+
+def parts_of(permit_id: str) -> tuple[int, bytes]:
+    """Return the parts of an id that `id_of` made."""
+    at, _, end = permit_id.partition("-")
+    return int(at), bytes.fromhex(end)

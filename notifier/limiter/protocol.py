@@ -1,21 +1,21 @@
-"""What a limiter promises, whichever store it keeps its sends in."""
+"""The answers of a limiter, whichever store it keeps its sends in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
-from notifier.rules.policies import Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.units import format_duration
 
-BURST: Final = -2  # among the numbers of rules, see _rules.lua
+BURST: Final = -2  # among the numbers of rules, see limit_rules.lua
+BLOCK: Final = -3
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The right to send once, recorded at `at_us` (µs since the epoch on the limiter's clock).
+    """The right to go once, recorded for `key` at `at_us` (µs since the epoch on the limiter's clock).
 
     id: '' where nobody was asked, see `on_error`. remaining: how many more the windows admit now, where the limiter
     says so. reset_after_us: see `reset_after`. wait_us: how long until `at_us`, for a permit that was asked for ahead.
@@ -23,8 +23,7 @@ class Permit:
     """
 
     id: str
-    user: str
-    category: str | None
+    key: str
     cost: int
     at_us: int
     remaining: int | None = None
@@ -33,21 +32,22 @@ class Permit:
     rule: str = ""
 
     @property
-    def key(self) -> str:
-        """What was limited: a user, an address, or whatever the caller chose."""
-        return self.user
-
-    @property
     def reset_after(self) -> timedelta | None:
         """How long until the window with the least room has more; None where no window holds."""
         return None if self.reset_after_us is None else timedelta(microseconds=self.reset_after_us)
+
+    @property
+    def wait(self) -> timedelta:
+        """How long until it counts: for a permit that was reserved."""
+        return timedelta(microseconds=self.wait_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Not yet: `time_left_us` microseconds are left, and `rule` is the one that decides it.
 
-    policy and key: what was asked, where the limiter of a namespace says so.
+    policy and key: what was asked, where a limiter of keys says so. It is false, so that
+    `if limiter.acquire(…):` means what it says.
     """
 
     time_left_us: int
@@ -55,42 +55,13 @@ class Hold:
     policy: Policy | None = field(default=None, repr=False, compare=False)
     key: str = field(default="", repr=False, compare=False)
 
+    def __bool__(self) -> bool:
+        return False
+
     @property
     def time_left(self) -> timedelta:
         """The time left, rounded up to the microsecond."""
         return timedelta(microseconds=self.time_left_us)
-
-
-class UserLimiter(Protocol):
-    """Windows and a gap, of the user and of the category, all or nothing, in one atomic step.
-
-    `rules` is a Policy for the user alone, or Rules for user and category together. Time is the limiter's own.
-    A refused attempt is not a send: asking again and again never pushes the next moment away.
-    """
-
-    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """Take the right to send now, or learn how long is left.
-
-        cost: how many sends it counts for in every window, 100 at most. Raises ValueError where it can never fit.
-        """
-        ...
-
-    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> Permit | Hold:
-        """What `acquire` would answer, without taking anything."""
-        ...
-
-    def refund(self, permit: Permit) -> bool:
-        """Take a permit back because nothing reached the user; False if it has lapsed or was refunded before."""
-        ...
-
-    def reset(self, user: str, *categories: str) -> int:
-        """Forget a user's sends, those of `categories` too; returns how many were forgotten."""
-        ...
-
-
-def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
-    """The user's policy and the category, if there is one."""
-    return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)
 
 
 def describe(scope: str, policy: Policy, rule: int) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.rules.rate_text import RATES_FORM, parse_rates, rules_in_text, together
 from notifier.units import shown
 
-Rates: TypeAlias = "str | Policy | Window | Burst | Iterable[str | Window | Burst]"
+Rates: TypeAlias = "str | Policy | Window | CalendarWindow | Burst | Iterable[str | Window | CalendarWindow | Burst]"
 Limits: TypeAlias = Mapping[str, Policy] | Callable[[], Mapping[str, Policy]]
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -26,7 +27,7 @@ def as_policy(rates: Rates, named: Callable[[], Mapping[str, Policy]] = dict) ->
         return _checked(_named(rates.strip(), named())) if is_name(rates) else parse_rates(rates)
     if isinstance(rates, Policy):
         return _checked(rates)
-    if isinstance(rates, Window | Burst):
+    if isinstance(rates, Window | CalendarWindow | Burst):
         return _checked(together([rates]))
     if isinstance(rates, Iterable):
         return _checked(together([rule for part in rates for rule in _rules_in(part)]))
@@ -38,10 +39,10 @@ def is_name(rates: str) -> bool:
     return _NAME.fullmatch(rates.strip()) is not None
 
 
-def _rules_in(part: object) -> Iterable[Window | Burst | int]:
+def _rules_in(part: object) -> Iterable[Window | CalendarWindow | Burst | int]:
     if isinstance(part, str):
         return rules_in_text(part)
-    if isinstance(part, Window | Burst):
+    if isinstance(part, Window | CalendarWindow | Burst):
         return [part]
     raise TypeError(f"rates hold text, Window or Burst, not {type(part).__name__}; {RATES_FORM}")
 
@@ -56,6 +57,8 @@ def _named(name: str, named: Mapping[str, Policy]) -> Policy:
 @lru_cache(maxsize=1024)
 def _checked(policy: Policy) -> Policy:
     """Raise for rules that only the workers keep."""
-    if policy.uses_local_time:
-        raise ValueError("quiet hours and calendar windows need a user's time zone, which the limiter does not have")
+    if policy.quiet or policy.send:
+        raise ValueError("quiet hours and send hours are for the notifications of users, not for the limiter")
+    if not policy.is_exact:
+        raise ValueError("precision is for the notifications of users: every window of the limiter is exact")
     return policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from difflib import get_close_matches
 from typing import IO, Any, Final, Literal
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.notification import MAPPINGS, Notification
+from notifier.notification.notification import MAPPINGS, Notification, unknown_field
 
 Format = Literal["jsonl", "csv"]
 
@@ -25,60 +26,69 @@ COLUMNS: Final = (FIELDS - {"devices", *MAPPINGS}) | set(DEVICE)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a file, from 1: a notification, or why it is none."""
+    """One line of a file, from 1: a notification, or why it is none. raw: as it stands in the file."""
 
     number: int
     notification: Notification | None
     problem: str = ""
+    raw: str = ""
 
 
 def read_rows(file: IO[str], form: Format) -> Iterator[Row]:
     """The rows of a file; empty lines are none. In a CSV the first line names the columns and is row 1."""
     lines = _json_lines(file) if form == "jsonl" else _csv_lines(file)
-    for number, fields in lines:
+    for number, fields, raw in lines:
         if isinstance(fields, str):
-            yield Row(number, None, fields)
+            yield Row(number, None, fields, raw)
             continue
         try:
-            yield Row(number, notification_of(fields))
+            yield Row(number, notification_of(fields), raw=raw)
         except InvalidNotificationError as error:
-            yield Row(number, None, str(error))
+            yield Row(number, None, str(error), raw)
 
 
-def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         if len(line) > LONGEST_LINE:
-            yield number, f"is longer than {LONGEST_LINE:,} characters"
+            yield number, f"is longer than {LONGEST_LINE:,} characters", line
             continue
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             fields = None
-        yield number, fields if isinstance(fields, dict) else "is not a JSON object"
+        yield number, fields if isinstance(fields, dict) else "is not a JSON object", line
 
 
-def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:
     reader = csv.reader(file, strict=True)
     columns: list[str] = []
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield reader.line_num, f"is not CSV: {error}"
+            yield reader.line_num, f"is not CSV: {error}", ""
             continue
         if cells is None:
             return
         if not columns:
             columns = [cell.strip() for cell in cells]
             if problem := _why_not_columns(columns):
-                yield reader.line_num, problem
+                yield reader.line_num, problem, ""
                 return
         elif cells and len(cells) != len(columns):
-            yield reader.line_num, f"has {len(cells)} cells; the first line names {len(columns)} columns"
+            problem = f"has {len(cells)} cells; the first line names {len(columns)} columns"
+            yield reader.line_num, problem, csv_line(cells)
         elif cells:
-            yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True)))
+            yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True))), csv_line(cells)
+
+
+def csv_line(cells: Sequence[str]) -> str:
+    """A line of CSV."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
 
 
 def _why_not_columns(columns: Sequence[str]) -> str:
@@ -113,7 +123,7 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
 def notification_of(fields: dict[str, Any]) -> Notification:
     """The notification with these fields, as in a line of JSON. Raises InvalidNotificationError."""
     if unknown := fields.keys() - FIELDS:
-        raise InvalidNotificationError(min(unknown), f"is not a field; known are {', '.join(sorted(FIELDS))}")
+        raise InvalidNotificationError(min(unknown), unknown_field(min(unknown), FIELDS))
     steering = {name: fields.pop(name) for name in ("send_at", "dedupe_key", "expires_in") if name in fields}
     if isinstance(steering.get("send_at"), str):
         try:

@@ -8,16 +8,27 @@ import json
 import pickletools
 import zlib
 from base64 import b64decode, b64encode, urlsafe_b64encode
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError, NotifierError
-from notifier.notification.notification import Notification, at_service
+from notifier.notification.notification import (
+    BADGES,
+    COLLAPSE_ID_BYTES,
+    MAPPINGS,
+    MAX_DEVICES,
+    NAME_FORM,
+    NEEDED,
+    PRIORITIES,
+    USER_BYTES,
+    Device,
+    Notification,
+    at_service,
+    plain_notification,
+)
 from notifier.notification.platforms import find
 from notifier.units import readable
-
-if TYPE_CHECKING:
-    from notifier.notification.notification import Notification
 
 FUNCTION: Final = "notifier.deliver"
 
@@ -26,7 +37,10 @@ TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
+WINDOW_BITS, MEMORY_LEVEL = 12, 6
 MAX_BRACKETS: Final = 500
+KWARGS_ONLY: Final = "takes keyword arguments only: enqueue(…, kwargs={…})"
+UTF8_BYTES: Final = 4  # of a character at the most
 MAX_DATA_BYTES: Final = 16_000_000  # of one call: a thousandth of that, packed, would fill a worker's memory
 MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and people read it
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
@@ -49,8 +63,9 @@ def deliver(**_notification: Any) -> NoReturn:
 def encode_data(notification: Notification) -> bytes:
     """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
     call: list[Any] = [FUNCTION, None, [], notification.to_kwargs()]
-    # Level 1: a push is small; more effort costs the producer time and saves next to nothing.
-    return zlib.compress(json.dumps(call, separators=(",", ":"), ensure_ascii=False).encode(), 1)
+    # A push is small: more effort saves next to nothing, and the memory for a larger window may take ten times as long.
+    packed = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
+    return packed.compress(_quick_writer()(call)) + packed.flush()
 
 
 def encode_meta(
@@ -79,11 +94,11 @@ def encode_meta(
         meta["ref"] = ref
     if trace:
         meta |= trace
-    return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode()
+    return _quick_writer()(meta)
 
 
 def encode_targets(notification: Notification) -> str:
-    """What the scripts are told of the devices: the notification's own app, and each one's platform, kind and digest.
+    """Describe the devices to the scripts: the notification's own app, and each one's platform, kind and digest.
 
     A browser's has its push service besides, because each of these is a route of its own.
 
@@ -92,8 +107,8 @@ def encode_targets(notification: Notification) -> str:
     kinds, devices = [notification.app or "-"], []
     for device in notification.devices:
         platform = find(device.platform)
-        kind = "n" if platform is None else platform.kind(notification)
-        kinds.append(at_service(f"{device.platform}:{kind}", device.host))
+        kind, host = ("n", "") if platform is None else (platform.kind(notification), platform.service_of(device.token))
+        kinds.append(at_service(f"{device.platform}:{kind}", host))
         digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
         devices.append(urlsafe_b64encode(digest).decode())
     return f"{' '.join(kinds)}|{' '.join(devices)}"
@@ -104,6 +119,64 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
 
     Raises InvalidNotificationError where the bytes are not what RQ's JSON serializer writes.
     """
+    function, args, kwargs = decode_call(unpack_data(data))
+    if function == FUNCTION and args:
+        raise InvalidNotificationError("job", KWARGS_ONLY)
+    return function, kwargs
+
+
+def read_notification(data: bytes) -> Notification | None:
+    """The notification of a job's `data`; None for a job of another function, JSON or pickle.
+
+    Raises InvalidNotificationError if it is malformed.
+    """
+    raw = unpack_data(data)
+    try:
+        return plain_notification(_plain_reader()(raw)[3])
+    except ValueError:  # it is another function's, or not plain, or malformed: the next lines say which
+        function, args, kwargs = decode_call(raw)
+    if function != FUNCTION:
+        return None
+    if args:
+        raise InvalidNotificationError("job", KWARGS_ONLY)
+    return Notification.from_kwargs(kwargs)
+
+
+@cache
+def _plain_reader() -> Callable[[bytes], Any]:
+    """Reads the JSON of a call of FUNCTION and checks its types at once; raises ValueError for what is not plain.
+
+    What it takes, `from_kwargs` takes too: so what a limit of bytes may exceed is not plain.
+    """
+    from pydantic_core import SchemaValidator  # noqa: PLC0415 - loaded where it is used
+    from pydantic_core import core_schema as of  # noqa: PLC0415 - as above
+
+    def short(most_bytes: int) -> Any:
+        return of.str_schema(min_length=1, max_length=most_bytes // UTF8_BYTES)
+
+    text, name = of.str_schema(), of.str_schema(pattern=f"^{NAME_FORM.pattern}$")
+    args = [of.dataclass_field(each, text) for each in ("platform", "token")]
+    of_device = of.dataclass_args_schema("Device", args, extra_behavior="forbid")
+    device = of.dataclass_schema(Device, of_device, ["platform", "token"], slots=True)
+    plain = {
+        "user": short(USER_BYTES),
+        "devices": of.list_schema(device, min_length=1, max_length=MAX_DEVICES),
+        "category": name,
+        "app": name,
+        "collapse_id": short(COLLAPSE_ID_BYTES),
+        "badge": of.int_schema(ge=0, lt=BADGES, strict=True),
+        "priority": of.literal_schema([*PRIORITIES]),
+        **dict.fromkeys(("title", "body", "sound"), text),
+        **dict.fromkeys(MAPPINGS, of.dict_schema(text)),
+    }
+    fields = {key: of.typed_dict_field(of_key, required=key in NEEDED) for key, of_key in plain.items()}
+    call: list[Any] = [of.literal_schema([FUNCTION]), of.none_schema(), of.list_schema(max_length=0)]
+    call.append(of.typed_dict_schema(fields, extra_behavior="forbid"))
+    return SchemaValidator(of.tuple_schema(call)).validate_json
+
+
+def unpack_data(data: bytes) -> bytes:
+    """A job's `data`, as its serializer wrote it. Raises InvalidNotificationError for what is too long."""
     unpack = zlib.decompressobj()
     try:
         raw, more = unpack.decompress(data, MAX_DATA_BYTES), unpack.unconsumed_tail
@@ -111,8 +184,13 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
         raw, more = data[:MAX_DATA_BYTES], data[MAX_DATA_BYTES:]
     if more:
         raise InvalidNotificationError("job", f"its data is more than {MAX_DATA_BYTES // 1_000_000} MB long")
+    return raw
+
+
+def decode_call(raw: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
+    """The function's name, and its arguments. Raises InvalidNotificationError where the bytes are no JSON of a call."""
     try:
-        function, _instance, args, kwargs = json.loads(raw.decode(errors="surrogatepass"))
+        function, _instance, args, kwargs = _read_json(raw)
     except (ValueError, TypeError, RecursionError):
         raise InvalidNotificationError(
             "job",
@@ -120,13 +198,33 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
         ) from None
     if not isinstance(function, str) or not isinstance(kwargs, dict):
         raise InvalidNotificationError("job", "its data is not a call with keyword arguments")
-    if function == FUNCTION and args:
-        raise InvalidNotificationError("job", "takes keyword arguments only: enqueue(…, kwargs={…})")
-    return function, kwargs
+    return function, args, kwargs
+
+
+def _read_json(raw: bytes) -> Any:
+    """Read JSON. The quick reader refuses some of what is JSON to RQ, such as half of a surrogate pair."""
+    try:
+        return _quick_reader()(raw)
+    except ValueError:
+        return json.loads(raw.decode(errors="surrogatepass"))
+
+
+@cache
+def _quick_reader() -> Callable[[bytes], Any]:
+    from pydantic_core import from_json  # noqa: PLC0415 - loaded where it is used
+
+    return from_json
+
+
+@cache
+def _quick_writer() -> Callable[[Any], bytes]:
+    from pydantic_core import to_json  # noqa: PLC0415 - as above
+
+    return to_json
 
 
 def read_meta(meta: bytes) -> dict[str, Any]:
-    """What a job's meta says, {} if it is no object.
+    """Read a job's meta; {} if it is no object.
 
     RQ's tools, called without `-S json`, write in its place a pickle that holds the bytes which stood there: these are
     taken out of it. The pickle itself is not loaded, it is only read as a list of constants.
@@ -162,8 +260,8 @@ def _constants(pickled: bytes) -> list[bytes]:
 def targets_in(data: bytes) -> str:
     """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
     try:
-        function, kwargs = decode_data(data)
-        return encode_targets(Notification.from_kwargs(kwargs)) if function == FUNCTION else "-|"
+        notification = read_notification(data)
+        return "-|" if notification is None else encode_targets(notification)
     except InvalidNotificationError:
         return "-|"
 
@@ -174,6 +272,6 @@ def encode_reason(reason: str) -> str:
 
 
 def decode_reason(text: bytes) -> str:
-    """What `encode_reason`, or RQ, stored as the text of a failure; at most MAX_REASON_BYTES of it."""
+    """Return the text of a failure that `encode_reason`, or RQ, stored; at most MAX_REASON_BYTES of it."""
     unpack = zlib.decompressobj()
     return unpack.decompress(b64decode(text), MAX_REASON_BYTES).decode(errors="replace")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self, cast, get_args
+from difflib import get_close_matches
+from typing import Any, Final, Self, TypeVar, cast, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
@@ -18,12 +19,14 @@ from notifier.units import mask
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
 TAG_BYTES: Final = 64
+MAX_DEVICES: Final = 1_000  # of one user; what is not checked here would be worked on by all
 MAX_TAGS: Final = 5
 USER_BYTES: Final = 256
 DATA_DEPTH: Final = 32
 BADGES: Final = 2**31  # FCM's is of 32 bits
 NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
 OPTIONS: Final = ("apns", "fcm", "webpush")  # the platforms whose options have a field of their own
+PLAIN: Final = ("title", "body", "collapse_id", "badge", "sound", "priority", "app")
 MAPPINGS: Final = ("data", *OPTIONS, "options")  # the fields that are JSON objects
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
@@ -69,7 +72,7 @@ class Device:
         return "" if platform is None else platform.service_of(self.token)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Notification:
     """One message for one user, on any number of the user's devices. It counts once against the limits.
 
@@ -123,7 +126,8 @@ class Notification:
     @property
     def named_options(self) -> dict[str, None]:
         """The platforms that it has options for."""
-        return dict.fromkeys([*(name for name in OPTIONS if getattr(self, name)), *self.options])
+        fields = vars(self)
+        return dict.fromkeys([*[name for name in OPTIONS if fields[name]], *self.options])
 
     def options_for(self, platform: str) -> Mapping[str, Any]:
         """The options of one platform; empty where it has none."""
@@ -144,13 +148,7 @@ class Notification:
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         self._check_shown()
-        for name in MAPPINGS:
-            if (value := getattr(self, name)) != {}:
-                _check_mapping(name, value)
-        if self.options:
-            _check_options(self.options)
-        if not (self.title or self.body or self.data or all(map(self._suffices_for, self.devices))):
-            raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
+        _check_content(self, MAPPINGS)
         if self.collapse_id is not None:
             check_collapse_id(self.collapse_id)
         if self.dedupe_key is not None:
@@ -159,14 +157,8 @@ class Notification:
         _check_zone(self.zone)
         self._check_times()
 
-    def _suffices_for(self, device: Device) -> bool:
-        """Whether the platform's own options alone make up a message for this device."""
-        platform = platforms.find(device.platform)
-        return platform is not None and platform.options_suffice and bool(self.options_for(device.platform))
-
     def _check_shown(self) -> None:
-        for name in ("title", "body", "sound"):
-            value = getattr(self, name)
+        for name, value in (("title", self.title), ("body", self.body), ("sound", self.sound)):
             if value is None:
                 continue
             if not isinstance(value, str):
@@ -206,13 +198,9 @@ class Notification:
             "devices": [{"platform": d.platform, "token": d.token} for d in self.devices],
             "category": self.category,
         }
-        for name in ("title", "body", "collapse_id", "badge", "sound", "priority", "app"):
-            value = getattr(self, name)
-            if value is not None:
-                kwargs[name] = value
-        for name in MAPPINGS:
-            if value := getattr(self, name):
-                kwargs[name] = dict(value)
+        fields = vars(self)
+        kwargs |= {name: value for name in PLAIN if (value := fields[name]) is not None}
+        kwargs |= {name: dict(value) for name in MAPPINGS if (value := fields[name])}
         return kwargs
 
     @classmethod
@@ -220,26 +208,60 @@ class Notification:
         """The notification in a job's keyword arguments; raises InvalidNotificationError if it is malformed."""
         if not _is_mapping(kwargs):
             raise InvalidNotificationError("kwargs", "must be an object")
-        for name in kwargs.keys() - JOB_FIELDS:
-            raise InvalidNotificationError(str(name), f"is not a field; known are {', '.join(sorted(JOB_FIELDS))}")
-        for name in ("user", "devices"):
+        if not kwargs.keys() <= JOB_FIELDS:
+            name = str(next(iter(kwargs.keys() - JOB_FIELDS)))
+            raise InvalidNotificationError(name, unknown_field(name, JOB_FIELDS))
+        for name in NEEDED:
             if name not in kwargs:
                 raise InvalidNotificationError(name, "is missing")
         devices = kwargs["devices"]
         if not isinstance(devices, list):
             raise InvalidNotificationError("devices", "must be a list")
+        _check_many(devices)
         for index, device in enumerate(devices):
             if not _is_mapping(device) or device.keys() != DEVICE_FIELDS:
                 raise InvalidNotificationError(f"devices[{index}]", "must have exactly platform and token")
-        of_devices = tuple([Device(d["platform"], d["token"]) for d in devices])
-        notification = cls(**{**kwargs, "devices": of_devices})
+        notification = _made(cls, kwargs, tuple([Device(d["platform"], d["token"]) for d in devices]))
         notification.validate()
         return notification
 
 
+N = TypeVar("N", bound=Notification)
+
+
+def plain_notification(kwargs: Mapping[str, Any]) -> Notification:
+    """As `from_kwargs`, where `job.read_notification` has checked what JSON's types and lengths tell."""
+    notification = _made(Notification, kwargs, tuple(kwargs["devices"]))
+    for index, device in enumerate(notification.devices):
+        _check_token(device, index)
+    _check_content(notification, kwargs.keys() & MAPPINGS)
+    return notification
+
+
+def _made(cls: type[N], kwargs: Mapping[str, Any], devices: tuple[Device, ...]) -> N:
+    # Not by __init__: that of a frozen class sets its 21 fields one by one, which takes as long as all of this. And
+    # each has mappings of its own: a provider that wrote into one would tell it to other users.
+    made = object.__new__(cls)
+    own: dict[str, Any] = {"data": {}, "apns": {}, "fcm": {}, "webpush": {}, "options": {}}
+    made.__dict__.update({**DEFAULTS, **own, **kwargs, "devices": devices})
+    return made
+
+
 # What a job's keyword arguments may hold: when to send it, and only once, is said in its meta.
 JOB_FIELDS: Final = Notification.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
+DEFAULTS: Final = {f.name: f.default for f in fields(Notification) if f.default is not MISSING}
 DEVICE_FIELDS: Final = {"platform", "token"}
+NEEDED: Final = ("user", "devices")
+
+
+def unknown_field(name: str, known: Iterable[str]) -> str:
+    """Why a name is refused, and which one may have been meant."""
+    close = get_close_matches(name, list(known), n=1)
+    return (
+        f"is not a field; did you mean {close[0]}?"
+        if close
+        else f"is not a field; known are {', '.join(sorted(known))}"
+    )
 
 
 def _is_mapping(value: object) -> bool:
@@ -312,17 +334,27 @@ def _check_name(field: str, value: object) -> None:
         raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")
 
 
+def _check_many(devices: Sequence[object]) -> None:
+    if len(devices) > MAX_DEVICES:
+        raise InvalidNotificationError("devices", f"are {len(devices):,}; one user has at most {MAX_DEVICES:,}")
+
+
 def _check_devices(devices: object) -> None:
     if not isinstance(devices, list | tuple) or not devices:
         raise InvalidNotificationError("devices", "give a list of at least one Device")
+    _check_many(devices)
     for index, device in enumerate(devices):
         if not isinstance(device, Device):
             raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
-        token = device.token
-        platform = _platform(device.platform, "devices[{}].platform", index)
-        wrong = platform.token_problem(token) if isinstance(token, str) else f"must be text, is {type(token).__name__}"
-        if wrong:
-            raise InvalidNotificationError(f"devices[{index}].token", wrong)
+        _check_token(device, index)
+
+
+def _check_token(device: Device, index: int) -> None:
+    token = device.token
+    platform = _platform(device.platform, "devices[{}].platform", index)
+    wrong = platform.token_problem(token) if isinstance(token, str) else f"must be text, is {type(token).__name__}"
+    if wrong:
+        raise InvalidNotificationError(f"devices[{index}].token", wrong)
 
 
 def _platform(name: object, field: str, place: object) -> platforms.Platform:
@@ -334,6 +366,22 @@ def _platform(name: object, field: str, place: object) -> platforms.Platform:
     if found is None:
         raise InvalidNotificationError(field.format(place), platforms.not_installed(name))
     return found
+
+
+def _check_content(notification: Notification, mappings: Iterable[str]) -> None:
+    fields = vars(notification)
+    for name in mappings:
+        if (value := fields[name]) != {}:
+            _check_mapping(name, value)
+    if notification.options:
+        _check_options(notification.options)
+    if notification.title or notification.body or notification.data:
+        return
+    for device in notification.devices:
+        platform = platforms.find(device.platform)
+        # Some platforms' own options alone make up a message.
+        if not (platform and platform.options_suffice and notification.options_for(device.platform)):
+            raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
 
 
 def _check_options(options: Mapping[str, object]) -> None:

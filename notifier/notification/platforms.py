@@ -47,11 +47,11 @@ class Platform(ABC):
 
     @abstractmethod
     def token_problem(self, token: str) -> str:
-        """What is wrong with a device's token, never quoting it; '' where it is well formed. Never raises."""
+        """Say what is wrong with a device's token, without quoting it; '' where it is well formed. Never raises."""
 
     @abstractmethod
     def settings(self) -> type[Any]:
-        """What may stand under `providers.<name>`: a subclass of `notifier.providers.PlatformSettings`."""
+        """Return the model of `providers.<name>`: a subclass of `notifier.providers.PlatformSettings`."""
 
     @abstractmethod
     def provider(self, settings: Any, app: str | None, build: Any) -> Any:

@@ -24,12 +24,16 @@ PORTS: Final = range(1, 65536)
 AUTH_BYTES: Final = 16
 POINT_BYTES: Final = 65
 UNCOMPRESSED: Final = 4
+# The curve P-256 of FIPS 186-4: y² = x³ - 3x + b, modulo a prime.
+P256_PRIME: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
+P256_B: Final = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
 FIELDS: Final = frozenset({"endpoint", "keys", "expirationTime"})
 
 # What a browser writes: lower case, no user, no fragment, nothing that a URL would have to quote.
 _LABEL: Final = "[a-z0-9-]{1,63}"
 _HOST: Final = rf"{_LABEL}(?:\.{_LABEL})*(?::([1-9][0-9]{{0,4}}))?"
 _ENDPOINT: Final = re.compile(rf"(https://({_HOST}))/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
+_UP: Final = re.compile(r"/(?:\.|%2e){1,2}(?:[/?]|$)", re.IGNORECASE)  # would lead to another part of the server
 HOST_PATTERN: Final = re.compile(rf"(?:\*\.)?{_HOST}")
 # The sender's private key as web push libraries print it: the number alone, of 32 bytes.
 KEY_NUMBER: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -96,6 +100,8 @@ def _read(token: str) -> Subscription:
     url = _ENDPOINT.fullmatch(endpoint) if short else None
     if url is None or len(url[2]) > HOST_CHARACTERS or (url[3] and int(url[3]) not in PORTS):
         raise ValueError(f"its endpoint is not an https URL of at most {ENDPOINT_CHARACTERS} characters")
+    if _UP.search(endpoint):
+        raise ValueError("its endpoint has . or .. as a part of its path")
     if len(_bytes("auth", keys["auth"])) != AUTH_BYTES:
         raise ValueError(f"its keys.auth has not {AUTH_BYTES} bytes")
     _check_point(_bytes("p256dh", keys["p256dh"]))
@@ -141,9 +147,6 @@ def _check_point(raw: bytes) -> None:
     # A key that is no point of the curve would break every send to it; found out here, it is told to the producer.
     if len(raw) != POINT_BYTES or raw[0] != UNCOMPRESSED:
         raise ValueError(f"its keys.p256dh is not an uncompressed point of {POINT_BYTES} bytes")
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - only for who sends to browsers
-
-    try:
-        ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), raw)
-    except ValueError:
-        raise ValueError("its keys.p256dh is not a point of the curve P-256") from None
+    x, y = int.from_bytes(raw[1:33]), int.from_bytes(raw[33:])
+    if max(x, y) >= P256_PRIME or (y * y - (x * x - 3) * x - P256_B) % P256_PRIME:
+        raise ValueError("its keys.p256dh is not a point of the curve P-256")

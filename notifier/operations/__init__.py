@@ -1,1 +1,1 @@
-"""What operators ask: explain, audit, preview."""
+"""Answer operators: explain, audit, preview."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from notifier.scripts.keys import RQ_PREFIX, prefix
+from notifier.scripts.keys import prefix, rq_prefix
 from notifier.scripts.loader import names_of, script
 
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
@@ -18,11 +18,11 @@ _CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
 EVERYBODY: Final = ("auth", "client|setname", "exec", "hello", "info", "multi", "ping", "select", "time")
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 READING: Final = (
-    "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "llen", "lpos", "lrange", "pttl", "scan",
-    "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange", "xrevrange", "zcard",
-    "zcount", "zmscore", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
+    "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "lindex", "llen", "lpos", "lrange", "pttl",
+    "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange", "xrevrange",
+    "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
 )  # fmt: skip
-LIMITER: Final = ("acquire", "limit", "limit_any", "limit_undo", "limit_usage", "refund", "reset")
+LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund", "reset")
 # What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.
 RQ: Final = (
     "blmove", "blpop", "client|info", "client|list", "hincrbyfloat", "lmove", "lrem", "publish", "rename",
@@ -33,27 +33,27 @@ STREAMS: Final = ("xack", "xautoclaim", "xgroup|create", "xreadgroup")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them."""
+    """List what a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them."""
 
     scripts: Sequence[str]
     commands: Sequence[str]
     keys: Sequence[str] | None = None
     rq: Sequence[str] | None = None
     reads: Sequence[str] = ()
-    channels: Sequence[str] = ()
+    rq_channels: Sequence[str] = ()
 
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
         ("enqueue", "cancel", "cancel_of", "prefer", *LIMITER),
         (*STREAMS, "hscan", "smembers", "wait", "zmscore"),
-        ("events", "feedback"),
+        ("events", "feedback", "partition"),
         (),
         reads=("rates",),
     ),
-    "worker": Role(names_of("verbs"), (*READING, *RQ), channels=(f"{RQ_PREFIX}:pubsub:*",)),
+    "worker": Role(names_of("verbs"), (*READING, *RQ), rq_channels=("pubsub:*",)),
     "server": Role(
-        ("enqueue", "cancel", "forget", "limit_usage", "prefer", *names_of("audit")),
+        ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer", *names_of("audit")),
         (*READING, *STREAMS, "dbsize", "xtrim"),
     ),
     "readonly": Role((), (*READING, *SCRIPTS)),
@@ -61,17 +61,18 @@ ROLES: Final[Mapping[str, Role]] = {
 
 
 def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
-    """What Redis's `ACL SETUSER` takes for this role, without a password. Raises KeyError for an unknown role.
+    """Return the words for Redis's `ACL SETUSER` for this role, without a password.
 
-    version: of Redis. Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
+    Raises KeyError for an unknown role. version: of Redis.
+    Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
     """
     of = ROLES[role]
     sources = [_COMMENT.sub("", script(name).source) for name in of.scripts]
     called = {command.lower() for source in sources for command in _CALL.findall(source)}
-    since = ("client|setinfo",) if version >= (7, 2) else ()
+    since = ["client|setinfo"] * (version >= (7, 2)) + ["cluster|slots"] * prefix().startswith("{")
     commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})
     reading = "%R~" if version >= (7, 0) else "~"
-    keys = [*_patterns(prefix(), of.keys, sources), *_patterns(RQ_PREFIX, of.rq, sources)]
+    keys = [*_patterns(prefix(), "OURS", of.keys, sources), *_patterns(rq_prefix(), "RQS", of.rq, sources)]
     read = [f"{reading}{prefix()}:{name}" for name in of.reads]
     return [
         "resetchannels",
@@ -79,17 +80,17 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
         *(f"+{name}" for name in commands),
         *(f"~{key}" for key in keys),
         *read,
-        *(f"&{name}" for name in of.channels),
+        *(f"&{rq_prefix()}:{name}" for name in of.rq_channels),
     ]
 
 
-def _patterns(first: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:
-    """The keys that begin with `first`: all of them, or these and those that the scripts name."""
+def _patterns(first: str, called: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:
+    """The keys that begin with `first`, in scripts `called`: all of them, or these and those that the scripts name."""
     if names is None:
         return [f"{first}:*"]
-    spelled = re.compile(rf"\b{re.escape(first)}:([a-z_]+)")
+    spelled = re.compile(rf"\b{called} \.\. '([a-z_]+)")
     found = sorted({*names, *(name for source in sources for name in spelled.findall(source))})
-    return [pattern for name in found for pattern in (f"{first}:{name}", f"{first}:{name}:*")]
+    return [f"{first}:", *(pattern for name in found for pattern in (f"{first}:{name}", f"{first}:{name}:*"))]
 
 
 def line(role: str, password: str | None = None, version: tuple[int, int] = (7, 0)) -> str:

@@ -1,4 +1,4 @@
-"""What people did through `notifier serve`: who, when, what. No token, text or body of a notification stands in it."""
+"""Log what people did through `notifier serve`: who, when, what. It holds no token, text or body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notifier.scripts.keys import redis_key
-from notifier.store.connection import ask
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # characters of a field
@@ -30,17 +32,21 @@ class Action:
 def record_action(  # noqa: PLR0917 - one entry
     redis: Any, who: str, address: str, action: str, of: str, answer: str
 ) -> None:
-    """Write an entry. Raises RedisUnusableError."""
+    """Write an entry, in one partition. Raises RedisUnusableError where none answers."""
     fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
     entry = {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
-    ask(lambda: redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
+    Partitions.around(redis).ask_any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
 
 
 def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:
-    """The newest, the last first. of: OF_USERS for what users chose. Raises RedisUnusableError."""
+    """The newest, the last first. of: OF_USERS for what users chose. Raises as `record_action`."""
+
+    def find() -> Exchange[Any]:
+        return (yield Commands(lambda pipe: pipe.xrevrange(redis_key("actions", *of), count=most)))[0]
+
     found = []
-    for entry_id, fields in ask(lambda: redis.xrevrange(redis_key("actions", *of), count=most)):
+    for entry_id, fields in (each for told in ask_all(Partitions.around(redis), find).all for each in told):
         text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         at = datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC)
         found.append(Action(at, *(text.get(name, "") for name in ("who", "address", "action", "of", "answer"))))
-    return found
+    return sorted(found, key=lambda each: each.at, reverse=True)[:most]

@@ -1,5 +1,4 @@
-"""What is accepted for a user and stands in none of the user's backlogs: queued, being sent, or waiting for its own
-time.
+"""Finds what is accepted for a user and is in no backlog: queued, being sent, or waiting for its own time.
 
 No structure holds these by user, so the first of each are read, and the answer says whether that were all.
 """
@@ -33,17 +32,17 @@ class Elsewhere:
 
 
 def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
-    """What was found, and whether everything was read. Raises RedisUnusableError."""
+    """Return what was found, and whether everything was read. Raises RedisUnusableError."""
     with redis_answers():
         found, is_all = _ids(redis)
         with redis.pipeline(transaction=False) as pipe:
             for job_id, _, _ in found:
-                pipe.hmget(job_key(job_id), "meta", "push_attempts", "push_refusals")
+                pipe.hmget(job_key(job_id), "meta", "push_outcome", "push_attempts", "push_refusals")
             jobs = pipe.execute()
     mine = []
-    for (job_id, state, at), (meta, *attempts) in zip(found, jobs, strict=True):
+    for (job_id, state, at), (meta, ended, *attempts) in zip(found, jobs, strict=True):
         category = _category(meta, user)
-        if category is not None:
+        if category is not None and ended is None:  # a cancelled one stays in its queue for a while
             until = None if at is None else moment(at)
             mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, _why(state, attempts), until))
     return mine, is_all

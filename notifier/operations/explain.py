@@ -1,4 +1,4 @@
-"""What stands in Redis, read for people: a user's backlogs, and what the user has used of each rule.
+"""Read for people a user's backlogs, and how much the user has used of each rule.
 
 Changes nothing.
 """
@@ -6,20 +6,22 @@ Changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.dispatch.circuits import Held, find_routes
-from notifier.limiter import Hold, RedisLimiter
-from notifier.operations.forecast import Expected, Forecast, find_forecast
+from notifier.dispatch.circuits import OVERALL, Held, find_routes
+from notifier.dispatch.health import is_suspended
+from notifier.dispatch.pauses import find_pauses, which_holds
+from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_sends
+from notifier.operations.in_force import Known
+from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import Zone, zone_or
@@ -41,7 +43,7 @@ Scope = Literal["user", "category"]
 class Standing:
     """One notification in a user's backlog. place: from 1. expires_at: or never.
 
-    expected_at: when it should go, reckoned for the first thousand; None for the others, and for one that expires
+    expected_at: when it should go, computed for the first thousand; None for the others, and for one that expires
     before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
 
     count: how many it stands for, those that it superseded and itself. held_by: the rule that lets it go last, such
@@ -83,8 +85,9 @@ class Explanation:
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's backlogs. zone: whose clock decides, where a rule goes by one.
     preferences: what the user chose, see `Preferences.as_dict`.
-    newcomer_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
-    routes: of the category's app, those whose circuit is open or whose project is full: what goes by them waits.
+    accepted_now_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
+    routes: of the category's app, those that are not working: what goes by them waits. paused: the pause that holds it.
+    suspended: RQ's workers are, so nothing is looked at.
     """
 
     user: str
@@ -96,10 +99,17 @@ class Explanation:
     decided_by: str | None
     waiting: dict[str, int]
     zone: str | None = None
-    newcomer_at: datetime | None = None
+    accepted_now_at: datetime | None = None
     not_before: str = ""
     routes: tuple[Held, ...] = ()
+    paused: Held | None = None
+    suspended: bool = False
     preferences: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        paused = None if self.paused is None else self.paused.as_json()
+        return asdict(self) | {"routes": [held.as_json() for held in self.routes], "paused": paused}
 
 
 class Inspection:
@@ -116,99 +126,103 @@ class Inspection:
             for name in self._categories(user) if category is None else [category]:
                 yield from self._backlog(user, name, forecast)
 
-    def explain(self, user: str, category: str, zone: str | None = None, *, newcomer: bool = True) -> Explanation:
+    def explain(self, user: str, category: str, zone: str | None = None, *, accepted_now: bool = True) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go.
 
         zone: whose clock decides; None is that of the first that waits, or the configured one.
-        newcomer: whether to reckon when one that is accepted now should go.
+        accepted_now: whether to compute when one that is accepted now should go.
         """
         with redis_answers():
             preferences = self._preferences(user)
             policies = self._policies.under({user: preferences})
             rules = policies.rules(user, category)
             now_us = time_us(self._redis)
-            held = RedisLimiter(self._redis, clock=str(now_us)).peek(user, rules.without_local_time)
-            clock = self._clock(user, policies, rules, zone, now_us)
-            of_user = replace(rules.user, quiet=(), send=()) if rules.category.ignores_quiet else rules.user
-            uses = self._uses(user, None, rules.user, now_us)
-            uses += self._by_clock(user, None, of_user, clock.zone, now_us)
-            uses += self._uses(user, rules.category.name, rules.category.policy, now_us)
-            uses += self._by_clock(user, rules.category.name, rules.category.policy, clock.zone, now_us)
-            expected = self._newcomer(user, category) if newcomer else UNKNOWN
+            of_user, of_category = exchange(self._redis, find_sends(user, (category,))).values()
+            clock = self._clock(policies, (user, category), zone, now_us, (of_user, of_category))
+            expected = self._accepted_now(user, category) if accepted_now else UNKNOWN
             waiting = self.waiting(user)
-            routes = self._closed_routes(rules.category.app)
-        at_us, decided_by = (now_us + held.time_left_us, held.rule) if isinstance(held, Hold) else (now_us, None)
-        if mute := policies.muted(user, category, now_us):
-            at_us, decided_by = (mute.until_us, "the user's mute") if mute.until_us > at_us else (at_us, decided_by)
-        if not rules.category.bypass:
-            at_us, by = clock.first_open(at_us)
-            decided_by = decided_by if by is None else said(by, category, at_us, clock.zone)
+            routes, paused, suspended = self._stopped(user, rules)
+            paced = self._overall(category, rules.category.overall, now_us)
+        mute = policies.muted(user, category, now_us)
+        at_us, by = opens(rules, of_user, of_category, now_us, mute=mute, clock=clock)
+        decided_by = None
+        if by is not None and at_us > now_us:
+            decided_by = MUTED if by[1] is mute else said(by, category, at_us, clock.zone)
+        for use in paced:
+            if use.free_at is not None and use.free_at > moment(at_us) and not rules.category.bypass:
+                at_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
         return Explanation(
             user=user,
             category=category,
             lane=rules.category.lane,
             bypass=rules.category.bypass,
-            uses=uses,
+            uses=[
+                *_uses("user", rules.user, of_user, clock.zone, now_us, ignores_quiet=rules.category.ignores_quiet),
+                *_uses("category", rules.category.policy, of_category, clock.zone, now_us),
+                *paced,
+            ],
             zone=clock.zone.name if rules.uses_local_time else None,
             next_at=moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,
-            newcomer_at=expected.at,
+            accepted_now_at=expected.at,
             not_before=expected.not_before,
             preferences=preferences.as_dict(),
             routes=routes,
+            paused=paused,
+            suspended=suspended,
         )
 
     def _preferences(self, user: str) -> Preferences:
         text = self._redis.hget(redis_key("preferences"), to_bytes(user))
         return Preferences() if text is None else decoded(from_bytes(text))
 
-    def _closed_routes(self, app: str | None) -> tuple[Held, ...]:
-        """Those by which nothing goes now: a notification that names no app goes by those of its category's."""
-        held = exchange(self._redis, find_routes())
-        return tuple(each for each in held if each.state != "busy" and _app_of(each.route) == app)
+    def _stopped(self, user: str, rules: Rules) -> tuple[tuple[Held, ...], Held | None, bool]:
+        """The routes that are not working, the pause, and whether all is suspended.
+
+        A notification that names no app goes by the routes of its category's.
+        """
+        category, held = rules.category, exchange(self._redis, find_routes())
+        overall = OVERALL + category.name
+        routes = tuple(
+            each
+            for each in held
+            if each.route == overall or (each.kind != "busy" and _app_of(each.route) == (category.app or ""))
+        )
+        paused = which_holds(exchange(self._redis, find_pauses()), user, category.name, category.lane)
+        return routes, paused, is_suspended(self._redis)
 
     def waiting(self, user: str) -> dict[str, int]:
         """How many stand in each of the user's backlogs."""
         return {name: self._redis.zcard(_backlog_key(user, name)) for name in self._categories(user)}
 
-    def _newcomer(self, user: str, category: str) -> Expected:
-        return exchange(self._redis, find_forecast(self._policies, user, newcomer=category)).newcomer or UNKNOWN
+    def _accepted_now(self, user: str, category: str) -> Expected:
+        return exchange(self._redis, find_forecast(self._policies, user, accepted_now=category)).accepted_now or UNKNOWN
 
-    def _clock(self, user: str, policies: Policies, rules: Rules, zone: str | None, now_us: int) -> ByClock:
-        """The rules that go by the clock, for the first that waits, or for one that came now."""
-        head = self._redis.zrange(_backlog_key(user, rules.category.name), 0, 0)
+    def _clock(
+        self, policies: Policies, whose: tuple[str, str], zone: str | None, now_us: int, sends: Sequence[Sends]
+    ) -> ByClock:
+        """The rules that go by the clock, for the first that waits, or for one that came now. whose: user, category."""
+        head = self._redis.zrange(_backlog_key(*whose), 0, 0)
         named, since = self._redis.hmget(job_key(head[0]), "push_zone", "push_since") if head else (None, now_us)
-        zone = zone or (named.decode() if named else None) or policies.zone_of(user)
+        zone = zone or (named.decode() if named else None) or policies.zone_of(whose[0])
         return ByClock(
-            rules,
+            policies.rules(*whose),
             zone_or(zone, self._policies.zone, now_us),
             int(since or 0),
             self._policies.lead_us,
-            partial(self._latest, _sent_key(user, None)),
-            partial(self._latest, _sent_key(user, rules.category.name)),
+            *(each.latest for each in sends),
         )
 
-    def _latest(self, key: str, n: int) -> int | None:
-        found = self._redis.zrevrange(key, n - 1, n - 1, withscores=True)
-        return int(found[0][1]) if found else None
-
-    def _by_clock(self, user: str, category: str | None, policy: Policy, zone: Zone, now_us: int) -> Iterator[Use]:
-        """The uses of what goes by the clock."""
-        scope: Scope = "user" if category is None else "category"
-        for window in policy.calendar:
-            sends = self._redis.zrevrange(_sent_key(user, category), 0, window.limit - 1, withscores=True)
-            # What was sent counts until the day after its own begins.
-            starts = [zone.next_start(window.unit, int(at)) for _, at in sends]
-            free_us = starts[-1] if len(starts) == window.limit else 0
-            used = sum(start > now_us for start in starts)
-            yield Use(scope, str(window), used, window.limit, moment(free_us) if free_us > now_us else None)
-        of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
-        of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
-        for text, minutes in of_each:
-            times = closed_times(minutes)
-            ends = max((zone.first_outside(c.from_us, c.to_us, now_us, c.every_us) for c in times), default=now_us)
-            yield Use(scope, text, None, None, moment(ends) if ends > now_us else None)
+    def _overall(self, category: str, window: Window | None, now_us: int) -> list[Use]:
+        """Return what all users together have used of the pace of a category."""
+        if window is None:
+            return []
+        key, since_us = redis_key("overall", category), now_us - window.interval_us
+        used = self._redis.zcount(key, f"({since_us}", "+inf")
+        first = self._redis.zrevrange(key, window.limit - 1, window.limit - 1, withscores=True)
+        free_us = min(int(first[0][1]), now_us) + window.interval_us if first else 0
+        return [Use("category", f"overall {window}", used, window.limit, _later(free_us, now_us))]
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
@@ -240,46 +254,53 @@ class Inspection:
                     count=int(count or 1),
                 )
 
-    def _uses(self, user: str, category: str | None, policy: Policy, now_us: int) -> list[Use]:
-        limiter = RedisLimiter(self._redis, clock=str(now_us))  # all as of one moment
 
-        def left_us(rule: Policy, cost: int = 1) -> int:
-            rules = rule if category is None else Rules(Policy(), Category(category, policy=rule))
-            answer = limiter.peek(user, rules, cost=cost)
-            return answer.time_left_us if isinstance(answer, Hold) else 0
+def _by_clock(
+    scope: Scope, policy: Policy, sends: Sends, zone: Zone, now_us: int, *, ignores_quiet: bool
+) -> Iterator[Use]:
+    for window in policy.calendar:
+        # What was sent counts until the day after its own begins.
+        latest = [at for n in range(1, window.limit + 1) if (at := sends.latest(n)) is not None]
+        starts = [zone.next_start(window.unit, at) for at in latest]
+        free_us = starts[-1] if len(starts) == window.limit else 0
+        used = sum(start > now_us for start in starts)
+        yield Use(scope, str(window), used, window.limit, _later(free_us, now_us))
+    if ignores_quiet:
+        return
+    of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
+    of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
+    for text, minutes in of_each:
+        times = closed_times(minutes)
+        ends = max((zone.first_outside(c.from_us, c.to_us, now_us, c.every_us) for c in times), default=now_us)
+        yield Use(scope, text, None, None, _later(ends, now_us))
 
-        def use(text: str, used: int | None, limit: int | None, rule: Policy) -> Use:
-            free_us = left_us(rule)
-            free_at = moment(now_us + free_us) if free_us else None
-            return Use("user" if category is None else "category", text, used, limit, free_at)
 
-        uses = []
-        for window in policy.windows:
-            used = self._sent_since(user, category, now_us - window.interval_us)
-            uses.append(use(str(window), used, window.limit, Policy((window,))))
-        if policy.gap_us:
-            rule = Policy(gap_us=policy.gap_us)
-            uses.append(use(str(rule), None, None, rule))
-        if (burst := policy.burst) is not None:
-            # All of it is there once it is full again, and each send is so long in coming back.
-            used = -(-left_us(Policy(burst=burst), burst.limit) // burst.every_us)
-            uses.append(use(str(burst), used, burst.limit, Policy(burst=burst)))
-        return uses
+def _uses(
+    scope: Scope, policy: Policy, sends: Sends, zone: Zone, now_us: int, *, ignores_quiet: bool = False
+) -> Iterator[Use]:
+    for window in policy.windows:
+        free_at = _later(sends.opens(Policy((window,)))[0], now_us)
+        yield Use(scope, str(window), sends.after(now_us - window.interval_us), window.limit, free_at)
+    if policy.gap_us:
+        rule = Policy(gap_us=policy.gap_us)
+        yield Use(scope, str(rule), None, None, _later(sends.opens(rule)[0], now_us))
+    if (burst := policy.burst) is not None:
+        rule = Policy(burst=burst)
+        # All of it is there once it is full again, and each send is so long in coming back.
+        used = -(-max(0, sends.opens(rule, burst.limit)[0] - now_us) // burst.every_us)
+        yield Use(scope, str(burst), used, burst.limit, _later(sends.opens(rule)[0], now_us))
+    yield from _by_clock(scope, policy, sends, zone, now_us, ignores_quiet=ignores_quiet)
 
-    def _sent_since(self, user: str, category: str | None, since_us: int) -> int:
-        key = f"{{{user}}}:{category}" if category else f"{{{user}}}"
-        in_set = int(self._redis.zcount(redis_key("sent", key), f"({since_us}", "+inf"))
-        totals = [
-            (int(at), int(total)) for at, total in self._redis.zrange(redis_key("counts", key), 0, -1, withscores=True)
-        ]
-        before = max((total for at, total in totals if at <= since_us), default=0)
-        return in_set + (totals[-1][1] - before if totals else 0)
+
+def _later(at_us: int, now_us: int) -> datetime | None:
+    return moment(at_us) if at_us > now_us else None
 
 
 def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     """Where each of the uses of this scope stands, in their order."""
     windows = iter(places.windows)
     others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet, "send": places.send}
+    others["overall"] = places.overall
     chosen = found.preferences.keys() if scope == "user" else set()
 
     def place(use: Use) -> str:
@@ -291,8 +312,17 @@ def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     return [place(use) for use in found.uses if use.scope == scope]
 
 
-def _sent_key(user: str, category: str | None) -> str:
-    return user_key("sent", user) + (f":{category}" if category else "")
+def places_by_rule(found: Explanation, known: Known) -> dict[str, str]:
+    """Where each rule stands, by its words in the history: 'user 10/1m', 'chat gap 5s', 'quiet hours'."""
+    of_user, of_category = known.places.of_user(found.user), known.places.of_category(found.category)
+    both: list[tuple[Scope, str, Places]] = [("user", "user", of_user), ("category", found.category, of_category)]
+    told = {}
+    for scope, owner, places in both:
+        uses = [use for use in found.uses if use.scope == scope]
+        for use, place in zip(uses, places_of(found, places, scope), strict=True):
+            by_clock = use.rule.startswith(("quiet ", "send "))
+            told["quiet hours" if by_clock else f"{owner} {use.rule}"] = place
+    return told
 
 
 def _backlog_key(user: str, category: str) -> str:
@@ -300,4 +330,4 @@ def _backlog_key(user: str, category: str) -> str:
 
 
 def _app_of(route: str) -> str | None:
-    return route.partition("@")[0].partition("/")[2] or None
+    return None if route.startswith(OVERALL) else route.partition("@")[0].partition("/")[2]

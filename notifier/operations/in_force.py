@@ -11,7 +11,6 @@ from typing import Any
 
 from redis import Redis
 
-from notifier.errors import RedisUnusableError
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
@@ -19,22 +18,18 @@ from notifier.settings.provenance import Provenance
 from notifier.settings.rates import rates_in
 from notifier.settings.users_files import as_written
 from notifier.settings.yaml_source import Source
-from notifier.shards.map import connect_all, on_shard
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
+from notifier.store.partitions import Partitions, opened_all
 from notifier.store.published import Published, decode, published_rates
 
 
 def settings_in_force(path: Path | None) -> Settings:
     """The settings, with the rates that were applied in the place of the file's, where some were."""
     settings = load_settings(path)
-    with connect_all(settings) as clients:
-        for name, redis in clients.items():
-            with on_shard(name):
-                rates = ask(partial(published_rates, redis))[1]
-            if rates is not None:
-                return load_settings(path, rates=rates)
-    return settings
+    with opened_all(settings) as partitions:
+        rates = partitions.ask_any(published_rates)[1]
+    return settings if rates is None else load_settings(path, rates=rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +50,28 @@ class Known:
 class InForce:
     """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread."""
 
-    def __init__(self, path: Path, clients: Mapping[str, Redis], settings: Settings) -> None:
+    def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
         """settings: as they were read before, of whichever rates."""
         self._followed = Followed(path, settings=settings)
-        self._clients = clients
+        self._partitions = Partitions.around(redis)
         self._lock = threading.Lock()
         self._known: Known | None = None
 
     def read(self) -> Known:
-        """What holds now. Raises SettingsError, and RedisUnusableError where no Redis answers."""
-        name, published = self._published()
+        """Read the rates in force. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
+        version, at_us = self._partitions.ask_any(lambda redis: redis.hmget(redis_key("rates"), ["version", "at"]))
+        published = decode(version, at_us)
         with self._lock:
             seen = self._followed.fingerprint()
             if self._followed.is_changed(seen, published) or self._known is None or seen is None:
-                self._known = read_known(self._followed.path, self._clients[name])
+                self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
                 self._followed.settings = self._known.settings
                 self._followed.note(seen, self._known.published)
             return self._known
 
-    def _published(self) -> tuple[str, Published]:
-        """What was applied, by the first shard that answers: all have the same."""
-        *others, last = self._clients
-        for name in others:
-            try:
-                return name, self._version(name)
-            except RedisUnusableError:
-                continue
-        with on_shard(last):
-            return last, self._version(last)
-
-    def _version(self, name: str) -> Published:
-        found: Any = ask(partial(self._clients[name].hmget, redis_key("rates"), ["version", "at"]))
-        return decode(*found)
-
 
 def read_known(path: Path, redis: Redis) -> Known:
-    """What holds now by one Redis. Raises as `InForce.read`."""
+    """Read the rates that one Redis has in force. Raises as `InForce.read`."""
     published, applied = ask(partial(published_rates, redis))
     settings = load_settings(path, rates=applied)
     if applied is not None:

@@ -1,14 +1,14 @@
-"""What is known of a program's own limits, for people: the namespaces that count usage, their keys, and series."""
+"""Read a program's own limits for people: the namespaces that count usage, their keys, and series."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from redis import Redis
 
 from notifier.limiter import Limiter, RankedKey
-from notifier.limiter.requests import NAMESPACE, By, namespaces_call
+from notifier.limiter.calls import namespaces_call
+from notifier.limiter.requests import NAMESPACE, By
 from notifier.scripts.loader import run
 from notifier.store.connection import ask
 from notifier.units import moment
@@ -17,24 +17,24 @@ MAX_KEYS: Final = 20
 RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
 
 
-def view_namespaces(clients: Mapping[str, Redis]) -> list[dict[str, Any]]:
+def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
     """All namespaces, the one that was used last first."""
-    found = []
-    for shard, redis in clients.items():
-        for name, keys, at in ask(lambda redis=redis: run(redis, namespaces_call())):  # type: ignore[misc]
-            found.append({"namespace": name, "shard": shard, "keys": keys, "last_used": moment(at)})
+    found = [
+        {"namespace": name, "keys": keys, "last_used": moment(at)}
+        for name, keys, at in ask(lambda: run(redis, namespaces_call()))
+    ]
     return sorted(found, key=lambda each: each["last_used"], reverse=True)
 
 
-def view_namespace(clients: Mapping[str, Redis], namespace: str, by: By, key: str = "") -> dict[str, Any] | None:
+def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[str, Any] | None:
     """One namespace: its keys in this order, and a series of the last hour, of one key where one is named.
 
     None where nothing is known of it.
     """
-    known = [each for each in view_namespaces(clients) if each["namespace"] == namespace]
+    known = [each for each in view_namespaces(redis) if each["namespace"] == namespace]
     if not known or NAMESPACE.fullmatch(namespace) is None:
         return None
-    limiter = Limiter(clients[known[0]["shard"]], namespace=namespace, usage_keep="1d")
+    limiter = Limiter(redis, namespace=namespace, usage_keep="1d")
     ranked = ask(lambda: limiter.top(MAX_KEYS, by=by))
     usage = ask(lambda: limiter.usage(key)) if key else None
     return {

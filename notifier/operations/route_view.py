@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
-from redis import Redis
-
-from notifier.dispatch.circuits import Held, read_limits, read_routes
+from notifier.dispatch.circuits import OVERALL, Held, find_limits, find_routes
 from notifier.notification.notification import route
 from notifier.rules.policy import NO_LIMITS, Window
 from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings
-from notifier.store.connection import redis_answers, time_us
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
+from notifier.units import clock_us
+
+NOT_WORKING: Final = ("kind", "why", "whose", "reason", "who", "since", "next_at", "waiting")  # None where it works
 
 
 @dataclass(frozen=True, slots=True)
 class RouteNow:
-    """A route on one Redis. held: what holds it up; None where all goes.
+    """A route. held: why it is not working; None where it is.
 
     at_once: how many sends all workers together may have under way, as they have found out; None where none has told.
     used, limit: messages of its project in the last interval, and how many there may be; None where there is no limit.
+    A category with `overall` stands here too, as `overall:<category>`.
     """
 
     route: str
-    shard: str
     held: Held | None
     at_once: int | None
     used: int | None = None
@@ -34,34 +38,60 @@ class RouteNow:
 
     @property
     def state(self) -> str:
-        """In one word: 'ok', or how it is held."""
-        return "ok" if self.held is None else self.held.state
+        """In one word: 'working', 'slow' or 'stopped'."""
+        return "working" if self.held is None else self.held.state
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        held = dict.fromkeys(NOT_WORKING) if self.held is None else self.held.as_json()
+        own = {"route": self.route, "state": self.state, "at_once": self.at_once}
+        return held | own | {"used": self.used, "limit": self.limit}
 
 
-def view_routes(clients: Mapping[str, Redis], settings: Settings) -> list[RouteNow]:
-    """All routes of the configuration, and what else is held, on each shard. Raises RedisUnusableError."""
-    names, projects = _routes(settings), limited_routes(settings)
-    found = []
-    for shard, redis in clients.items():
-        with redis_answers():
-            held = {each.route: each for each in read_routes(redis)}
-            limits = read_limits(redis)
-            for name in [*names, *(name for name in sorted({*held, *limits}) if name not in names)]:
-                limited = projects.get(name)
-                used = None if limited is None else project_use(redis, name, limited)
-                text = None if limited is None else str(limited)
-                found.append(RouteNow(name, shard, held.get(name), limits.get(name), used, text))
-    return found
+def view_routes(redis: Any, settings: Settings) -> list[RouteNow]:
+    """All routes of the configuration, and what else is held. Raises RedisUnusableError where no partition answers."""
+    return worst_of(list(ask_all(Partitions.around(redis), partial(_find_views, settings)).all))
+
+
+def _find_views(settings: Settings) -> Exchange[list[RouteNow]]:
+    paces = {OVERALL + name: of.overall for name, of in settings.categories.items() if of.overall is not None}
+    names, projects = [*routes_of(settings), *paces], limited_routes(settings) | paces
+    held = {each.route: each for each in (yield from find_routes())}
+    limits, used = (yield from find_limits()), (yield from find_uses(projects))
+    every = [*names, *(name for name in sorted({*held, *limits}) if name not in names)]
+    texts = {name: str(limited) for name, limited in projects.items()}
+    return [RouteNow(name, held.get(name), limits.get(name), used.get(name), texts.get(name)) for name in every]
+
+
+def worst_of(views: Sequence[Sequence[RouteNow]]) -> list[RouteNow]:
+    """The routes as they are in all partitions together: each in its worst state, with all that waits and goes."""
+    worst: dict[str, RouteNow] = {}
+    for now in (now for view in views for now in view):
+        other = worst.get(now.route)
+        if other is None:
+            worst[now.route] = now
+            continue
+        held = max(now.held, other.held, key=lambda held: ("", "slow", "stopped").index(held.state if held else ""))
+        if held is not None:
+            held = replace(held, waiting=sum(each.held.waiting for each in (now, other) if each.held is not None))
+        used, at_once = _sum(now.used, other.used), _sum(now.at_once, other.at_once)
+        worst[now.route] = replace(now, held=held, used=used, at_once=at_once)
+    return list(worst.values())
+
+
+def _sum(*numbers: int | None) -> int | None:
+    return sum(n for n in numbers if n is not None) if any(n is not None for n in numbers) else None
 
 
 def limited_routes(settings: Settings) -> dict[str, Window]:
     """The routes whose project has a limit, and the limit."""
     limits = settings.providers.limits()
-    found = {name: limits.get(name.partition("/")[0], NO_LIMITS).project for name in _routes(settings)}
+    found = {name: limits.get(name.partition("/")[0], NO_LIMITS).project for name in routes_of(settings)}
     return {name: project for name, project in found.items() if project is not None}
 
 
-def _routes(settings: Settings) -> list[str]:
+def routes_of(settings: Settings) -> list[str]:
+    """The routes of the configuration, by which something can be sent."""
     return [
         route(platform, app)
         for platform, section in settings.providers.platforms().items()
@@ -70,8 +100,24 @@ def _routes(settings: Settings) -> list[str]:
     ]
 
 
-def project_use(redis: Any, name: str, limited: Window) -> int:
-    """Messages of a project that count now, as in limits.lua: a bucket until it has left the interval as a whole."""
-    oldest = time_us(redis) - limited.interval_us - bucket_us(limited.interval_us)
-    counts = redis.hgetall(redis_key("project", name))
-    return sum(int(n) for begins, n in counts.items() if int(begins) > oldest)
+def find_uses(projects: Mapping[str, Window]) -> Exchange[dict[str, int]]:
+    """Messages of projects that count now, as in limits.lua: a bucket until it has left the interval as a whole.
+
+    Of a category with an overall pace those of its last interval.
+    """
+    (now,) = yield Commands(lambda pipe: pipe.time())
+    since = {name: clock_us(now) - limited.interval_us for name, limited in projects.items()}
+
+    def ask(pipe: Any) -> None:
+        for name, since_us in since.items():
+            if name.startswith(OVERALL):
+                pipe.zcount(redis_key("overall", name.removeprefix(OVERALL)), f"({since_us}", "+inf")
+            else:
+                pipe.hgetall(redis_key("project", name))
+
+    used = {}
+    for name, found in zip(projects, (yield Commands(ask)), strict=True):
+        oldest = since[name] - bucket_us(projects[name].interval_us)
+        is_count = name.startswith(OVERALL)
+        used[name] = found if is_count else sum(int(n) for begins, n in found.items() if int(begins) > oldest)
+    return used

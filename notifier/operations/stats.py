@@ -1,18 +1,27 @@
-"""What happens now and what happened in the last minutes, read for people and for metrics. Changes nothing."""
+"""Read for people and metrics what happens now and what happened in the last minutes. Changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
 
-from notifier.dispatch.circuits import Held, read_routes
-from notifier.dispatch.health import Alive, read_workers
-from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, merged, minute_now, read_fields
+from notifier.dispatch.circuits import FAR_US, Held, by_route, find_routes, paused_words
+from notifier.dispatch.health import Alive, find_workers
+from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, find_fields, merged
+from notifier.dispatch.pauses import find_pauses
+from notifier.dispatch.waits import Waits, decode_waits
 from notifier.rules.policy import LANES
-from notifier.scripts.keys import redis_key, rq_key
-from notifier.store.connection import redis_answers
-from notifier.units import clock_us
+from notifier.scripts.keys import job_key, redis_key, rq_key
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import Told, ask_all
+from notifier.units import clock_us, counts_in, seconds_text
+
+FAR_S: Final = FAR_US / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +29,25 @@ class LaneNow:
     """A lane now. queued: accepted, and not looked at yet. waiting: in the users' backlogs, or until a time of their
     own.
 
-    due_users: users whose wake-up has passed. oldest_due_s: for how long the first of these, or 0.
+    due_users: users whose wake-up has passed. oldest_due_s: for how long the first of these, or 0. oldest_queued_s: for
+    how long the first of the queue has been accepted, or 0.
     """
 
     queued: int
     waiting: int
     due_users: int
     oldest_due_s: float
+    oldest_queued_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """One Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0."""
+    """Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0; of the fullest of several.
+
+    routes: those that are not working. pauses: what people have paused. suspended: by `rq suspend`. served: how many
+    workers look for work in each partition, by its number. away: why other partitions do not answer. last_s: until
+    the last of what waits is expected to go, as far as that is known.
+    """
 
     lanes: dict[str, LaneNow]
     later: int
@@ -41,6 +57,23 @@ class Now:
     totals: dict[str, int]
     memory: tuple[int, int]
     minute: int
+    pauses: list[Held] = field(default_factory=list)
+    suspended: bool = False
+    waits: list[Waits] = field(default_factory=list)
+    at_s: float = 0.0
+    last_s: float = 0.0
+    served: Mapping[int, int] = field(default_factory=dict)
+    away: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def unserved(self) -> list[int]:
+        """The partitions, of several, that no worker serves."""
+        return [number for number, workers in self.served.items() if not workers and len(self.served) > 1]
+
+    @property
+    def oldest_queued_s(self) -> float:
+        """For how long the first of all queues has been accepted."""
+        return max((lane.oldest_queued_s for lane in self.lanes.values()), default=0.0)
 
     @property
     def oldest_due_s(self) -> float:
@@ -50,12 +83,12 @@ class Now:
 
 @dataclass(slots=True)
 class Stats:
-    """What the last minutes brought, and what is now, of each shard; the one Redis stands under ''.
+    """Hold the numbers of the last minutes, and those of now.
 
     minutes: the numbers by minute, the newest last; together: all of them in one.
     """
 
-    now: dict[str, Now]
+    now: Now
     minutes: dict[int, Numbers] = field(default_factory=dict)
     together: Numbers = field(default_factory=Numbers)
 
@@ -72,73 +105,164 @@ class Stats:
             ],
             "lateness": {name: _quantiles(each) for name, each in sorted(numbers.late.items())},
             "provider_latency": {name: _quantiles(each) for name, each in sorted(numbers.answers.items())},
-            "now": {name or "redis": _now(now) for name, now in self.now.items()},
+            "now": _now(self.now),
         }
 
     def as_live(self) -> dict[str, Any]:
-        """What changes all the time: the minutes, and what is now on all shards together."""
-        lanes = [lane for now in self.now.values() for lane in now.lanes.values()]
+        """Return what changes all the time: the minutes, and the numbers of now in all lanes together."""
+        lanes = self.now.lanes.values()
         return {
             "minutes": self._by_minute(),
             "now": {
                 "queued": sum(lane.queued for lane in lanes),
                 "waiting": sum(lane.waiting for lane in lanes),
                 "due_users": sum(lane.due_users for lane in lanes),
-                "in_flight": sum(now.in_flight for now in self.now.values()),
-                "oldest_due": max((now.oldest_due_s for now in self.now.values()), default=0.0),
+                "in_flight": self.now.in_flight,
+                "oldest_due": self.now.oldest_due_s,
+                **self._pace(sum(lane.queued + lane.waiting for lane in lanes)),
             },
         }
+
+    def _pace(self, backlog: int) -> dict[str, float | str | None]:
+        """How many come and go a second, over this minute and the one before; when it is empty, for people."""
+        newest = max(self.minutes, default=0)
+        both = [numbers for minute, numbers in self.minutes.items() if minute >= newest - 1]
+        lasted = self.now.at_s - (newest - 1) * 60 if len(both) > 1 else self.now.at_s - newest * 60
+        lasted = max(1.0, lasted)
+        come = sum(numbers.accepted.total() for numbers in both) / lasted
+        go = sum(n for numbers in both for word, n in numbers.outcomes().items() if word not in UNENDED) / lasted
+        late = merged(each for numbers in both for each in numbers.late.values())
+        return {"in_s": come, "out_s": go, "late_p99": late.quantile_s(0.99), "empty": self._empty(backlog, come, go)}
+
+    def _empty(self, backlog: int, come: float, go: float) -> str:
+        """When nothing waits any more, if so many a second go on to come and to go. The limits may take longer."""
+        if not backlog:
+            return "nothing waits"
+        if go > come:
+            return f"in about {seconds_text(max(self.now.last_s, backlog / (go - come)))}"
+        if not go:
+            return "not at this rate"
+        return f"not at this rate; if no more came, in about {seconds_text(max(self.now.last_s, backlog / go))}"
 
     def _by_minute(self) -> list[dict[str, Any]]:
         return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
 
 
 def read_now(redis: Any) -> Now:
-    """What is now, in one Redis. Raises RedisUnusableError."""
-    with redis_answers():
-        now_us = clock_us(redis.time())
-        with redis.pipeline(transaction=False) as pipe:
-            for lane in LANES:
-                pipe.llen(rq_key("queue", lane))
-                pipe.zcard(rq_key("scheduled", lane))
-                pipe.zcount(redis_key("gates", lane), "-inf", now_us)
-                pipe.zrange(redis_key("gates", lane), 0, 0, withscores=True)
-            pipe.zcard(redis_key("later"))
-            pipe.zcard(redis_key("leases"))
-            pipe.hgetall(redis_key("stats"))
-            pipe.info("memory")
-            *of_lanes, later, leases, totals, memory = pipe.execute()
-        lanes: dict[str, LaneNow] = {lane: _lane(of_lanes[4 * n : 4 * n + 4], now_us) for n, lane in enumerate(LANES)}
-        return Now(
-            lanes,
-            later,
-            leases,
-            read_routes(redis),
-            read_workers(redis),
-            {name.decode(): int(n) for name, n in totals.items()},
-            (memory["used_memory"], memory.get("maxmemory", 0)),
-            now_us // 60_000_000,
-        )
+    """Read the numbers of now, of all partitions together. Raises RedisUnusableError where none answers."""
+    return _together(ask_all(Partitions.around(redis), _find_now))
 
 
-def read_stats(clients: dict[str, Any], last: int) -> Stats:
-    """What is now, and the last so many minutes, the one that has begun among them. Raises RedisUnusableError."""
-    stats = Stats({name: read_now(redis) for name, redis in clients.items()})
-    with redis_answers():
-        for redis in clients.values():
-            newest = minute_now(redis)
-            for minute in range(newest - last + 1, newest + 1):
-                stats.minutes.setdefault(minute, Numbers())
-            for minute, fields in read_fields(redis, range(newest - last + 1, newest + 1)).items():
+def read_stats(redis: Any, last: int) -> Stats:
+    """Read the numbers of now, and of the last minutes with the one that has begun. Raises as `read_now`."""
+    told = ask_all(Partitions.around(redis), partial(_find_stats, last))
+    stats = Stats(_together(Told({number: now for number, (now, *_) in told.found.items()}, told.away)))
+    newest = max(minute for _, minute, _ in told.all)
+    stats.minutes = {minute: Numbers() for minute in range(newest - last + 1, newest + 1)}
+    for _, _, fields_of in told.all:
+        for minute, fields in fields_of.items():
+            if minute in stats.minutes:
                 stats.minutes[minute].add(fields)
                 stats.together.add(fields)
     return stats
 
 
-def _lane(found: Sequence[Any], now_us: int) -> LaneNow:
+def _find_stats(last: int) -> Exchange[tuple[Now, int, dict[int, dict[str, int]]]]:
+    now = yield from _find_now()
+    return (now, *(yield from find_fields(lambda newest: range(newest - last + 1, newest + 1))))
+
+
+def _find_now() -> Exchange[Now]:
+    ((*time,),) = yield Commands(lambda pipe: pipe.time())
+    now_us = clock_us(time)
+
+    def ask(pipe: Any) -> None:
+        for lane in LANES:
+            pipe.llen(rq_key("queue", lane))
+            pipe.zcard(rq_key("scheduled", lane))
+            pipe.zcount(redis_key("gates", lane), "-inf", now_us)
+            pipe.zrange(redis_key("gates", lane), 0, 0, withscores=True)
+            pipe.lindex(rq_key("queue", lane), 0)
+            pipe.zrange(rq_key("scheduled", lane), -1, -1, withscores=True)
+        pipe.zcard(redis_key("later"))
+        pipe.zcard(redis_key("leases"))
+        pipe.hgetall(redis_key("stats"))
+        pipe.info("memory")
+        pipe.exists(rq_key("suspended"))
+        pipe.hgetall(redis_key("waits"))
+
+    *of_lanes, later, leases, totals, memory, suspended, waits = yield Commands(ask)
+    begun = yield Commands(lambda pipe: [pipe.hget(job_key(first or b""), "enqueued_at") for first in of_lanes[4::6]])
+    lanes: dict[str, LaneNow] = {
+        lane: _lane(of_lanes[6 * n : 6 * n + 4], now_us, _age_s(begun[n], now_us)) for n, lane in enumerate(LANES)
+    }
+    return Now(
+        lanes,
+        later,
+        leases,
+        (yield from find_routes()),
+        (yield from find_workers()),
+        counts_in(totals),
+        (memory["used_memory"], memory.get("maxmemory", 0)),
+        now_us // 60_000_000,
+        (yield from find_pauses()),
+        bool(suspended),
+        decode_waits(waits),
+        now_us / 1e6,
+        max([score for last in of_lanes[5::6] for _, score in last if score < FAR_S], default=0.0) - now_us / 1e6,
+    )
+
+
+def _together(told: Told[Now]) -> Now:
+    """Sum up all partitions."""
+    every = list(told.all)
+    served = {number: sum(each.is_healthy() for each in now.workers) for number, now in told.found.items()}
+    away = {number: str(error) for number, error in told.away.items()}
+    if len(every) == 1:
+        return replace(every[0], served=served, away=away)
+    workers: dict[str, Alive] = {}
+    for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
+        workers[each.name] = min(each, workers.get(each.name, each), key=lambda alive: alive.age_us)
+    waits: Counter[tuple[str, str]] = Counter()
+    for kind, what, n in (each for now in every for each in now.waits):
+        waits[kind, what] += n
+    return Now(
+        {lane: _sum_of(now.lanes[lane] for now in every) for lane in LANES},
+        sum(now.later for now in every),
+        sum(now.in_flight for now in every),
+        by_route(now.routes for now in every),
+        [workers[name] for name in sorted(workers)],
+        dict(sum((Counter(now.totals) for now in every), Counter())),
+        max((now.memory for now in every), key=lambda memory: (memory[0] / (memory[1] or float("inf")), memory[0])),
+        max(now.minute for now in every),
+        by_route(now.pauses for now in every),
+        any(now.suspended for now in every),
+        [Waits(*of, n) for of, n in waits.most_common()],
+        max(now.at_s for now in every),
+        max(now.last_s for now in every),
+        served,
+        away,
+    )
+
+
+def _sum_of(lanes: Iterable[LaneNow]) -> LaneNow:
+    queued, waiting, due, oldest_due, oldest_queued = zip(*(astuple(lane) for lane in lanes), strict=True)
+    return LaneNow(sum(queued), sum(waiting), sum(due), max(oldest_due), max(oldest_queued))
+
+
+def _age_s(text: bytes | None, now_us: int) -> float:
+    """How long ago this moment of RQ's was."""
+    try:
+        at = datetime.fromisoformat((text or b"").decode())
+    except ValueError:
+        return 0.0
+    return max(0.0, now_us / 1e6 - (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def _lane(found: Sequence[Any], now_us: int, oldest_queued_s: float) -> LaneNow:
     queued, waiting, due, first = found
     oldest_us = max(0, now_us - int(first[0][1])) if due and first else 0
-    return LaneNow(queued, waiting, due, oldest_us / 1e6)
+    return LaneNow(queued, waiting, due, oldest_us / 1e6, oldest_queued_s)
 
 
 def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:
@@ -159,8 +283,14 @@ def _now(now: Now) -> dict[str, Any]:
         "later": now.later,
         "in_flight": now.in_flight,
         "oldest_due": now.oldest_due_s,
-        "routes": [asdict(held) for held in now.routes],
+        "oldest_queued": now.oldest_queued_s,
+        "suspended": now.suspended,
+        "waits": [each._asdict() for each in now.waits],
+        "routes": [held.as_json() for held in now.routes],
+        "pauses": [held.as_json() | {"what": paused_words(held.route)} for held in now.pauses],
         "workers": [asdict(worker) | {"healthy": worker.is_healthy()} for worker in now.workers],
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},
+        "unserved": now.unserved,
+        "away": [{"partition": number, "why": why} for number, why in now.away.items()],
     }

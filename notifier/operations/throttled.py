@@ -1,4 +1,4 @@
-"""Who is throttled most: the users with the longest backlogs. Changes nothing."""
+"""List who is throttled most: the users with the longest backlogs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from notifier.dispatch.waits import describe_waits
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import redis_key, user_key
-from notifier.store.connection import redis_answers
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
 
 MAX_USERS: Final = 10
 PAGE: Final = 100
@@ -19,11 +22,15 @@ PAGES: Final = 5  # of each lane
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A user. waiting: how many wait in each category, the most first. next_us: when the user is looked at again."""
+    """A user. waiting: how many wait in each category, the most first. whys: what each waits for.
+
+    next_us: when the user is looked at again; None where somebody has to let the user go.
+    """
 
     user: str
     waiting: dict[str, int]
-    next_us: int
+    next_us: int | None
+    whys: Mapping[str, str]
 
     @property
     def total(self) -> int:
@@ -32,55 +39,67 @@ class Throttled:
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; next_at in seconds."""
-        return {"user": self.user, "waiting": self.total, "categories": self.waiting, "next_at": self.next_us / 1e6}
+        next_at = None if self.next_us is None else self.next_us / 1e6
+        why = ", ".join(dict.fromkeys(self.whys[name] for name in self.waiting if self.whys.get(name)))
+        return {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
 
 
-def read_throttled(clients: Mapping[str, Any]) -> dict[str, Any]:
-    """The users with the longest backlogs, as plain data. Raises RedisUnusableError.
+def read_throttled(redis: Any) -> dict[str, Any]:
+    """The users with the longest backlogs, as plain data. Raises RedisUnusableError where no partition answers.
 
     is_all: whether all users who wait were looked at; where there are many, some of them by chance are.
     """
-    found, is_all = list[Throttled](), True
-    for redis in clients.values():
-        with redis_answers():
-            users, is_whole = _waiting(redis)
-            found += _backlogs(redis, users)
-        is_all &= is_whole
-    longest = sorted(found, key=lambda each: (-each.total, each.user))[:MAX_USERS]
-    return {"users": [each.as_json() for each in longest if each.total], "is_all": is_all}
+    told = ask_all(Partitions.around(redis), _find)
+    longest = sorted((each for found, _ in told.all for each in found), key=lambda each: (-each.total, each.user))
+    is_all = not told.away and all(is_all for _, is_all in told.all)
+    return {"users": [each.as_json() for each in longest[:MAX_USERS] if each.total], "is_all": is_all}
 
 
-def _waiting(redis: Any) -> tuple[dict[bytes, int], bool]:
-    """Users who wait, each with its next µs, and whether these are all."""
-    users, is_all = dict[bytes, int](), True
-    for lane in LANES:
-        key = redis_key("gates", lane)
-        number = redis.zcard(key)
-        is_whole = number <= PAGE * PAGES
-        begins = range(0, number, PAGE) if is_whole else random.sample(range(0, number, PAGE), PAGES)
-        for begin in begins:
-            for user, at in redis.zrange(key, begin, begin + PAGE - 1, withscores=True):
-                users[user] = min(int(at), users.get(user, int(at)))
-        is_all &= is_whole
-    return users, is_all
+def _find() -> Exchange[tuple[list[Throttled], bool]]:
+    users, is_all = yield from _waiting()
+    return (yield from _backlogs(users)), is_all
 
 
-def _backlogs(redis: Any, users: Mapping[bytes, int]) -> list[Throttled]:
+def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
+    """Users who wait, for a route or a time, each with its next µs; and whether these are all."""
+    names, *numbers = yield Commands(
+        lambda pipe: [pipe.smembers(redis_key("routes")), *(pipe.zcard(redis_key("gates", lane)) for lane in LANES)]
+    )
+    pages: list[tuple[str, int]] = []
+    for lane, number in zip(LANES, numbers, strict=True):
+        begins = range(0, number, PAGE)
+        pages += [(lane, n) for n in (begins if number <= PAGE * PAGES else random.sample(begins, PAGES))]
+
+    def ask(pipe: Any) -> None:
+        for name in names:
+            pipe.zrange(redis_key("waiting_for_route", "").encode() + name, 0, PAGE * PAGES)
+        for lane, begin in pages:
+            pipe.zrange(redis_key("gates", lane), begin, begin + PAGE - 1, withscores=True)
+
+    found = yield Commands(ask)
+    routed, due = found[: len(names)], found[len(names) :]
+    users: dict[bytes, int | None] = {
+        member.partition(b" ")[2]: None for each in routed for member in each if member[:1] == b"u"
+    }
+    for user, at in (each for page in due for each in page):
+        users[user] = min(int(at), users.get(user) or int(at))
+    return users, all(n <= PAGE * PAGES for n in (*numbers, *map(len, routed)))
+
+
+def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
     names = {user: user.decode(errors="replace") for user in users}
-    with redis.pipeline(transaction=False) as pipe:
-        for name in names.values():
-            pipe.hkeys(user_key("lines", name))
-        backlogs = zip(users, pipe.execute(), strict=True)
+    lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("lines", name)) for name in names.values()])
+    backlogs = dict(zip(users, lines, strict=True))
     # Beside the categories stand what the scripts note of the user, under names that no category can have.
-    asked = [(user, category.decode()) for user, found in backlogs for category in found if category[:1] != b"#"]
-    with redis.pipeline(transaction=False) as pipe:
-        for user, category in asked:
-            pipe.zcard(user_key("line", names[user], category))
-        lengths = pipe.execute()
+    asked = [(user, field.decode()) for user, found in backlogs.items() for field in found if field[:1] != b"#"]
+    lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("line", names[user], name)) for user, name in asked])
     waiting: dict[bytes, Counter[str]] = {user: Counter() for user in users}
+    whys: dict[bytes, dict[str, str]] = {user: {} for user in users}
     for (user, category), length in zip(asked, lengths, strict=True):
         waiting[user][category] = length
+        if why := backlogs[user].get(f"#w:{category}".encode()):
+            whys[user][category] = describe_waits(why.decode(errors="replace"))[1]
     return [
-        Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user])
+        Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
         for user, counts in waiting.items()
     ]

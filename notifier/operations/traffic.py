@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
-
-from redis import Redis
+from typing import Any, Final
 
 from notifier.errors import NotifierError
+from notifier.forecast.trace import Recorded, trace_of
 from notifier.operations.preview.recording import Recorder, RecordingError
-from notifier.operations.preview.trace import Recorded, trace_of
 
 MAX_EVENTS: Final = 50_000  # replayed in about a second
 LONGEST_S: Final = 3_600
@@ -34,10 +30,10 @@ class Recording:
 
 
 class Traffic:
-    """What is recorded of what is accepted. For any thread."""
+    """Record the traffic that is accepted. For any thread."""
 
-    def __init__(self, clients: Mapping[str, Redis]) -> None:
-        self._clients = clients
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -68,28 +64,26 @@ class Traffic:
         return self._now
 
     def trace(self) -> Recorded:
-        """What has been recorded so far; empty where nothing was."""
+        """Return what has been recorded so far; empty if nothing was."""
         return trace_of(self._lines[:MAX_EVENTS])
 
     def _record(self, seconds: float, stop: threading.Event) -> None:
         users, problem, ends = set[str](), "", time.monotonic() + seconds
         try:
-            with ExitStack() as stack:
-                recorders = [stack.enter_context(Recorder(redis)) for redis in self._clients.values()]
+            with Recorder(self._redis) as recorder:
                 while not stop.wait(max(0.0, min(LOOK_EVERY_S, ends - time.monotonic()))):
-                    self._look(recorders, users)
+                    self._look(recorder, users)
                     if time.monotonic() >= ends or len(self._lines) >= MAX_EVENTS:
                         break
-                self._look(recorders, users)
+                self._look(recorder, users)
         except NotifierError as error:
             problem = str(error)
         self._tell(users, problem, is_running=False)
 
-    def _look(self, recorders: list[Recorder], users: set[str]) -> None:
-        for recorder in recorders:
-            lines = [line.encode() for line in recorder.read()]
-            users.update(user for user in trace_of(lines))
-            self._lines += lines[: MAX_EVENTS - len(self._lines)]
+    def _look(self, recorder: Recorder, users: set[str]) -> None:
+        lines = [line.encode() for line in recorder.read()]
+        users.update(user for user in trace_of(lines))
+        self._lines += lines[: MAX_EVENTS - len(self._lines)]
         self._tell(users, "", is_running=True)
 
     def _tell(self, users: set[str], problem: str, *, is_running: bool) -> None:

@@ -15,6 +15,9 @@ from notifier.operations.in_force import Known
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import redis_key, user_key
 from notifier.store.connection import redis_answers
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
 
 MAX_SHOWN: Final = 200
 MAX_CATEGORIES: Final = 6  # explained at once
@@ -47,7 +50,7 @@ class UserView:
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""
         told = [
-            asdict(found) | {"category_rules": rules, "uses": _uses(found, places)}
+            found.as_json() | {"category_rules": rules, "uses": _uses(found, places)}
             for found, places, rules in zip(self.explained, self.places, self.category_rules, strict=True)
         ]
         return told[0] | {
@@ -73,7 +76,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         usage: Any = redis.hgetall(user_key("usage", user))
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
     names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
-    explained = [inspection.explain(user, name, newcomer=name == first) for name in names]
+    explained = [inspection.explain(user, name, accepted_now=name == first) for name in names]
     of_user = known.places.of_user(user)
     of_categories = [known.places.of_category(name) for name in names]
     elsewhere, is_all = find_elsewhere(redis, user)
@@ -100,14 +103,21 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     )
 
 
-def next_users(redis: Redis) -> list[tuple[str, str, int]]:
-    """The users who are looked at next, with the lane and the µs at which: the first of each lane. Raises likewise."""
-    found: list[tuple[str, str, int]] = []
-    with redis_answers():
-        for lane in LANES:
-            due: Any = redis.zrange(redis_key("gates", lane), 0, MAX_DUE - 1, withscores=True)
-            found += [(user.decode(errors="replace"), lane, int(at)) for user, at in due]
-    return sorted(found, key=lambda each: each[2])[:MAX_DUE]
+def next_users(redis: Any) -> list[tuple[str, str, int]]:
+    """The users who are looked at next, with the lane and the µs at which: the first of each lane.
+
+    Raises RedisUnusableError where no partition answers.
+    """
+
+    def find() -> Exchange[list[tuple[str, str, int]]]:
+        found = yield Commands(
+            lambda pipe: [pipe.zrange(redis_key("gates", lane), 0, MAX_DUE - 1, withscores=True) for lane in LANES]
+        )
+        by_lane = zip(LANES, found, strict=True)
+        return [(user.decode(errors="replace"), lane, int(at)) for lane, due in by_lane for user, at in due]
+
+    every = (each for told in ask_all(Partitions.around(redis), find).all for each in told)
+    return sorted(every, key=lambda each: each[2])[:MAX_DUE]
 
 
 def _uses(found: Explanation, places: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""What a producer calls: `Notifier`, what is refused, feedback."""
+"""The producer's side: `Notifier`, the refusals, feedback."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
@@ -13,27 +13,30 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 import redis.asyncio
 
 from notifier.dispatch import calls
-from notifier.dispatch.circuits import Held
+from notifier.dispatch.circuits import Held, by_route
 from notifier.dispatch.history import Record
-from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError
+from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
 from notifier.limiter import Hold, Permit
-from notifier.limiter.aio_users import AsyncUserLimiter, Timeout, seconds
 from notifier.notification import Notification
+from notifier.notification.notification import check_user
 from notifier.producer.aio_users import AsyncUsers
-from notifier.producer.base import Opened, Producer, checked
+from notifier.producer.base import Producer
 from notifier.producer.cancel import Cancellation
 from notifier.producer.channels import AsyncChannels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk
+from notifier.producer.routing import FOLLOW_S, Split, first_known
 from notifier.producer.users import Edit
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
-from notifier.shards.limiter import AsyncShardedLimiter
-from notifier.shards.map import Map
-from notifier.store.aio import Calls, connect_async
-from notifier.store.exchange import Exchange, exchange_async, search_async
+from notifier.scripts.keys import under
+from notifier.store.aio import Calls
+from notifier.store.exchange import Exchange, Search, exchange_async, nothing, search_async
+from notifier.store.partitions import Partition, connect_all_async
+from notifier.store.together import together_async, whole
+from notifier.user_limits.aio import AsyncUserLimiter, Timeout, seconds
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -43,6 +46,8 @@ MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
 FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 MISSING: Final = object()
 
+_END: Final = object()
+
 
 class AsyncNotifier(Producer):
     """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
@@ -50,23 +55,19 @@ class AsyncNotifier(Producer):
     It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
     `timeout=`, in seconds or as a timedelta, else `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
-    With `redis.shards`, each shard that a call asks has its part of that time, and ShardsUnusableError names those
-    that did not answer. One AsyncNotifier serves one event loop. It opens no connection before the first call, and has
-    at most 50 calls under way at once; the others wait, within their deadline.
+    One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
+    under way at once; the others wait, within their deadline.
     """
 
-    def __init__(self, client: redis.asyncio.Redis | Mapping[str, redis.asyncio.Redis], settings: Settings) -> None:
-        """`from_config` builds one from the YAML. client: it must answer in bytes; with `redis.shards`, by name."""
+    def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
+        """`from_config` builds one from the YAML. client: it must answer in bytes."""
         super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
         self._calls = Calls(MAX_CALLS)
-        self.limiter = self._limiter(settings)
+        self.limiter = self._limiter()
 
-    def _limiter(self, settings: Settings) -> AsyncUserLimiter:
-        both: dict[str, Any] = {"timeout": self._timeout, "calls": self._calls}
-        if isinstance(self._redis, Mapping):
-            return AsyncShardedLimiter(Map.of(settings.redis), self._redis, **both)
-        return AsyncUserLimiter(self._redis, **both)
+    def _limiter(self) -> AsyncUserLimiter:
+        return AsyncUserLimiter(self._partitions, timeout=self._timeout, calls=self._calls)
 
     @property
     def users(self) -> AsyncUsers:
@@ -96,8 +97,8 @@ class AsyncNotifier(Producer):
         """Close the connections to Redis."""
         if self._live is not None:
             self._live.close()
-        for client in self._clients:
-            await client.aclose()
+        for at in self._partitions:
+            await at.client.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,7 +115,7 @@ class AsyncNotifier(Producer):
         spent = await self._follow(timeout)
         with self._builder.span("send", notification) as trace:
             jobs = [self._builder.build(notification, job_id, trace)]
-            return (await self._enqueue(self._exchanges.enqueue(jobs), timeout, spent))[0]
+            return (await self._enqueue(jobs, timeout, spent))[0]
 
     async def send_many(
         self,
@@ -124,31 +125,29 @@ class AsyncNotifier(Producer):
         on_accepted: Callable[[Sequence[str]], object] | None = None,
         timeout: Timeout = None,
     ) -> int:
-        """See `Notifier.send_many`. timeout: of each hundred, of as many hundreds as there are shards."""
+        """See `Notifier.send_many`. timeout: of each hundred."""
         await self._follow(timeout)
-        bulk = Bulk(self._builder, self._exchanges.chunk, on_accepted)
-        sending = self._exchanges.sending()
+        bulk = Bulk(self._builder, self._chunk, on_accepted)
         ids = None if job_ids is None else iter(job_ids)
 
         async def flush() -> bool:
             if jobs := bulk.take():
                 try:
-                    bulk.accepted(await self._enqueue(sending.enqueue(jobs), timeout))
+                    bulk.accepted(await self._enqueue(jobs, timeout))
                 except OverloadedError as error:
                     return bulk.refused(error)
             return True
 
-        with checked(sending):
-            try:
-                async for notification in _each(notifications):
-                    if bulk.add(notification, _next_id(ids)) and not await flush():
-                        break
-                else:
-                    if ids is not None and next(ids, MISSING) is not MISSING:
-                        raise ValueError("job_ids has more entries than there are notifications")
-            finally:
-                await flush()
-                bulk.check()
+        try:
+            async for notification in _each(notifications):
+                if bulk.add(notification, _next_id(ids)) and not await flush():
+                    break
+            else:
+                if ids is not None and next(ids, MISSING) is not MISSING:
+                    raise ValueError("job_ids has more entries than there are notifications")
+        finally:
+            await flush()
+            bulk.check()
         return bulk.tried
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
@@ -156,7 +155,7 @@ class AsyncNotifier(Producer):
         spent = await self._follow(timeout)
         name = self._builder.category(category).name
         try:
-            return await self._run(self._exchanges.acquire(user, name), timeout, spent)
+            return await self._of(user, self._exchanges.acquire(user, name), timeout, spent)
         except RedisUnusableError as error:
             raise LimiterUnreachableError(str(error)) from error
 
@@ -183,24 +182,27 @@ class AsyncNotifier(Producer):
         timeout: Timeout = None,
     ) -> calls.Cancelled | Cancellation:
         """See `Notifier.cancel`."""
-        return await self._run(self._cancel(job_id, user, category, collapse_id, tag), timeout)
+        if job_id is not None and user is category is collapse_id is tag is None:
+            return (await self._cancelled([job_id], timeout))[0]
+        return await self._of(*self._cancel(job_id, user, category, collapse_id, tag), timeout)
 
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.forget`."""
-        return await self._run(self._forget(user, hard=hard), timeout)
+        check_user(user)
+        return await self._of(user, self._exchanges.forget(user, hard=hard), timeout)
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""
         ids = list(dict.fromkeys(job_ids))
-        return Cancellation.of(ids, await self._run(self._exchanges.cancel(ids), timeout))
+        return Cancellation.of(ids, await self._cancelled(ids, timeout))
 
-    _connect = staticmethod(connect_async)
+    _connect = staticmethod(connect_all_async)
 
     async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout) -> Preferences:
-        return await self._run(self._exchanges.prefer(user, edit, who), timeout)
+        return await self._of(user, self._exchanges.prefer(user, edit, who), timeout)
 
     def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
-        return search_async(self._redis, self._exchanges.preferences())
+        return self._search(lambda **_: self._exchanges.preferences())
 
     def feedback(
         self,
@@ -211,7 +213,7 @@ class AsyncNotifier(Producer):
         lease: timedelta = timedelta(minutes=1),
     ) -> AsyncIterator[Gone]:
         """See `Notifier.feedback`: ``async for gone in notifier.feedback(): …``. Each look has its own deadline."""
-        return search_async(self._redis, self._exchanges.feedback(group, consumer, follow=follow, lease=lease))
+        return self._search(partial(self._exchanges.feedback, group, consumer, lease=lease), follow=follow)
 
     def events(
         self,
@@ -223,43 +225,102 @@ class AsyncNotifier(Producer):
     ) -> AsyncIterator[Ended]:
         """See `Notifier.events`: ``async for ended in notifier.events(): …``. Each look has its own deadline."""
         self._builder.check_events()
-        return search_async(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease))
+        return self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow)
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:
         """See `Notifier.routes`."""
-        return await self._run(self._exchanges.routes(), timeout)
+        if len(self._partitions) == 1:
+            return await self._run(self._partitions[0], self._exchanges.routes(), timeout)
+        asked = [(at, self._exchanges.routes()) for at in self._partitions]
+        return by_route(whole(self._partitions, await self._together(asked, timeout)))
 
     async def status(self, job_id: str, user: str | None = None, *, timeout: Timeout = None) -> Status | None:
         """See `Notifier.status`."""
-        return await self._run(self._exchanges.status(job_id, user), timeout)
+        where = self._where(job_id, user)
+        asked = [(at, self._exchanges.status(job_id, user)) for at in where]
+        return first_known(where, await self._together(asked, timeout))
 
     async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
         """See `Notifier.history`."""
-        return await self._run(self._exchanges.history(user, since), timeout)
+        return await self._of(user, self._exchanges.history(user, since), timeout)
 
-    async def _enqueue(self, steps: Exchange[list[str]], timeout: Timeout, spent: float = 0.0) -> list[str]:
-        return await self._run(steps, timeout, spent, on_one_connection=self._exchanges.waits_for_replicas)
+    async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncIterator[T]:
+        several = len(self._partitions) > 1
+        while True:
+            found_any = False
+            for at in self._partitions:
+                with under(at.prefixes):
+                    found = search_async(at.client, find(follow=follow and not several))
+                while True:
+                    with under(at.prefixes):
+                        each: Any = await anext(found, _END)
+                    if each is _END:
+                        break
+                    found_any = True
+                    yield each
+            if not (several and follow):
+                return
+            if not found_any:
+                await asyncio.sleep(FOLLOW_S)
+
+    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout, spent: float = 0.0) -> list[str]:
+        if (first := self._unagreed()) is not None:
+            with suppress(RedisUnusableError):
+                await self._run(first, nothing(), timeout)
+            self._asked_first = True
+        split = self._split(jobs) if len(self._partitions) > 1 else Split([self._partitions] * len(jobs))
+        asked = split.ask(jobs, self._exchanges.enqueue)
+        if len(asked) > 1 and not self._exchanges.waits_for_replicas:
+            return split.answers(await self._together(asked, timeout, spent))
+        one = self._exchanges.waits_for_replicas
+        tries = [self._ended(self._run(at, steps, timeout, spent, on_one_connection=one)) for at, steps in asked]
+        return split.answers(await asyncio.gather(*tries))
+
+    async def _ended(self, ask: Awaitable[T]) -> T | NotifierError:
+        try:
+            return await ask
+        except NotifierError as error:
+            return error
+
+    async def _of(self, user: str, steps: Exchange[T], timeout: Timeout, spent: float = 0.0) -> T:
+        return await self._run(self._partitions.of_user(user), steps, timeout, spent)
+
+    async def _cancelled(self, job_ids: Sequence[str], timeout: Timeout) -> list[calls.Cancelled]:
+        split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
+        asked = split.ask(job_ids, self._exchanges.cancel)
+        return split.answers(await self._together(asked, timeout), "unknown")
+
+    async def _together(
+        self, asked: Sequence[tuple[Partition, Exchange[T]]], timeout: Timeout, spent: float = 0.0
+    ) -> list[T | NotifierError]:
+        checked = [(at, at.checked(steps)) for at, steps in asked]
+        return await self._in_time(together_async(checked), timeout, spent)
 
     async def _run(
-        self, steps: Exchange[T], timeout: Timeout, spent: float = 0.0, *, on_one_connection: bool = False
+        self,
+        at: Partition,
+        steps: Exchange[T],
+        timeout: Timeout,
+        spent: float = 0.0,
+        *,
+        on_one_connection: bool = False,
     ) -> T:
+        steps = at.checked(steps)
+        with under(at.prefixes):
+            ask = _on_one_connection(at.client, steps) if on_one_connection else exchange_async(at.client, steps)
+            return await self._in_time(ask, timeout, spent)
+
+    async def _in_time(self, ask: Coroutine[Any, Any, T], timeout: Timeout, spent: float) -> T:
         within = seconds(timeout, self._timeout)
         try:
-            ask = self._on_one_connection if on_one_connection else partial(exchange_async, self._redis)
-            return await self._calls.run(ask(steps, within - spent), within - spent)
+            return await self._calls.run(ask, within - spent)
         except TimeoutError:
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 
-    async def _on_one_connection(self, steps: Exchange[T], within: float) -> T:
-        async with AsyncExitStack() as stack:
 
-            def one(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
-                made = redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True)
-                stack.push_async_callback(made.aclose)
-                return made
-
-            clients = Opened(self._redis, one) if isinstance(self._redis, Mapping) else one(self._redis)
-            return await exchange_async(clients, steps, within)
+async def _on_one_connection(client: redis.asyncio.Redis, steps: Exchange[T]) -> T:
+    async with redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True) as one:
+        return await exchange_async(one, steps)
 
 
 async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any
 
-from notifier.limiter.aio_users import Timeout
 from notifier.notification.notification import check_user
 from notifier.producer.users import KEEP, Edit, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
 from notifier.rules.preferences import Preferences, What
+from notifier.user_limits.aio import Timeout
 
 
 class AsyncUsers:

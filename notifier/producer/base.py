@@ -1,23 +1,22 @@
-"""What Notifier and AsyncNotifier have in common: how they are made, and the configuration that they follow."""
+"""The common part of Notifier and AsyncNotifier: how they are made, and the configuration that they follow."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from notifier.dispatch import calls
-from notifier.errors import NotifierError, SettingsError
-from notifier.notification.notification import check_user
+from notifier.errors import SettingsError
 from notifier.producer.cancel import NEITHER, Cancellation, kind_of
-from notifier.producer.exchanges import Exchanges, Sending
+from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.producer.jobs import JobBuilder
+from notifier.producer.routing import Split
 from notifier.producer.users import Edits
 from notifier.rules.policies import Policies
-from notifier.shards.exchanges import ShardExchanges
 from notifier.store.exchange import Exchange
+from notifier.store.partitions import Partition, Partitions
 
 if TYPE_CHECKING:
     from notifier.producer.live import LiveSettings
@@ -29,12 +28,15 @@ class Producer:
     """A producer by its settings: its exchanges with Redis, which a subclass runs on its kind of client."""
 
     def __init__(self, client: Any, settings: Settings) -> None:
-        """`from_config` builds one from the YAML. client: of one Redis; with `redis.shards`, those of each, by name."""
-        self._redis = client
+        """`from_config` builds one from the YAML. client: of redis-py, or `Partitions`. Raises SettingsError."""
+        self._partitions = Partitions.around(client)
+        if len(self._partitions) != settings.redis.partitions:
+            raise SettingsError(f"redis.partitions is {settings.redis.partitions}: make it by `of` or `from_config`")
         self._settings = settings
-        self._exchanges = self._exchanges_of(client, settings)
-        self._builder = JobBuilder(settings)
+        self._exchanges = self._exchanges_of(settings)
+        self._builder = JobBuilder(settings, self._partitions)
         self._live: LiveSettings | None = None
+        self._asked_first = False
         self._follows = False
 
     @classmethod
@@ -50,7 +52,7 @@ class Producer:
         from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
         live = LiveSettings(path, environ)
-        made = cls(cls._client(live.settings), live.settings)
+        made = cls(cls._connect(live.settings), live.settings)
         live.follow(made._use)
         made._live, made._follows = live, follow
         return made
@@ -58,28 +60,20 @@ class Producer:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """One by these settings."""
-        return cls(cls._client(settings), settings)
+        return cls(cls._connect(settings), settings)
 
     @property
     def policies(self) -> Policies:
         """The rules of the configuration, by user and category."""
         return self._builder.policies
 
-    @classmethod
-    def _client(cls, settings: Settings) -> Any:
-        names = [shard.name for shard in settings.redis.shards]
-        return {name: cls._connect(settings.redis.shard(name)) for name in names} or cls._connect(settings)
-
     @staticmethod
     def _connect(settings: Settings | RedisSettings) -> Any:
         raise NotImplementedError
 
-    def _exchanges_of(self, client: Any, settings: Settings) -> Exchanges | ShardExchanges:
-        return ShardExchanges(settings) if isinstance(client, Mapping) else Exchanges(settings)
-
-    @property
-    def _clients(self) -> list[Any]:
-        return list(self._redis.values()) if isinstance(self._redis, Mapping) else [self._redis]
+    @staticmethod
+    def _exchanges_of(settings: Settings) -> Exchanges:
+        return Exchanges(settings)
 
     @property
     def _edits(self) -> Edits:
@@ -98,37 +92,24 @@ class Producer:
 
     def _cancel(
         self, job_id: str | None, user: str | None, category: str | None, collapse_id: str | None, tag: str | None
-    ) -> Exchange[calls.Cancelled | Cancellation]:
-        if job_id is not None and user is category is collapse_id is tag is None:
-            return (yield from self._exchanges.cancel([job_id]))[0]
+    ) -> tuple[str, Exchange[Cancellation]]:
+        """Build the call that cancels. Raises TypeError where it is not said, and InvalidNotificationError."""
         if job_id is not None or user is None:
             raise TypeError(NEITHER)
-        return (yield from self._exchanges.cancel_of(user, kind_of(user, category, collapse_id, tag)))
+        return user, self._exchanges.cancel_of(user, kind_of(user, category, collapse_id, tag))
 
-    def _forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
-        check_user(user)
-        return (yield from self._exchanges.forget(user, hard=hard))
+    @property
+    def _chunk(self) -> int:
+        """How many notifications `send_many` hands over at once."""
+        return CHUNK * len(self._partitions)
 
+    def _unagreed(self) -> Partition | None:
+        """The first partition, to be asked before anything is sent: there it is known how many there are."""
+        first = self._partitions[0]
+        return None if self._asked_first or first.is_checked else first
 
-@contextmanager
-def checked(sending: Sending) -> Iterator[None]:
-    """Raise in the end for what could not be accepted."""
-    try:
-        yield
-    except NotifierError:
-        sending.check()  # what was refused before that goes first: whoever sent them has to know
-        raise
-    sending.check()
+    def _split(self, jobs: Sequence[calls.Job]) -> Split:
+        return Split([self._partitions.of_user(job.user)] for job in jobs)
 
-
-class Opened(dict[str, Any]):
-    """Something of each client, by its name, made where it is first asked for."""
-
-    def __init__(self, clients: Mapping[str, Any], make: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self._clients = clients
-        self._make = make
-
-    def __missing__(self, name: str) -> Any:
-        made = self[name] = self._make(self._clients[name])
-        return made
+    def _where(self, job_id: str, user: str | None) -> Sequence[Partition]:
+        return self._partitions.of_job(job_id) if user is None else [self._partitions.of_user(user)]

@@ -13,7 +13,7 @@ NEITHER = "give cancel a job id, or user= and what else is to match"
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """What was cancelled of several notifications.
+    """How many of several notifications were cancelled.
 
     cancelled: how many will not be sent. too_late: the job ids of those that a worker had already, or that have ended.
     unknown: of `cancel_many`, the job ids of which nothing is known any more.
@@ -25,7 +25,7 @@ class Cancellation:
 
     @classmethod
     def of(cls, job_ids: Sequence[str], answers: Sequence[calls.Cancelled]) -> Cancellation:
-        """What was cancelled of these, by the answer for each."""
+        """Count the answers, one for each notification."""
         both = list(zip(job_ids, answers, strict=True))
         return cls(
             sum(answer == "cancelled" for answer in answers),

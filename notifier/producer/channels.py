@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from notifier.errors import SettingsError
+from notifier.errors import SettingsError, needs_extra
 from notifier.notification import Device, Notification
 from notifier.providers.apns.broadcast import LIVE_ACTIVITY, PREFIX
-from notifier.store.aio import connect_async
+from notifier.scripts.keys import under
+from notifier.store.partitions import connect_all_async
 
 if TYPE_CHECKING:
     from notifier.providers.apns.broadcast import BroadcastChannel
@@ -37,33 +38,33 @@ def to_channel(channel_id: str, apns: Mapping[str, Any], fields: Mapping[str, An
 
 
 async def at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
-    """What Apple's server for channels answers. Raises ChannelError, RedisUnusableError, SettingsError."""
+    """Ask Apple's server for channels. Raises ChannelError, RedisUnusableError, SettingsError."""
     async with _opened(settings, app) as server:
         return await ask(server)
 
 
 @asynccontextmanager
 async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelServer]:
-    # Drivers are for those who have channels.
-    from notifier.providers.apns.channels import ChannelServer  # noqa: PLC0415
-    from notifier.providers.apns.token_store import RedisTokenStore  # noqa: PLC0415
+    with needs_extra("channels", "apns"):  # drivers are for those who have channels
+        from notifier.providers.apns.channels import ChannelServer  # noqa: PLC0415
+        from notifier.providers.apns.token_store import RedisTokenStore  # noqa: PLC0415
 
     section: Any = settings.providers.platforms().get("apns")
     if section is None:
         raise SettingsError("providers.apns: is missing; channels are Apple's")
     if app is not None and app not in section.apps:
         raise SettingsError(f"providers.apns.apps: has no {app!r}; known are {', '.join(section.apps) or 'none'}")
-    shards = settings.redis.shards
-    # Apple wants one token of a team: the workers of the first shard have it.
-    redis = connect_async(settings.redis.shard(shards[0].name) if shards else settings)
+    first = connect_all_async(settings)[0]  # where the team's token is
     try:
-        server = ChannelServer(section, app, os.environ, RedisTokenStore(redis))
+        with under(first.prefixes):
+            tokens = RedisTokenStore(first.client)
+        server = ChannelServer(section, app, os.environ, tokens)
         try:
             yield server
         finally:
             await server.close()
     finally:
-        await redis.aclose()
+        await first.client.aclose()
 
 
 class Channels:

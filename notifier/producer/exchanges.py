@@ -1,4 +1,4 @@
-"""What a producer asks of one Redis, step by step: for `Notifier` and `AsyncNotifier` alike."""
+"""Ask one Redis, step by step, for a producer: for `Notifier` and `AsyncNotifier` alike."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held, find_routes
-from notifier.dispatch.ends import Ends
 from notifier.dispatch.forget import ForgottenPage, Sends, forget, keys_of
-from notifier.dispatch.history import Record, decode_records, history_keys, so_far
+from notifier.dispatch.history import Record, decode_records, history_keys, name_those_before, so_far
 from notifier.dispatch.preferences import prefer
+from notifier.dispatch.retention import Retention
 from notifier.errors import NotReplicatedError, Refused
+from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
-from notifier.limiter.choice import Choice, Stale
-from notifier.limiter.redis import acquire_by_choice
 from notifier.notification.job import decode_reason
-from notifier.operations.forecast import MAX_READ, Expected, find_forecast
 from notifier.producer.admission import accepted, all_accepted, by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
@@ -31,11 +29,12 @@ from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import MemoryLimit
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import job_key, redis_key, rq_key
-from notifier.scripts.ownership import fenced
+from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
 from notifier.scripts.rule_table import People, decoded
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment, to_bytes
+from notifier.user_limits.choice import Choice, Stale
+from notifier.user_limits.redis import acquire_by_choice
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -49,19 +48,35 @@ LOOK: Final = 500  # users in one step
 State = Literal[
     "queued", "waiting", "sending", "delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed"
 ]
-OF_RQ: Final[Mapping[str, State]] = {"queued": "queued", "started": "sending", "canceled": "cancelled"}
+OF_RQ: Final[Mapping[str, State]] = {
+    "queued": "queued",
+    "started": "sending",
+    "canceled": "cancelled",
+    "finished": "delivered",  # a throttled function
+    "stopped": "failed",
+}
+OF_RQ_RUN: Final = frozenset({"finished", "stopped"})
 UNDELIVERED: Final[Mapping[bytes | None, State]] = {b"rejected": "rejected", b"expired": "expired"}
-FIELDS: Final = ("status", "push_outcome", "push_attempts", "push_by", "push_reason", "push_permit", "meta")
+FIELDS: Final = (
+    "status",
+    "push_outcome",
+    "push_attempts",
+    "push_by",
+    "push_reason",
+    "push_permit",
+    "meta",
+    "push_rq_job",
+)
 NOTED: Final = ("meta", "push_accepted", "push_held")
 UNENDED: Final = frozenset({"queued", "waiting", "sending"})
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of a notification.
+    """Hold what is known of a notification.
 
     expected_at: when it should go, for one that waits. reason: why it was not delivered.
-    settled_at: when it was delivered. attempts: how many were spent so far. shard: where, if there are several.
+    settled_at: when it was delivered. attempts: how many were spent so far.
     superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
     goes, so that it goes at `expected_at` at the soonest; None where nothing does. held_by: the user's or category's
     rule that lets a waiting one go last, such as 'user 10/1m'; None where it waits for none. record: what has held it
@@ -74,35 +89,14 @@ class Status:
     settled_at: datetime | None = None
     reason: str | None = None
     attempts: int = 0
-    shard: str | None = None
     superseded_by: str | None = None
     not_before: str | None = None
     held_by: str | None = None
     record: Record | None = None
 
 
-class _Kept(TypedDict):
-    keep_failed_us: int
-    keep_delivered_us: int
-    ends: Ends
-
-
-class Sending(Protocol):
-    """By what one call of `send` or `send_many` accepts its chunks."""
-
-    def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
-        """Accept these; their job ids, or none once something was refused that `check` will raise."""
-        ...
-
-    def check(self) -> None:
-        """Raise for what could not be accepted; to be called in the end."""
-        ...
-
-
 class Exchanges:
     """The exchanges with one Redis, by the settings."""
-
-    chunk: int = CHUNK
 
     def __init__(self, settings: Settings) -> None:
         self._people = People()
@@ -111,7 +105,8 @@ class Exchanges:
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on."""
         self._settings = settings
-        self._memory_limit = MemoryLimit(settings.redis.max_memory) if settings.redis.max_memory else None
+        self._keep = Retention.of(settings)
+        self._memory_limits: dict[str, MemoryLimit] = {}  # by partition
         self._max_waiting = settings.waiting_limits()
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
@@ -120,60 +115,48 @@ class Exchanges:
         """See `Notifier.cancel` and `cancel_many`."""
         answers: list[calls.Cancelled] = []
         for first in range(0, len(job_ids), CANCELLED_AT_ONCE):
-            answers += yield calls.cancel(job_ids[first : first + CANCELLED_AT_ONCE], **self._kept)
+            answers += yield calls.cancel(job_ids[first : first + CANCELLED_AT_ONCE], self._keep)
         return answers
 
-    def cancel_of(self, user: str, kind: calls.Kind, fence: Mapping[str, bool] | None = None) -> Exchange[Cancellation]:
-        """See `Notifier.cancel`. Raises MovedError by the fence."""
+    def cancel_of(self, user: str, kind: calls.Kind) -> Exchange[Cancellation]:
+        """See `Notifier.cancel`."""
         places, cancelled = deque(["all" if kind.tag is None else "tagged"]), 0
         too_late: dict[str, None] = {}  # one that moves on while it is looked for may be met twice
         while places:
             place, cursor, done = places.popleft(), "0", False
             while not done:
-                call = calls.cancel_of(user, kind, place, cursor, **self._kept)
-                page: calls.CancelledPage = yield call if fence is None else fenced(call, fence)
+                call = calls.cancel_of(user, kind, place, cursor, keep=self._keep)
+                page: calls.CancelledPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
                 cancelled += page.cancelled
                 too_late |= dict.fromkeys(page.too_late)
             places.extendleft(reversed(page.places))
         return Cancellation(cancelled, tuple(too_late))
 
-    @property
-    def _kept(self) -> _Kept:
-        """How long what ends is kept, as the calls take it."""
-        kept = self._settings
-        return {
-            "keep_failed_us": kept.keep_failed_us,
-            "keep_delivered_us": kept.keep_delivered_us,
-            "ends": Ends.of(kept),
-        }
-
-    def prefer(
-        self, user: str, edit: Edit, who: str = "", fence: Mapping[str, bool] | None = None
-    ) -> Exchange[Preferences]:
-        """Change what a user chose, whoever else does so meanwhile; what stands there then. Raises MovedError."""
+    def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
+        """Change what a user chose, whoever else does so meanwhile; what stands there then."""
         before: str | None = ""
         while before is not None:
             made = edit(decoded(before))
             call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)
-            before = yield call if fence is None else fenced(call, fence)
+            before = yield call
         return made
 
-    def acquire(self, user: str, category: str, fence: Mapping[str, bool] | None = None) -> Exchange[Permit | Hold]:
-        """See `Notifier.acquire`. Raises MovedError by the fence."""
+    def acquire(self, user: str, category: str) -> Exchange[Permit | Hold]:
+        """See `Notifier.acquire`."""
         text, now_us = self._people.get(user) or "", time.time_ns() // 1000
         while True:
             call = acquire_by_choice(user, Choice.of(self._policies, user, category, text, now_us))
-            answer: Permit | Hold | Stale = yield Once(call if fence is None else fenced(call, fence))
+            answer: Permit | Hold | Stale = yield Once(call)
             if not isinstance(answer, Stale):
                 return answer
             text, now_us = answer
             self._people.note(user, text)
 
-    def forget(self, user: str, *, hard: bool, fence: Mapping[str, bool] | None = None) -> Exchange[Cancellation]:
-        """See `Notifier.forget`. Raises MovedError by the fence."""
-        cancelled = yield from self.cancel_of(user, calls.Kind(), fence)
-        yield from self.prefer(user, nothing, fence=fence)
+    def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
+        """See `Notifier.forget`."""
+        cancelled = yield from self.cancel_of(user, calls.Kind())
+        yield from self.prefer(user, nothing)
         # What is in flight is settled under the user's own name.
         sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
         keys = keys_of(user, self._policies.categories, with_sends=hard)
@@ -182,13 +165,13 @@ class Exchanges:
             place, cursor, done = places.popleft(), "0", False
             while not done:
                 call = forget(user, keys, sends, place, cursor)
-                page: ForgottenPage = yield call if fence is None else fenced(call, fence)
+                page: ForgottenPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
             places.extend(page.places)
         return cancelled
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
-        """What all users chose, some hundreds at a step."""
+        """Return the preferences of all users, some hundreds at a step."""
         cursor = -1
         while cursor:
 
@@ -211,38 +194,30 @@ class Exchanges:
         """See `Notifier.events`."""
         return find_ended(group, consumer, lease, follow=follow, timeout_s=self._settings.redis.socket_timeout_us / 1e6)
 
-    def sending(self) -> Sending:
-        """By what `send_many` accepts each chunk, for one call of it."""
-        return self
-
-    def check(self) -> None:
-        """See `Sending.check`: what was refused has been raised at once."""
-
-    def enqueue(self, jobs: Sequence[calls.Job], fence: Mapping[str, bool] | None = None) -> Exchange[list[str]]:
+    def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
 
-        Raises OverloadedError, NotReplicatedError, and MovedError by the fence.
+        Raises OverloadedError, and NotReplicatedError.
         """
-        if self._memory_limit is not None:
-            yield from self._memory_limit.check(jobs)
+        if text := self._settings.redis.max_memory:
+            yield from self._memory_limits.setdefault(prefix(), MemoryLimit(text)).check(jobs)
         if self._max_waiting.tiers:
             jobs = yield from self._by_choice(jobs)
         call = calls.enqueue(
             jobs,
             dedupe_for_us=self._settings.dedupe_for_us,
             timeout_s=JOB_TIMEOUT_S,
-            stamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            stamp=f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z",
             max_waiting=self._max_waiting.in_all,
-            keep_failed_us=self._settings.keep_failed_us,
-            ends=Ends.of(self._settings),
+            keep=self._keep,
         )
-        answers: list[str | Refused] = yield call if fence is None else fenced(call, fence)
+        answers: list[str | Refused] = yield call
         if self.waits_for_replicas:
             yield from self._wait_for_replicas(accepted(answers))
         return all_accepted(answers)
 
     def _by_choice(self, jobs: Sequence[calls.Job]) -> Exchange[list[calls.Job]]:
-        users = [to_bytes(json.loads(job.meta)["user"]) for job in jobs]
+        users = [to_bytes(job.user) for job in jobs]
         (texts,) = yield Commands(lambda pipe: pipe.hmget(redis_key("preferences"), users))
         chosen = [Preferences() if text is None else decoded(from_bytes(text)) for text in texts]
         both = zip(jobs, chosen, strict=True)
@@ -275,7 +250,7 @@ class Exchanges:
         newest = sorted(
             (each for each in found if each.ended_at >= oldest), key=lambda each: each.ended_at, reverse=True
         )
-        return newest[: kept.max]
+        return name_those_before(newest)[: kept.max]
 
     def status(self, job_id: str, user: str | None = None) -> Exchange[Status | None]:
         """See `Notifier.status`."""
@@ -287,7 +262,11 @@ class Exchanges:
             return found
         if found is not None and found.state in UNENDED:
             category, now_us = str(steering.get("category", "default")), clock_us(now)
-            return replace(found, record=so_far(owner, category, job_id, noted, now_us)) if noted[0] else found
+            if not noted[0]:
+                return found
+            waits = so_far(owner, category, job_id, noted, now_us)
+            records = (yield from self.history(owner)) if any(each.why == "backlog" for each in waits.delays) else []
+            return replace(found, record=name_those_before([waits, *records])[0])
         records = yield from self.history(owner)
         record = next((each for each in records if each.job_id == job_id), None)
         if found is None and record is not None:
@@ -299,7 +278,7 @@ class Exchanges:
             pipe.hmget(job_key(job_id), FIELDS)
             pipe.zscore(redis_key("delivered"), job_id)
 
-        (status, outcome, attempts, by, why, permit, meta), delivered_us = yield Commands(ask)
+        (status, outcome, attempts, by, why, permit, meta, throttled), delivered_us = yield Commands(ask)
         if status is None:
             return None if delivered_us is None else Status(job_id, "delivered", settled_at=moment(delivered_us))
         spent = int(attempts or 0)
@@ -319,6 +298,8 @@ class Exchanges:
             text = results[0][1].get(b"exc_string") if results else None
             state = UNDELIVERED.get(outcome, "failed")
             return Status(job_id, state, reason=decode_reason(text) if text else None, attempts=spent)
+        if word in OF_RQ_RUN and throttled in {None, b"0"}:  # RQ's own job: nothing limited it
+            return None
         return _ended(job_id, word, outcome, spent, by=by, why=why, permit=permit)
 
     def _expected(self, job_id: str, meta: bytes | None) -> Exchange[Expected]:
@@ -335,7 +316,7 @@ class Exchanges:
 
 
 def _steering(meta: bytes | None) -> dict[str, Any]:
-    """What a job's meta tells; nothing where it is of a plain producer."""
+    """Read a job's meta; empty if a plain producer wrote it."""
     try:
         told = json.loads(meta or b"{}")
     except ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
 from notifier.rules.costs import check_fits
 from notifier.rules.policy import Category
+from notifier.store.partitions import Partitions
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -28,7 +28,8 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class JobBuilder:
     """Checks notifications and builds their jobs, by the settings."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, partitions: Partitions | None = None) -> None:
+        self._partitions = partitions or Partitions.around(None)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -57,7 +58,7 @@ class JobBuilder:
 
         job_id: None is a random one. trace: of `span`.
         """
-        return self._job(notification, _checked(job_id), trace)
+        return self._job(notification, job_id, trace)
 
     def category(self, name: str) -> Category:
         """The configured category of that name. Raises InvalidNotificationError where there is none."""
@@ -66,10 +67,11 @@ class JobBuilder:
             raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
         return self.policies.category(name)
 
-    def _job(self, notification: Notification, job_id: str, trace: Mapping[str, str] | None) -> calls.Job:
+    def _job(self, notification: Notification, job_id: str | None, trace: Mapping[str, str] | None) -> calls.Job:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
+        job_id = self._partitions.job_id(notification.user, _checked(job_id))
         category = self.category(notification.category)
         self._check_routes(notification, category)
         check_fits(self.policies.for_user(notification.user), category)
@@ -96,7 +98,7 @@ class JobBuilder:
         )
 
     def _ref(self, notification: Notification) -> str | None:
-        """What the caller calls it, for its event."""
+        """Return the caller's own name of it, for its event."""
         ref = notification.data.get("ref") if self._has_events else None
         if ref is not None and (not isinstance(ref, str) or len(ref.encode(errors="replace")) > LONGEST_REF):
             raise InvalidNotificationError(
@@ -172,9 +174,9 @@ class Bulk:
             raise OverloadedError(self._over, self.tried)
 
 
-def _checked(job_id: str | None) -> str:
+def _checked(job_id: str | None) -> str | None:
     if job_id is None:
-        return secrets.token_hex(10)
+        return None
     if not isinstance(job_id, str) or not JOB_ID.fullmatch(job_id):
         raise InvalidNotificationError("job_id", "must be 1 to 64 letters, digits, '_' and '-'")
     return job_id

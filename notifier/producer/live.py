@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -15,9 +14,11 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
+from notifier.scripts.keys import under
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import connect, redis_answers
+from notifier.store.connection import redis_answers
 from notifier.store.followed import Followed
+from notifier.store.partitions import Partition, connect_all
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
@@ -27,8 +28,8 @@ TIMEOUT_US: Final = 1_000_000  # of a look at Redis: the first call waits for on
 class LiveSettings:
     """Follows a configuration for one Notifier, in a thread of its own, from the first call on.
 
-    What cannot be used is logged, and the settings in force hold on. Redis, its password and its shards stay as they
-    were. After a fork the child begins anew.
+    What cannot be used is logged, and the settings in force hold on. Redis and its password stay as they were. After a
+    fork the child begins anew.
     """
 
     def __init__(self, path: str | Path | None, environ: Mapping[str, str]) -> None:
@@ -40,7 +41,7 @@ class LiveSettings:
 
     @property
     def settings(self) -> Settings:
-        """Those in force."""
+        """Return the settings in force."""
         return self._followed.settings
 
     def follow(self, take_up: Callable[[Settings], object]) -> None:
@@ -74,14 +75,14 @@ class LiveSettings:
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.
         self._closed, self._lock = threading.Event(), threading.Lock()
-        self._clients: dict[str, Redis] = {}
+        self._client: Partition | None = None
 
     def _keep_looking(self) -> None:
         closed = self._closed
         while not closed.wait(LOOK_S) and self._take_up() is not None:
             self._look()
-        for client in self._clients.values():
-            client.close()
+        if self._client is not None:
+            self._client.client.close()
 
     def _look(self) -> None:
         try:
@@ -99,16 +100,9 @@ class LiveSettings:
             take_up(settings)
 
     def _ask(self, question: Callable[[Redis], Any]) -> Any:
-        """The answer of the first shard that gives one: all have the same."""
-        *others, last = [shard.name for shard in self.settings.redis.shards] or [""]
-        for name in others:
-            with contextlib.suppress(RedisError):
-                return question(self._client(name))
-        return question(self._client(last))
-
-    def _client(self, name: str) -> Redis:
-        if name not in self._clients:
-            of = self.settings.redis.shard(name)
+        if self._client is None:
+            of = self.settings.redis
             hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, TIMEOUT_US)})
-            self._clients[name] = connect(hasty)
-        return self._clients[name]
+            self._client = connect_all(hasty)[0]  # rates are published in all partitions alike
+        with under(self._client.prefixes):
+            return question(self._client.client)

@@ -1,8 +1,7 @@
-"""The memory ceiling: how much Redis may hold before producers are refused, well before Redis itself refuses."""
+"""The limit of memory: how much Redis may hold before producers are refused, well before Redis itself refuses."""
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -46,8 +45,7 @@ class MemoryLimit:
             return
         with suppress(RedisError):  # a Redis that is full takes no count either
             yield Commands(lambda pipe: pipe.hincrby(redis_key("stats"), "refused", len(jobs)), repeatable=False)
-        users = [json.loads(job.meta)["user"] for job in jobs]
-        refused = [Refused(user, "memory", self._used, self._most, place) for place, user in enumerate(users)]
+        refused = [Refused(job.user, "memory", self._used, self._most, place) for place, job in enumerate(jobs)]
         raise OverloadedError(refused, len(jobs))
 
     def _look(self, info: dict[str, int]) -> None:

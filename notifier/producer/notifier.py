@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from threading import Event
+from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.circuits import Held
+from notifier.dispatch.circuits import Held, by_route
 from notifier.dispatch.history import Record
-from notifier.errors import LimiterUnreachableError, OverloadedError, RedisUnusableError
-from notifier.limiter import Hold, Permit, RedisLimiter, UserLimiter
+from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
+from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
-from notifier.producer.base import Opened, Producer, checked
+from notifier.notification.notification import check_user
+from notifier.producer.base import Producer
 from notifier.producer.cancel import Cancellation
 from notifier.producer.channels import Channels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk
+from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
 from notifier.producer.users import Edit, Users
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
-from notifier.shards.limiter import ShardedLimiter
-from notifier.shards.map import Map
-from notifier.store.connection import connect, redis_answers
-from notifier.store.exchange import Exchange, exchange, search
+from notifier.scripts.keys import under
+from notifier.store.connection import redis_answers
+from notifier.store.exchange import Exchange, Search, exchange, nothing
+from notifier.store.partitions import Partition, Partitions, connect_all, search_at
+from notifier.store.together import together, whole
+from notifier.user_limits.protocol import UserLimiter
+from notifier.user_limits.redis import RedisLimiter
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -46,14 +53,14 @@ class Notifier(Producer):
     asyncio program use AsyncNotifier.
     """
 
-    def __init__(self, redis: Redis | Mapping[str, Redis], settings: Settings) -> None:
-        """`from_config` builds one from the YAML. redis: a client; with `redis.shards`, that of each, by name."""
+    def __init__(self, redis: Redis | Partitions, settings: Settings) -> None:
+        """`from_config` builds one from the YAML."""
         super().__init__(redis, settings)
-        self.limiter = self._limiter(settings)
+        self.limiter = self._limiter()
 
     @property
     def users(self) -> Users:
-        """What users choose for themselves."""
+        """Return the preferences of users, to read and to change."""
         return Users(self._prefer, self._preferences, self._edits)
 
     @property
@@ -76,8 +83,7 @@ class Notifier(Producer):
         """Close the connections to Redis."""
         if self._live is not None:
             self._live.close()
-        for client in self._clients:
-            client.close()
+        self._partitions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +107,8 @@ class Notifier(Producer):
         """
         self._follow()
         with self._builder.span("send", notification) as trace:
-            return self._enqueue(self._exchanges.enqueue([self._builder.build(notification, job_id, trace)]))[0]
+            job = self._builder.build(notification, job_id, trace)
+            return self._enqueue_at(self._partitions.of_user(notification.user), self._exchanges.enqueue([job]))[0]
 
     def send_many(
         self,
@@ -115,31 +122,28 @@ class Notifier(Producer):
         job_ids: as for `send`, one for each. on_accepted: called with the job ids of each hundred, in order.
         Raises InvalidNotificationError, its field led by the place in the iterable, as in
         ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
-        iterable raises an error of its own. With `redis.shards`, where shards do not answer, ShardsUnusableError at
-        the end names what was not accepted; `on_accepted` is not called from the first of these on.
-        So it is with OverloadedError.
+        iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
+        not called from the first of these on.
         """
         self._follow()
-        bulk = Bulk(self._builder, self._exchanges.chunk, on_accepted)
-        sending = self._exchanges.sending()
+        bulk = Bulk(self._builder, self._chunk, on_accepted)
 
         def flush() -> bool:
             if jobs := bulk.take():
                 try:
-                    bulk.accepted(self._enqueue(sending.enqueue(jobs)))
+                    bulk.accepted(self._enqueue(jobs))
                 except OverloadedError as error:
                     return bulk.refused(error)
             return True
 
-        with checked(sending):
-            try:
-                ids = repeat(None) if job_ids is None else job_ids
-                for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
-                    if bulk.add(notification, job_id) and not flush():
-                        break
-            finally:
-                flush()
-                bulk.check()
+        try:
+            ids = repeat(None) if job_ids is None else job_ids
+            for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
+                if bulk.add(notification, job_id) and not flush():
+                    break
+        finally:
+            flush()
+            bulk.check()
         return bulk.tried
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> Permit | Hold:
@@ -152,7 +156,7 @@ class Notifier(Producer):
         """
         self._follow()
         try:
-            return self._run(self._exchanges.acquire(user, self._builder.category(category).name))
+            return self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
         except RedisUnusableError as error:
             raise LimiterUnreachableError(str(error)) from error
 
@@ -179,7 +183,9 @@ class Notifier(Producer):
         far as they are given, and was accepted before this call, and returns a Cancellation.
         Raises InvalidNotificationError for a field that no notification could have.
         """
-        return self._run(self._cancel(job_id, user, category, collapse_id, tag))
+        if job_id is not None and user is category is collapse_id is tag is None:
+            return self._cancelled([job_id])[0]
+        return self._of(*self._cancel(job_id, user, category, collapse_id, tag))
 
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
@@ -190,12 +196,13 @@ class Notifier(Producer):
         worker sends at that moment is too late, and leaves traces: they go with another call.
         """
         self._follow()
-        return self._run(self._forget(user, hard=hard))
+        check_user(user)
+        return self._of(user, self._exchanges.forget(user, hard=hard))
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""
         ids = list(dict.fromkeys(job_ids))
-        return Cancellation.of(ids, self._run(self._exchanges.cancel(ids)))
+        return Cancellation.of(ids, self._cancelled(ids))
 
     def feedback(
         self,
@@ -215,7 +222,7 @@ class Notifier(Producer):
         follow: wait for more, for ever; else end when nothing is left.
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
-        return search(self._redis, self._exchanges.feedback(group, consumer, follow=follow, lease=lease))
+        return self._search(partial(self._exchanges.feedback, group, consumer, lease=lease), follow=follow)
 
     def events(
         self,
@@ -233,57 +240,99 @@ class Notifier(Producer):
         """
         self._follow()
         self._builder.check_events()
-        return search(self._redis, self._exchanges.events(group, consumer, follow=follow, lease=lease))
+        return self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow)
 
     def routes(self) -> list[Held]:
         """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
 
         Raises RedisUnusableError if Redis does not answer.
         """
-        return self._run(self._exchanges.routes())
+        if len(self._partitions) == 1:
+            return self._run(self._partitions[0], self._exchanges.routes())
+        return by_route(
+            whole(self._partitions, self._together((at, self._exchanges.routes()) for at in self._partitions))
+        )
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
-        """What became of a notification; None for one that is unknown or no longer kept.
+        """Return what became of a notification; None for one that is unknown or no longer kept.
 
         user: whose it is, if you know: then its record is found even when it was delivered long ago, for
         `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
         """
         self._follow()
-        return self._run(self._exchanges.status(job_id, user))
+        where = self._where(job_id, user)
+        return first_known(where, self._together((at, self._exchanges.status(job_id, user)) for at in where))
 
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
-        """What became of a user's notifications, and what held each one back: the newest first.
+        """Return what became of a user's notifications, and what held each one back: the newest first.
 
         since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
         Raises RedisUnusableError if Redis does not answer.
         """
         self._follow()
-        return self._run(self._exchanges.history(user, since))
+        return self._of(user, self._exchanges.history(user, since))
 
-    _connect = staticmethod(connect)
+    _connect = staticmethod(connect_all)
 
-    def _limiter(self, settings: Settings) -> UserLimiter:
-        if isinstance(self._redis, Mapping):
-            return ShardedLimiter(Map.of(settings.redis), self._redis)
-        return RedisLimiter(self._redis)
+    def _limiter(self) -> UserLimiter:
+        return RedisLimiter(self._partitions)
 
     def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
-        return self._run(self._exchanges.prefer(user, edit, who))
+        return self._of(user, self._exchanges.prefer(user, edit, who))
 
     def _preferences(self) -> Iterator[tuple[str, Preferences]]:
-        return search(self._redis, self._exchanges.preferences())
+        return self._search(lambda **_: self._exchanges.preferences())
 
-    def _run(self, steps: Exchange[T]) -> T:
-        return exchange(self._redis, steps)
+    def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> Iterator[T]:
+        """Search each partition; where there are several, one after the other, again and again."""
+        several = len(self._partitions) > 1
+        while True:
+            found_any = False
+            for at in self._partitions:
+                for each in search_at(at, partial(find, follow=follow and not several)):
+                    found_any = True
+                    yield each
+            if not (several and follow):
+                return
+            if not found_any:
+                Event().wait(FOLLOW_S)
 
-    def _enqueue(self, steps: Exchange[list[str]]) -> list[str]:
+    def _of(self, user: str, steps: Exchange[T]) -> T:
+        return self._run(self._partitions.of_user(user), steps)
+
+    def _run(self, at: Partition, steps: Exchange[T]) -> T:
+        with under(at.prefixes):
+            found: T = exchange(at.client, at.checked(steps))
+        return found
+
+    def _together(self, asked: Iterable[tuple[Partition, Exchange[T]]]) -> list[T | NotifierError]:
+        return together([(at, at.checked(steps)) for at, steps in asked])
+
+    def _cancelled(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
+        split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
+        return split.answers(self._together(split.ask(job_ids, self._exchanges.cancel)), "unknown")
+
+    def _enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+        if len(self._partitions) == 1:
+            return self._enqueue_at(self._partitions[0], self._exchanges.enqueue(jobs))
+        self._agree()
+        split = self._split(jobs)
+        asked = split.ask(jobs, self._exchanges.enqueue)
         if not self._exchanges.waits_for_replicas:
-            return self._run(steps)
-        with ExitStack() as stack:
+            return split.answers(self._together(asked))
+        return split.answers([ended(partial(self._enqueue_at, at, steps)) for at, steps in asked])
 
-            def one(client: Any) -> Any:  # WAIT counts what its own connection wrote
-                return stack.enter_context(client.client())
+    def _enqueue_at(self, at: Partition, steps: Exchange[list[str]]) -> list[str]:
+        self._agree()
+        if not self._exchanges.waits_for_replicas:
+            return self._run(at, steps)
+        # WAIT counts what its own connection wrote.
+        with under(at.prefixes), redis_answers(), at.client.client() as one:
+            found: list[str] = exchange(one, at.checked(steps))
+            return found
 
-            with redis_answers():
-                clients = Opened(self._redis, one) if isinstance(self._redis, Mapping) else one(self._redis)
-                return exchange(clients, steps)
+    def _agree(self) -> None:
+        if (first := self._unagreed()) is not None:
+            with suppress(RedisUnusableError):
+                self._run(first, nothing())
+            self._asked_first = True

@@ -18,7 +18,7 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[T]:
-    """What the reader's group has not acknowledged, one after the other, until nothing is left, or for ever.
+    """Yield the entries that the reader's group has not acknowledged, until none is left, or for ever.
 
     What was given is acknowledged when the loop comes back for more. reader: it gives one at a time.
     """
@@ -69,7 +69,7 @@ class Reader:
         self.done: list[bytes] = []
 
     def next(self, *, block: bool) -> Exchange[list[Entry]]:
-        """What this consumer left behind, if it has a name; then what is new; then what others left behind.
+        """Return what this consumer left behind, if it has a name; then what is new; then what others left behind.
 
         The abandoned come last, so that one over which a consumer always breaks holds up no other.
         """

@@ -1,4 +1,4 @@
-"""What users choose for themselves: `notifier.users`, on which an app builds its screen."""
+"""Read and change the preferences of users: `notifier.users`, on which an app builds its screen."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def nothing(_: Preferences) -> Preferences:
 
 
 class Users:
-    """What users choose for themselves; it holds from the next notification on, also for what waits already.
+    """Preferences of users. A change holds from the next notification on, also for what waits already.
 
     Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or what
     `users_may` of the configuration does not let users change; and RedisUnusableError. who: who changes it, for the log
@@ -144,7 +144,7 @@ class Users:
         return self._prefer(user, self._edits.unmute(user, categories), who)
 
     def get(self, user: str) -> Preferences:
-        """What a user chose."""
+        """Return a user's preferences."""
         check_user(user)
         return self._prefer(user, unchanged, "")
 
@@ -154,7 +154,7 @@ class Users:
         self._prefer(user, nothing, who)
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """What all users chose, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
+        """Return the preferences of all users, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
 
         In no order; one who changes meanwhile may come twice.
         """

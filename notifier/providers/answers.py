@@ -1,4 +1,4 @@
-"""What an answer means: one shape of table for every provider, and one way to read it. Nothing in here raises.
+"""The meaning of an answer: one shape of table for every provider, and one way to read it. Nothing in here raises.
 
 A provider's rules stand in its `Table` (`apns_answers`, `fcm_answers`, …); a reason is looked for first, then the
 status, then its class, and what nobody knows may have delivered.

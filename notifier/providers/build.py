@@ -1,4 +1,4 @@
-"""What a provider is built with beside its settings."""
+"""The things a provider is built with beside its settings."""
 
 from __future__ import annotations
 

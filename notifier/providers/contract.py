@@ -1,4 +1,4 @@
-"""What every provider promises: one dispatch in, one answer out, nothing raised, nothing slept.
+"""The promise of every provider: one dispatch in, one answer out, nothing raised, nothing slept.
 
 What a platform tells of itself before that (its tokens, options and settings), and where it is registered, is in
 `notifier.notification.platforms`.
@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"  # the request left and no answer came: it may have reached the user
     FAULT = "fault"  # our credentials, topic or project are wrong, for every message: shout, wait; no attempt
 
+    __hash__ = str.__hash__  # Enum's own is written in Python, and an answer is looked for in several sets
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -40,6 +42,7 @@ class Answer:
         that was asked for on that connection after it, so that it has read it; false if the connection ended before.
     gone_at_us: for DEAD_TOKEN the moment since which the provider knows it, in microseconds since 1970, if it tells.
     help: what a person should repair, where the fault is the message's own; it is logged once.
+    seen: the reason in the words of a person, where the provider's own word is none, such as 'connection refused at …'.
     """
 
     outcome: Outcome
@@ -48,6 +51,7 @@ class Answer:
     retry_after_us: int | None = None
     gone_at_us: int | None = None
     help: str = ""
+    seen: str = field(default="", compare=False)
     passed: asyncio.Future[bool] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class CalendarWindow:
         return f"{self.limit}/calendar-{self.unit}"
 
 
-def parse_calendar_window(text: str) -> CalendarWindow | None:
+def parse_calendar_window(text: str, most: int = LARGEST_CALENDAR_LIMIT) -> CalendarWindow | None:
     """Return the window in `3/calendar-day`, or None where it is none; raise ValueError for a limit out of bounds."""
     match = _CALENDAR.fullmatch(text)
     if match is None:
@@ -46,6 +46,6 @@ def parse_calendar_window(text: str) -> CalendarWindow | None:
             raise ValueError(f"{shown(text)} is not a rate; write a limit and one of {units}, such as 3/calendar-day")
         return None
     limit = int(match[1])
-    if not 1 <= limit <= LARGEST_CALENDAR_LIMIT:
-        raise ValueError(f"{shown(text)}: the limit of a calendar window must be from 1 to {LARGEST_CALENDAR_LIMIT}")
+    if not 1 <= limit <= most:
+        raise ValueError(f"{shown(text)}: the limit of a calendar window must be from 1 to {most}")
     return CalendarWindow(limit, cast("Unit", match[2]))

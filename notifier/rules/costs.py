@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.rules.policy import Category, Policy
+from notifier.units import LARGEST_LIMIT
 
 if TYPE_CHECKING:
     from notifier.rules.policy import Category, Policy
@@ -31,9 +32,14 @@ def check_cost(user: Policy, category: Category | None, cost: int) -> None:
             "quiet hours and calendar windows need a time zone, which acquire does not have: pass"
             " policy.without_local_time"
         )
-    if type(cost) is not int or not 1 <= cost <= MAX_COST:
-        raise ValueError(f"cost must be a whole number from 1 to {MAX_COST}, is {cost!r}")
     for policy in (user, category.policy) if category else (user,):
-        for rule in (*policy.windows, *((policy.burst,) if policy.burst else ())):
-            if cost > rule.limit:
-                raise ValueError(f"a cost of {cost} never fits into {rule}")
+        check_fits_all(policy, cost, MAX_COST)
+
+
+def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None:
+    """Raise ValueError for what is no cost, or one that some rule never admits."""
+    if type(cost) is not int or not 1 <= cost <= most:
+        raise ValueError(f"cost must be a whole number from 1 to {most}, is {cost!r}")
+    for rule in (*policy.windows, *policy.calendar, *((policy.burst,) if policy.burst else ())):
+        if cost > rule.limit:
+            raise ValueError(f"a cost of {cost} never fits into {rule}")

@@ -170,5 +170,5 @@ def _days(name: Any) -> tuple[int, ...]:
 
 
 def reading(us: int) -> str:
-    """What the clock reads so many µs after midnight."""
+    """Say what the clock reads so many µs after midnight."""
     return f"{us // UNITS['h']:02}:{us % UNITS['h'] // MINUTE_US:02}"

@@ -23,7 +23,7 @@ MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What applies to one notification: the user's policy, and its category with the category's own."""
+    """The rules of one notification: the user's policy, and its category with the category's own."""
 
     user: Policy
     category: Category
@@ -47,7 +47,7 @@ class Rules:
 
 
 class Policies:
-    """Who is limited how. This is the one place that says in which order rules are found:
+    """The rules of everyone. This is the one place that says in which order rules are found:
 
     1. the user's own entry in `users`: rules, or the name of a tier, which stands for the tier's rules;
     2. else the policy of everyone, `user`.
@@ -133,7 +133,7 @@ class Policies:
         return self._users
 
     def limits_of(self, platform: str) -> PlatformLimits:
-        """What a platform itself admits."""
+        """Return the platform's own limits."""
         return self.limits.get(platform, NO_LIMITS)
 
     def for_user(self, user: str) -> Policy:
@@ -141,7 +141,7 @@ class Policies:
         return self._users.get(user, self._everyone)
 
     def chosen(self, user: str, preferences: Preferences) -> Chosen:
-        """What holds for a user who has these preferences, in the place of `for_user`."""
+        """Return the rules of a user who has these preferences, in the place of `for_user`."""
         both = self.for_user(user), preferences
         if (found := self._chosen.get(both)) is None:
             if len(self._chosen) >= MAX_CHOSEN:
@@ -161,7 +161,7 @@ class Policies:
         self.uses_local_time |= any(each.policy.uses_local_time for each in chosen.values())
 
     def zone_of(self, user: str) -> str:
-        """Whose clock decides for a user whose notification names no zone; see `under`."""
+        """Return the zone of a user whose notification names none; see `under`."""
         chosen = self._under.get(user)
         return chosen.zone if chosen and chosen.zone else self.zone
 

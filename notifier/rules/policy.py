@@ -118,16 +118,16 @@ class Policy:
         return replace(self, calendar=(), quiet=(), send=(), kept_us=self._calendar_us)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it has exact windows and a gap and nothing else."""
-        return self.burst is None and self.precision_us == 0
+    def is_exact(self) -> bool:
+        """Whether each send is kept as itself for as long as it matters."""
+        return self.precision_us == 0
 
     @property
     def horizon_us(self) -> int:
         """How long a send matters to these rules, in microseconds."""
         # A gap may outlast the windows, so permits are kept for the longest of them all.
         longest = max((self.gap_us, *(window.interval_us for window in self.windows), self._calendar_us))
-        return longest if self.burst is None else max(longest, self.burst.limit * self.burst.every_us)
+        return max(longest, self._burst_us)
 
     @property
     def precision_us(self) -> int:
@@ -145,7 +145,11 @@ class Policy:
     def exact_us(self) -> int:
         """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
         exact = (window.interval_us for window in self.windows if not window.precision_us)
-        return max((KEPT_US, self.gap_us, *exact, self._calendar_us))
+        return max((KEPT_US, self.gap_us, *exact, self._calendar_us, self._burst_us))
+
+    @property
+    def _burst_us(self) -> int:
+        return 0 if self.burst is None else self.burst.limit * self.burst.every_us
 
     @property
     def _calendar_us(self) -> int:
@@ -228,6 +232,7 @@ class Category:
     overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
     cost: as how many sends one counts, in every window and burst.
+    overall: the most of it that all users together are sent, counted by cost too.
     """
 
     name: str
@@ -244,6 +249,7 @@ class Category:
     priority: Priority = "normal"
     digest: Digest | None = None
     cost: int = 1
+    overall: Window | None = None
 
     @property
     def counts(self) -> bool:
@@ -253,7 +259,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class PlatformLimits:
-    """What a platform itself admits, apart from the user's rules; what is empty or None holds nothing back.
+    """A platform's own limits, apart from the user's rules; what is empty or None holds nothing back.
 
     device: for each device. background: for each device, of what shows nothing; no platform has both. collapsible: for
     each device, of what has a collapse id. project: for each route, whoever the users are.
@@ -274,7 +280,7 @@ class PlatformLimits:
         return self == NO_LIMITS
 
     def of_device(self, user: Policy) -> tuple[Policy, Policy]:
-        """What a user's sends to one device are held to: those that the user's rules hold, and those that bypass.
+        """The limits of a user's sends to one device: those that the user's rules hold, and those that bypass.
 
         Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
         """

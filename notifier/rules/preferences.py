@@ -1,4 +1,4 @@
-"""What people choose for themselves, in the app that they use: plain values, and what comes of them under the rules.
+"""Preferences: what people choose for themselves in the app that they use, and the rules that follow from it.
 
 A choice can only take away what the configuration lets users take (`UsersMay`), and what is not allowed, or no longer,
 counts as not chosen.
@@ -22,13 +22,14 @@ How = Literal["stricter", "any", "none"]
 What = Literal["hold", "drop"]
 
 FOREVER: Final = datetime(2199, 1, 1, tzinfo=UTC)  # until when one is muted who is muted without end
+NO_HOURS: Final = "none"  # of who wants no quiet hours, where the configuration lets users choose theirs instead
 MAX_WINDOWS: Final = 5
 MAX_MUTES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class UsersMay:
-    """What users may change of their rules.
+    """The rules that users may change.
 
     tiers: which they may choose. windows, gap, quiet_hours, send_hours: `stricter` holds theirs beside the configured
     ones, `any` puts theirs in their place. zone, mute: whether they may.
@@ -66,7 +67,7 @@ class Mute:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What one person chose; None, or (), is what was not chosen."""
+    """One person's choices; None, or (), is what was not chosen."""
 
     tier: str | None = None
     windows: tuple[Window | CalendarWindow, ...] | None = None
@@ -82,12 +83,12 @@ class Preferences:
         return self == Preferences()
 
     def as_dict(self) -> dict[str, Any]:
-        """What is chosen, as plain data in the words of `Notifier.users.set`; `mutes` beside it."""
+        """Return the choices as plain data in the words of `Notifier.users.set`; `mutes` beside it."""
         given: dict[str, Any] = {"tier": self.tier, "zone": self.zone}
         given["windows"] = None if self.windows is None else [str(window) for window in self.windows]
         given["gap"] = None if self.gap_us is None else format_duration(self.gap_us)
         for name, hours in (("quiet_hours", self.quiet_hours), ("send_hours", self.send_hours)):
-            given[name] = None if hours is None else text_of(hours)
+            given[name] = None if hours is None else text_of(hours) or NO_HOURS
         given["mutes"] = [_mute_as_dict(mute) for mute in self.mutes] or None
         return {name: value for name, value in given.items() if value is not None}
 
@@ -150,7 +151,7 @@ class Preferences:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What comes of preferences under the rules. policy: in the place of the user's."""
+    """The effect of preferences under the rules. policy: in the place of the user's."""
 
     policy: Policy
     zone: str | None = None
@@ -170,7 +171,7 @@ class Combining:
     lead_us: int = 0
 
     def chosen(self, of_user: Policy, preferences: Preferences) -> Chosen:
-        """What comes of these preferences for a user of this policy."""
+        """Return the effect of these preferences for a user of this policy."""
         may, policy = self.may, of_user
         if preferences.tier in may.tiers and preferences.tier in self.tiers:
             policy = self.tiers[preferences.tier]
@@ -228,7 +229,7 @@ class Combining:
 
 
 def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:
-    """What some users chose, by entries such as `Notifier.users.export` gives. Raises ValueError."""
+    """Return some users' choices, by entries such as `Notifier.users.export` gives. Raises ValueError."""
     return {
         entry["user"]: Preferences.of({name: value for name, value in entry.items() if name != "user"})
         for entry in entries
@@ -258,6 +259,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text, is {type(value).__name__}")  # noqa: TRY004 - as for all that cannot be read
     return value
+
+
+def _quiet_hours(value: Any) -> tuple[Hours, ...]:
+    return () if value == NO_HOURS else parse_hours(value)
 
 
 def _mutes(value: Any) -> tuple[Mute, ...]:
@@ -292,7 +297,7 @@ FIELDS: Final[Mapping[str, Any]] = {
     "tier": _text,
     "windows": _windows,
     "gap": _gap,
-    "quiet_hours": parse_hours,
+    "quiet_hours": _quiet_hours,
     "send_hours": _send_hours,
     "zone": check_zone,
     "mutes": _mutes,

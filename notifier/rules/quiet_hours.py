@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import DAYS, WEEK_US, Closed, reading
+from notifier.rules.preferences import Mute
 from notifier.rules.zones import DAY_US, THURSDAY_US, Zone
+from notifier.units import format_duration
 
 if TYPE_CHECKING:
     from notifier.rules.policies import Rules
-    from notifier.rules.policy import Policy
+    from notifier.rules.policy import Burst, Policy
+    from notifier.units import Window
 
 
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
 Scope: TypeAlias = Literal["user", "category"]
-# Whose rule it is, and which; None is the pace after quiet hours.
-Decider: TypeAlias = tuple[Scope, Closed | CalendarWindow | None]
+# A whole number is a gap in µs, PACE the pace after quiet hours.
+Rule: TypeAlias = "Window | int | Burst | Mute | Closed | CalendarWindow | Literal['pace after quiet hours']"
+Decider: TypeAlias = "tuple[Scope, Rule]"  # whose rule it is, and which
+PACE: Final = "pace after quiet hours"
 
 
 def pace_us(policy: Policy) -> int:
@@ -79,7 +84,7 @@ class ByClock:
             for scope, policy, latest in self._scopes():
                 last = latest(1)
                 if last is not None and last + pace_us(policy) > at_us:
-                    at_us, by = last + pace_us(policy), (scope, None)
+                    at_us, by = last + pace_us(policy), (scope, PACE)
         return at_us, by
 
     def _scopes(self) -> tuple[tuple[Scope, Policy, Latest], ...]:
@@ -98,15 +103,19 @@ class ByClock:
         return self.zone.first_outside(hours.from_us, hours.to_us, at_us, hours.every_us)
 
 
-def said(by: Decider, category: str, at_us: int, zone: Zone) -> str:
-    """What decides, for people: 'user quiet until 08:00 Europe/Berlin', of a week 'until mon 08:00'.
+def said(by: Decider, category: str, at_us: int = 0, zone: Zone | None = None) -> str:
+    """Describe what decides: 'user 10/1m', 'chat gap 1.5s', 'user quiet until 08:00 Europe/Berlin'.
 
-    at_us: until when.
+    at_us: until when. zone: whose clock decides.
     """
     scope, rule = by
     whose = category if scope == "category" else "user"
-    if rule is None:
-        return f"{whose} pace after quiet hours"
+    if isinstance(rule, Mute):
+        return f"{whose} muted"
+    if isinstance(rule, int):
+        return f"{whose} gap {format_duration(rule)}"
+    if zone is None or not isinstance(rule, Closed | CalendarWindow):
+        return f"{whose} {rule}"
     wall = zone.wall_us(at_us) + THURSDAY_US
     until = f"{reading(wall % DAY_US)} {zone.name}"
     if isinstance(rule, CalendarWindow):

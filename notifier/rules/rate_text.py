@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
+from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
 
-Rule: TypeAlias = Window | Burst | int  # the last is the µs of a gap
+Rule: TypeAlias = Window | CalendarWindow | Burst | int  # the last is the µs of a gap
 
 RATES_FORM: Final = "write for example '5/minute; 100/day; gap 200ms; burst 20 then 1/3m'"
+_PER: Final = re.compile(r"\s+per\s+")
+_FAMILIAR: Final = {"sec": "s", "min": "m", "hr": "h"}  # units as other limiters write them
+_LAST_WORD: Final = re.compile(rf"(?<![a-z])({'|'.join(_FAMILIAR)})s?$")
+_CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?=month$))")  # a month is one of the calendar's
 _BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+1/(.+)")
 
 
@@ -32,21 +37,23 @@ def rules_in_text(text: str) -> list[Rule]:
 
 def together(rules: Iterable[Rule]) -> Policy:
     """The policy of rules that hold all at once."""
-    windows, bursts, gaps = [], [], []
+    windows, dates, bursts, gaps = [], [], [], []
     for rule in rules:
         if isinstance(rule, Window):
             windows.append(rule)
+        elif isinstance(rule, CalendarWindow):
+            dates.append(rule)
         elif isinstance(rule, Burst):
             bursts.append(rule)
         else:
             gaps.append(rule)
     if len(bursts) > 1 or len(gaps) > 1:
         raise ValueError("rates hold one gap and one burst at most; of two the stricter would do")
-    return Policy(tuple(windows), gaps[0] if gaps else 0, bursts[0] if bursts else None)
+    return Policy(tuple(windows), gaps[0] if gaps else 0, bursts[0] if bursts else None, tuple(dates))
 
 
 def _part(text: str) -> Rule:
-    """A window, a burst, or the µs of a gap."""
+    """A window, a calendar window, a burst, or the µs of a gap."""
     if text.startswith("gap "):
         return parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US)
     if text.startswith("burst"):
@@ -54,4 +61,5 @@ def _part(text: str) -> Rule:
         if match is None:
             raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
         return Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
-    return parse_window(text)
+    text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], _PER.sub("/", text, count=1))
+    return parse_calendar_window(_CALENDAR.sub("/calendar-", text), LARGEST_LIMIT) or parse_window(text)

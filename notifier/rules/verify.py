@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Policy
+from notifier.rules.evaluator import Sends, opens
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Burst, Policy
 
 ACCEPTED = 200
 
@@ -38,6 +39,7 @@ class Tightness:
     sends: int
     largest: tuple[int, ...]
     smallest_gap_us: int | None
+    over_burst_us: int = 0
 
     @property
     def broken(self) -> list[str]:
@@ -50,6 +52,8 @@ class Tightness:
         ]
         if self.smallest_gap_us is not None and self.smallest_gap_us < self.policy.gap_us:
             said.append(f"{who}: a gap of {self.smallest_gap_us} µs where {self.policy.gap_us} µs is the least")
+        if self.over_burst_us and self.policy.burst is not None:
+            said.append(f"{who}: {self.policy.burst} exceeded by {self.over_burst_us} µs")
         return said
 
 
@@ -61,6 +65,15 @@ def largest_count(times_us: Sequence[int], interval_us: int) -> int:
             begin += 1
         most = max(most, end - begin + 1)
     return most
+
+
+def over_burst_us(times_us: Iterable[int], burst: Burst) -> int:
+    """How many µs too early the worst of these ascending times was for a token bucket that was full at first."""
+    full = over = 0
+    for at in times_us:
+        full = max(full, at) + burst.every_us
+        over = max(over, full - at - burst.limit * burst.every_us)
+    return over
 
 
 def smallest_gap(sends: Sequence[Send]) -> int | None:
@@ -85,34 +98,23 @@ def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
             continue
         times = sorted(send.first_us for send in held)
         largest = tuple(largest_count(times, window.interval_us) for window in policy.windows)
-        found.append(Tightness(user, scope, policy, len(held), largest, smallest_gap(held)))
+        over = over_burst_us(times, policy.burst) if policy.burst else 0
+        found.append(Tightness(user, scope, policy, len(held), largest, smallest_gap(held), over))
     return found
 
 
 def lateness_us(sends: Iterable[Send], policies: Policies) -> list[int]:
     """For each send, how long after the first moment that the rules allowed, given the user's sends before it."""
-    of_user: dict[str, list[Send]] = defaultdict(list)
-    for send in sorted(sends, key=lambda send: send.first_us):
-        of_user[send.user].append(send)
+    before: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
     late = []
-    for user, ordered in of_user.items():
-        for index, send in enumerate(ordered):
-            if not policies.category(send.category).bypass:
-                rules = policies.rules(user, send.category)
-                late.append(send.first_us - max(send.ready_us, _earliest(ordered[:index], send.category, rules)))
+    for send in sorted(sends, key=lambda send: send.first_us):
+        rules = policies.rules(send.user, send.category)
+        of_user, own = before[send.user, ""], before[send.user, send.category]
+        if not rules.category.bypass:
+            late.append(send.first_us - max(send.ready_us, opens(rules, of_user, own, send.first_us)[0]))
+        for policy, scope in ((rules.user, of_user), (rules.category.policy, own)):
+            scope.add(policy, send.name, send.first_us, send.first_us, cost=rules.category.cost)
     return late
-
-
-def _earliest(before: Sequence[Send], category: str, rules: Rules) -> int:
-    at = 0
-    same = [send for send in before if send.category == category]
-    for policy, sends in ((rules.user, before), (rules.category.policy, same)):
-        if policy.gap_us and sends:
-            at = max(at, sends[-1].last_us + policy.gap_us)
-        for window in policy.windows:
-            if len(sends) >= window.limit:
-                at = max(at, sends[-window.limit].first_us + window.interval_us)
-    return at
 
 
 def percentile(values: Sequence[int], share: float) -> int:

@@ -46,7 +46,7 @@ class Zone:
         return self.since_us[0] + MARGIN_US <= now_us < self.until_us - MARGIN_US
 
     def wall_us(self, at_us: int) -> int:
-        """What the clock reads, as µs since its own 1 January 1970."""
+        """Return what the clock reads, as µs since its own 1 January 1970."""
         return at_us + self.offset_us[self._index(at_us)]
 
     def first_outside(self, from_us: int, to_us: int, at_us: int, every_us: int = DAY_US) -> int:

@@ -1,14 +1,17 @@
 """Every key of ours in Redis, by its name: Python asks `redis_key`, and a script writes `@name` for the same.
 
-A process names its keys under one prefix, as RQ does: `redis.prefix` for ours, RQ's own `RQ_KEY_PREFIX` for RQ's.
-All keys of a user share the hash tag `{user}`.
+A process names its keys under one prefix, as RQ does: `redis.prefix` for ours, RQ's own `RQ_KEY_PREFIX` for RQ's. What
+runs `under` other prefixes names them by those. All keys of a user share the hash tag `{user}`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
 from notifier.errors import SettingsError
@@ -16,8 +19,9 @@ from notifier.units import to_bytes
 
 PREFIX: Final = "notifier"
 RQ: Final = "rq"  # how a script calls RQ's prefix: @rq:job:…
-RQ_PREFIX: Final = os.environ.get("RQ_KEY_PREFIX", "rq")
-_IN_A_SCRIPT: Final = re.compile(r"@([a-z_]+)")
+RQ_VARIABLE: Final = "RQ_KEY_PREFIX"
+_TOKEN: Final = re.compile(r"""--[^\n]*|(#?)('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")  # a comment, or a string
+_NAME: Final = re.compile(r"@([a-z_]+)(:?)")
 
 # What stands after the prefix, up to the next colon -> what it is, and in which script it is told of.
 CATALOGUE: Final[Mapping[str, str]] = {
@@ -26,7 +30,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "lines": ":{user} hash category -> lane of each backlog that is not empty; #pace, #turn, orphans, … too",
     "sent": ":{user}[:<category>] zset permit -> µs; what was sent, and is being sent; see rules.lua",
     "counts": ":{user}[:<category>] zset µs -> how many, of windows with a precision; see counts.lua",
-    "burst": ":{user}[:<category>] hash; a burst allowance, see burst.lua",
+    "burst": ":{user}[:<category>] hash; burst allowances, and how long sends are kept; see burst.lua",
     "collapse": ":{user}:<category> hash collapse id -> job id, of those that wait; see collapse.lua",
     "arriving": ":{user} zset job id -> µs; under max_waiting, what has not come to a backlog yet",
     "tagged": ":{user} zset job id -> µs; what has tags, see tagged.lua",
@@ -36,7 +40,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "usage": ":{user} hash; totals by outcome, first and last time seen",
     "forgotten": " string; and :<hash> the sends of a user who was forgotten; see forgotten.lua",
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
-    "away": ":{user} hash category -> job id, while the user moves to another shard; see fence.lua",
+    "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",
     # When to look at whom.
     "gates": ":<lane> zset user -> µs of the next look at the user's backlogs",
     "later": " zset job id -> µs; jobs that wait for a time of their own",
@@ -50,8 +54,9 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "lanes": " hash category -> lane in which the last of it was accepted; see behind.lua",
     "behind": " hash of the categories whose lane has changed, and :<category> list of job ids; see behind.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
+    "longer": " string, there while somebody acquires by rules of their own; see rules.lua",
     "exceptions": ":<version> set of the users that have rules of their own; see direct.lua",
-    "full": " of an older version; removed where it is met",
+    "full": " never there: a script deletes it first where its first write must take no memory",
     # Idle workers.
     "leaders": " hash lanes of an idle leader -> µs until it sleeps; see idle_leaders.lua",
     "leader": ":<lanes> string, the leader's name",
@@ -60,10 +65,12 @@ CATALOGUE: Final[Mapping[str, str]] = {
     # Providers.
     "routes": " set of the routes whose circuit is open; see routes.lua",
     "route": ":<name> hash; why and until when the circuit is open",
-    "parked": ":<route> zset; what waits for the route",
-    "reached": ":<route> string, there while the provider is known to answer; see circuit.lua",
-    "doubted": ":<route> who has met faults of the route; see circuit.lua",
-    "device": ":<token's hash> zset or hash; a device's own limits, see limits.lua",
+    "waiting_for_route": ":<route> zset; what waits for the route",
+    "reached": ":<route> hash, there while the provider is known to answer; see circuit.lua",
+    "taken": ":<route>:<key's digest> string, there while a push service is known to take our key",
+    "doubted": ":<route> hash; who has met faults of the route; see circuit.lua",
+    "device": ":<token's hash> zset, hash or string; a device's own limits, see limits.lua",
+    "overall": ":<category> zset permit -> µs; what all users were sent of a category with `overall`, see overall.lua",
     "project": ":<platform app> hash; how many messages a project had by buckets of time",
     "token": ":<name> hash; a provider's token that all workers share, see token.lua",
     # Streams and numbers.
@@ -75,16 +82,13 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "minute": ":<minute> hash; the numbers of a minute, kept for 3 days; see minute.lua",
     # Configuration and workers.
     "rates": " hash; the rates in force, published by `notifier config apply`",
-    "reload": ":… how far the users are retimed after a change of the rates",
+    "reload": ":… string; how far the users are retimed after a change of the rates",
+    "partition": " string; which partition this is, of how many; see store/partitions.py",
     "slots": " string; the one worker that looks at RQ's RateLimits now",
     "release": ":<job id> string; the one worker that takes a lost job back",
-    # Shards.
-    "shard": " string; whose server this is",
-    "moves": " hash user -> the shard where it is, or is on the way to; see fence.lua",
-    "arrived": ":<shard> set of job ids that have come from there",
-    "mover": " string; the one command that moves users",
-    # The limiter for any key; see usage.lua.
-    "keys": ":<namespace>:{key} zset send -> µs",
+    "quarantine": ":<key> string, list, set, zset, hash or stream; what no script could read, see workers/loop/mending",
+    # The limiter for any key; see sends.lua and usage.lua.
+    "keys": ":<namespace>:{key} hash; the sends of a key, and what each costs, see sends.lua",
     "use": ":<namespace>:{key} hash; what was used of a key",
     "used": ":<namespace> hash minute -> how many of all keys",
     "ranks": ":<namespace>:… zset key -> how many",
@@ -92,34 +96,86 @@ CATALOGUE: Final[Mapping[str, str]] = {
 }
 
 # What is kept of a user beside what waits and what is being sent: a key of each, and of the second also one for each
-# category. It moves with its user to another shard, and goes where the user is forgotten; so does @history.
+# category. It goes where the user is forgotten; so does @history.
 OF_USER: Final = ("usage", "arriving", "tagged")
 OF_SCOPE: Final = ("sent", "counts", "burst", "collapse")
 
-_prefix = PREFIX
+# RQ's, as far as a script or a worker of ours uses them.
+OF_RQ: Final[Mapping[str, str]] = {
+    "queue": "list", "wip": "zset", "scheduled": "zset", "failed": "zset", "finished": "zset", "canceled": "zset",
+    "deferred": "zset", "job": "hash or set", "workers": "set", "queues": "set", "worker": "hash", "results": "stream",
+}  # fmt: skip
+_TYPE: Final = re.compile(r"\b(string|counter|list|set|zset|hash|stream)s?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The beginnings of keys, up to their first colon: ours, and up to their first name RQ's."""
+
+    ours: str
+    rqs: str
+
+
+_of_process = Prefixes(PREFIX, os.environ.get(RQ_VARIABLE, RQ))
+_of_context: ContextVar[Prefixes | None] = ContextVar("prefixes", default=None)
 _asked_for = False
 
 
-def use(prefix: str) -> None:
-    """Name all keys of this process under a prefix. Raises SettingsError where it uses another already."""
-    global _prefix, _asked_for
-    if _asked_for and prefix != _prefix:
+def use(prefix: str, *, in_one_slot: bool = False) -> None:
+    """Name all keys of this process under a prefix. Raises SettingsError where it uses another already.
+
+    in_one_slot: of a cluster. Then the prefix is the hash tag of all keys, of RQ's too.
+    """
+    whole = f"{{{prefix}}}" if in_one_slot else prefix
+    rqs = os.environ.get(RQ_VARIABLE, f"{whole}:{RQ}" if in_one_slot else RQ)
+    if in_one_slot and not rqs.startswith(whole):
         raise SettingsError(
-            f"redis.prefix is {prefix!r}, but this process already uses {_prefix!r}: "
+            f"{RQ_VARIABLE} is {rqs!r}, but in a cluster all keys of a fleet are in one hash slot: "
+            f"unset it, or set it to {whole}:{RQ}"
+        )
+    use_prefixes(Prefixes(whole, rqs))
+
+
+def use_prefixes(prefixes: Prefixes) -> None:
+    """Name all keys of this process so; see `use`."""
+    global _of_process, _asked_for
+    if _asked_for and prefixes.ours != _of_process.ours:
+        raise SettingsError(
+            f"redis.prefix is {prefixes.ours!r}, but this process already uses {_of_process.ours!r}: "
             "one process can use one prefix; run one process for each"
         )
-    _prefix, _asked_for = prefix, True
+    _of_process, _asked_for = prefixes, True
+
+
+@contextmanager
+def under(prefixes: Prefixes | None) -> Iterator[None]:
+    """Name keys so in this context, which tasks and threads that are begun in it inherit; None: as before."""
+    token = _of_context.set(prefixes or _of_context.get())
+    try:
+        yield
+    finally:
+        _of_context.reset(token)
+
+
+def in_force() -> Prefixes:
+    """By which keys are named here."""
+    return _of_context.get() or _of_process
+
+
+def rq_prefix() -> str:
+    """Return what all of RQ's keys begin with, up to their first name."""
+    return in_force().rqs
 
 
 def prefix() -> str:
-    """What all our keys begin with, up to the first colon."""
-    return _prefix
+    """Return what all our keys begin with, up to the first colon."""
+    return in_force().ours
 
 
 def redis_key(name: str, *rest: object) -> str:
     """The key of this name, and what follows it by colons. Raises KeyError for a name not in the catalogue."""
     CATALOGUE[name]
-    return ":".join((_prefix, name, *map(str, rest)))
+    return ":".join((in_force().ours, name, *map(str, rest)))
 
 
 def user_key(name: str, user: str, category: str | None = None) -> str:
@@ -133,9 +189,27 @@ def is_key(key: bytes, name: str) -> bool:
     return key.startswith(redis_key(name, "").encode())
 
 
+def name_of(key: bytes) -> str:
+    """The name of a key of ours or of RQ's; '' for any other key."""
+    text = key.decode(errors="replace")
+    first = next((each for each in (rq_prefix(), prefix()) if text.startswith(f"{each}:")), text)
+    return text[len(first) + 1 :].partition(":")[0]
+
+
+def types_of(key: bytes) -> frozenset[str] | None:
+    """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
+    told = (OF_RQ if key.startswith(f"{rq_prefix()}:".encode()) else CATALOGUE).get(name_of(key))
+    if told is None:
+        return None
+    if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
+        return frozenset(["set"])
+    found = _TYPE.findall(told.partition(";")[0] + told.partition("; and")[2])
+    return frozenset("string" if each == "counter" else each for each in found) or None
+
+
 def rq_key(name: str, *rest: str) -> str:
     """A key of RQ's: `rq_key("queue", lane)`."""
-    return ":".join((RQ_PREFIX, name, *rest))
+    return ":".join((in_force().rqs, name, *rest))
 
 
 def job_key(job_id: str | bytes) -> bytes:
@@ -143,6 +217,36 @@ def job_key(job_id: str | bytes) -> bytes:
     return rq_key("job", "").encode() + (job_id if isinstance(job_id, bytes) else to_bytes(job_id))
 
 
+def declared() -> tuple[str, str]:
+    """The two keys that every call of a script declares: what the names of our keys and of RQ's begin with.
+
+    They never exist. While a cluster moves their slot, a script that declared none, or one that is there, would run
+    until the first key that has gone, and leave half of what it writes; with two that are not there it does not begin.
+    """
+    named = in_force()
+    return f"{named.ours}:", f"{named.rqs}:"
+
+
 def in_script(source: str) -> str:
-    """A script's text with the keys' prefixes in place. Raises KeyError for a name not in the catalogue."""
-    return _IN_A_SCRIPT.sub(lambda found: RQ_PREFIX if found[1] == RQ else redis_key(found[1]), source)
+    """A script's text, in which names of keys begin with what the call declares: one text for all prefixes.
+
+    Raises KeyError for a name not in the catalogue.
+    """
+    made = _TOKEN.sub(_spelled, source)
+    return made if made == source else f"local OURS, RQS = KEYS[1], KEYS[2]; {made}"
+
+
+def _spelled(token: re.Match[str]) -> str:
+    length, text = token.groups(default="")
+    if "@" not in text:
+        return token[0]
+    quote, spelled = text[0], _NAME.sub(_begun, text).replace("\0", text[0])
+    spelled = spelled.removeprefix(f"{quote}{quote} .. ").removesuffix(f" .. {quote}{quote}")
+    return f"{length}({spelled})" if length else spelled
+
+
+def _begun(name: re.Match[str]) -> str:
+    if name[1] == RQ:
+        return "\0 .. RQS .. \0"
+    CATALOGUE[name[1]]
+    return f"\0 .. OURS .. \0{name[1]}{name[2]}"

@@ -1,13 +1,21 @@
-"""The Lua scripts, loaded once: `--! include` lines are replaced by the named shared pieces, `@name` by a key's name.
+"""The Lua scripts, put together once from a verb and the pieces that it needs; `@name` becomes a key's name.
 
-A piece that begins with `--! exports NAME …` keeps all its other names to itself. Lua allows 200 local names in a
-script, and a reader needs to know only those that a piece is used by.
+A script and a piece say on lines `--! needs NAME …` what they use of other pieces, and a piece says on lines
+`--! exports NAME …` what others may use of it: all its other names are its own. A script whose first write must take
+no memory says `--! first_write`. A script that may end before it needs any piece says `--! pieces` where they are to
+come. A line `--! include NAME` stands for the text of a file in `included`, which sees the names around it. What is
+said of names that are not there is an error when the script is loaded, and so is a field that no record of `records`
+has.
+
+To make functions takes longer than most commands, so a piece that few calls need says `--! on_demand NAME …` in the
+place of its exports, and is made when one of these names is first used. In the script they become `on_demand.NAME`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,40 +24,173 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from notifier.scripts.keys import in_script, prefix
+from notifier.scripts.keys import declared, in_script
+from notifier.scripts.records import RECORDS
 
-_INCLUDE = re.compile(r"^--! include (.+)$", re.MULTILINE)
-_EXPORTS = re.compile(r"\A(?:--! exports .+\n)+")
+_TOLD: Final = re.compile(r"^--! (exports|on_demand|needs|first_write)(.*)\n", re.MULTILINE)
+# A Redis over maxmemory refuses a script's first write if that may take memory, and lets a script that has written come
+# to its end. What frees memory in the end must go on then, or a full Redis would stay full.
+_FIRST_WRITE: Final = "redis.call('DEL', '@full')"
+_PIECES: Final = "--! pieces\n"
+_INCLUDE: Final = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
+_COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
+_MADE: Final = re.compile(r"\b(?:local function|function|local) (\w+)")
+_CALLED: Final = re.compile(r"(?<![\w.:])(\w+)\(")
+# What stands in quotes, and what is the name of a field, is no use of a name.
+_USED: Final = re.compile(r"'(?:\\.|[^'\\])*'|--.*$|(?<![\w:])(?<![^.]\.)([a-zA-Z_]\w*)\b(?! = )", re.MULTILINE)
+_OWN: Final = re.compile(r"(?=\b(?:local |for |function[^(\n]*\()([\w, ]+))")
+_LATE: Final = "on_demand = setmetatable({{}}, {{__index = function(_, name)\n{}end\nreturn on_demand[name]\nend}})\n"
+_FIELD: Final = re.compile(rf"\b({'|'.join(RECORDS)})\.(\w+)")
 T = TypeVar("T")
 _LUA = resources.files(__package__).joinpath("lua")
-ROOMS: Final = ("verbs", "audit", "migration")
+ROOMS: Final = ("verbs", "audit")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb: its whole source and the SHA-1 by which Redis knows it."""
+    """One verb: its whole source and the SHA-1 by which Redis knows it, the same for all prefixes.
+
+    names_keys: whether its text names keys. Then every call declares what these begin with, before its own keys; see
+    `notifier.scripts.keys.declared`. The others touch only the keys that their callers declare.
+    """
 
     name: str
     source: str
     sha: str
+    names_keys: bool
 
     @classmethod
     def of(cls, name: str, text: str) -> Self:
         """The script of this text, in which keys are spelled `@name`."""
         source = in_script(text)
-        return cls(name, source, hashlib.sha1(source.encode()).hexdigest())  # noqa: S324 - Redis's own choice
+        return cls(name, source, hashlib.sha1(source.encode()).hexdigest(), source != text)  # noqa: S324 - Redis's choice
 
-
-def script(name: str) -> Script:
-    """The script of this name, with its includes in place."""
-    return _script(name, prefix())
+    def declares(self) -> tuple[str, ...]:
+        """The keys that every call declares before its own."""
+        return declared() if self.names_keys else ()
 
 
 @cache
-def _script(name: str, _prefix: str) -> Script:
+def script(name: str) -> Script:
+    """The script of this name, with its pieces in place."""
     path = next(path for room in ROOMS if (path := _LUA.joinpath(room, f"{name}.lua")).is_file())
-    own = path.read_text(encoding="utf-8")
-    return Script.of(name, _INCLUDE.sub(lambda m: "\n".join(read_piece(piece) for piece in m[1].split()), own))
+    return Script.of(name, assemble(name, included(path.read_text(encoding="utf-8"))))
+
+
+def included(text: str) -> str:
+    """A script's text with what it includes."""
+    return _INCLUDE.sub(lambda line: _LUA.joinpath("included", f"{line[1]}.lua").read_text(encoding="utf-8"), text)
+
+
+def assemble(name: str, text: str) -> str:
+    """The text of a script with its pieces before it.
+
+    Each part is a function of its own, and all that pieces export is declared before them: what a function made there
+    takes from outside it copies from the part around it, and Lua need not look for it on its stack.
+    """
+    verb = read_part(name, text)
+    order: dict[str, Part] = {}
+    _add_needed(verb, order)
+    late, early = ([part for part in order.values() if part.is_late is is_late] for is_late in (True, False))
+    # Lua looks for a local of the script from the last back to the first, so those that most parts need stand last.
+    wanted = Counter(need for part in [verb, *order.values()] for need in part.needs)
+    names = sorted((name for part in early for name in part.exports), key=lambda name: wanted[name])
+    pieces = "".join(part.as_piece() for part in early)
+    if late:
+        names.append("on_demand")
+        cases = "else".join(part.as_case() for part in late)
+        pieces = _LATE.format(cases) + pieces
+    declared = f"local {', '.join(names)}\ndo\n{pieces}end\n" if names else ""
+    first = f"{_FIRST_WRITE}\n" if verb.writes_first else ""
+    before, _, rest = verb.text().rpartition(_PIECES)
+    whole = f"{first}{before}{declared}local function script()\n{rest}end\nreturn script()\n"
+    return "local call = redis.call\n" + whole.replace("redis.call(", "call(")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A verb, or a piece: what it exports and needs, whether its first write is to take no memory, and its text.
+
+    is_late: it is made on demand.
+    """
+
+    name: str
+    exports: Sequence[str]
+    needs: Sequence[str]
+    writes_first: bool
+    is_late: bool
+    body: str
+
+    def text(self) -> str:
+        """Its text, in which what is made on demand is a field of `on_demand`. Raises ValueError if it hides that."""
+        late = {need for need in self.needs if _pieces()[need].is_late}
+        own = {name for names in _OWN.findall(_COMMENT.sub("", self.body)) for name in names.replace(",", " ").split()}
+        if hidden := sorted({*late, "on_demand"} & own):
+            raise ValueError(f"{self.name}.lua has {', '.join(hidden)}, which hides what it needs")
+        return _USED.sub(lambda used: f"on_demand.{used[1]}" if used[1] in late else used[0], self.body)
+
+    def as_piece(self) -> str:
+        """The text that makes what it exports."""
+        exports = ", ".join(self.exports)
+        made = f"local function piece_{self.name}()\n{self.text()}return {exports}\nend\n"
+        return f"{made}{exports} = piece_{self.name}()\n"
+
+    def as_case(self) -> str:
+        """The text that makes it where one of its names is asked for."""
+        asked = " or ".join(f"name == '{each}'" for each in self.exports)
+        fields = ", ".join(f"on_demand.{each}" for each in self.exports)
+        return f"if {asked} then\n{self.text()}{fields} = {', '.join(self.exports)}\n"
+
+
+def read_part(name: str, text: str) -> Part:
+    """A verb or a piece from its file. Raises ValueError where its head does not say what its text does."""
+    told: dict[str, list[str]] = {"exports": [], "on_demand": [], "needs": [], "first_write": []}
+    for word, names in _TOLD.findall(text):
+        told[word] += names.split() or [word]
+    body = _FIELD.sub(_place, _TOLD.sub("", text))
+    exports = told["exports"] + told["on_demand"]
+    for exported in exports:
+        if len(re.findall(rf"^local (?:function )?{exported}(?: = |\(|$)", body, re.MULTILINE)) != 1:
+            raise ValueError(f"{name}.lua exports {exported}, which it does not make once, on a line of its own")
+        if re.search(rf"^ +(?:[\w., ]+, )?{exported}(?:, [\w., ]+)? = ", body, re.MULTILINE):
+            raise ValueError(f"{name}.lua exports {exported}, and makes it anew: others would not see that")
+    for needed in told["needs"]:
+        if not re.search(rf"\b{needed}\b", body):
+            raise ValueError(f"{name}.lua needs {needed}, and does not use it")
+    return Part(name, exports, told["needs"], bool(told["first_write"]), bool(told["on_demand"]), body)
+
+
+def _place(field: re.Match[str]) -> str:
+    return str(RECORDS[field[1]].index(field[2]) + 1) if field[2] != "n" else str(len(RECORDS[field[1]]))
+
+
+@cache
+def _pieces() -> dict[str, Part]:
+    """The pieces, by what they export."""
+    found: dict[str, Part] = {}
+    for path in _LUA.joinpath("shared").iterdir():
+        part = read_part(path.name.removesuffix(".lua"), path.read_text(encoding="utf-8"))
+        for name in part.exports:
+            if name in found:
+                raise ValueError(f"{name} is exported by {part.name}.lua and {found[name].name}.lua")
+            found[name] = part
+    return found
+
+
+def _add_needed(part: Part, order: dict[str, Part]) -> None:
+    """Add the pieces that this one needs, each behind those that it needs itself."""
+    for name in part.needs:
+        piece = _pieces().get(name)
+        if piece is None:
+            raise ValueError(f"{part.name}.lua needs {name}, which no piece exports")
+        if piece.name not in order:
+            order[piece.name] = piece
+            _add_needed(piece, order)
+            order[piece.name] = order.pop(piece.name)
+    text = _COMMENT.sub("", part.body)
+    own = {*part.needs, *_MADE.findall(text)}
+    if unsaid := sorted(name for name in {*_CALLED.findall(text)} - own if name in _pieces()):
+        raise ValueError(f"{part.name}.lua calls {', '.join(unsaid)}, and does not say that it needs that")
 
 
 def names_of(room: str) -> list[str]:
@@ -59,44 +200,60 @@ def names_of(room: str) -> list[str]:
     )
 
 
-def read_piece(name: str) -> str:
-    """The text of a piece that scripts include, in a block of its own if it says what it exports."""
-    text = _LUA.joinpath("shared", f"{name}.lua").read_text(encoding="utf-8")
-    exports = _EXPORTS.match(text)
-    if exports is None:
-        return text
-    names = exports[0].replace("--! exports", "").split()
-    either = "|".join(map(re.escape, names))
-    text = re.sub(rf"^local function ({either})\b", r"function \1", text, flags=re.MULTILINE)
-    text = re.sub(rf"^local ({either}) = ", r"\1 = ", text, flags=re.MULTILINE)
-    return f"local {', '.join(names)}\ndo\n{text}end\n"
-
-
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One call of a script: its arguments, and how to read its reply. Run it by `run` or `run_async`."""
+    """One call of a script: its own keys, its arguments, and how to read its reply. Run it by `run` or `run_async`."""
 
     script: Script
     keys: Sequence[str]
     args: Sequence[str | bytes | int]
     decode: Callable[[Any], T]
 
+    def words(self) -> list[str | bytes | int]:
+        """Return the arguments of EVAL or EVALSHA after the script: how many keys, the keys, the arguments."""
+        keys = [*self.script.declares(), *self.keys]
+        return [len(keys), *keys, *self.args]
+
 
 def run(redis: Any, call: Call[T]) -> T:
-    """Run a call on a `redis.Redis`; a server that lost its scripts is given the source again."""
+    """Run a call on a `redis.Redis`; a server that lost its scripts is given the source again.
+
+    Of an error, `failed_call` tells which call it was.
+    """
     try:
-        reply = redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
-    except NoScriptError:
-        redis.script_load(call.script.source)  # by itself: to be compiled takes as long as to run
-        reply = redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
-    return call.decode(reply)
+        try:
+            reply = redis.evalsha(call.script.sha, *call.words())
+        except NoScriptError:
+            redis.script_load(call.script.source)  # by itself: to be compiled takes as long as to run
+            reply = redis.eval(call.script.source, *call.words())
+        return call.decode(reply)
+    except Exception as error:
+        error.push_call = call  # type: ignore[attr-defined]
+        raise
 
 
 async def run_async(redis: Any, call: Call[T]) -> T:
-    """Run a call on a `redis.asyncio.Redis`; as `run`."""
+    """Run a call on a `redis.asyncio.Redis`; as `run`. Of an error, `failed_call` tells which call it was."""
     try:
-        reply = await redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
-    except NoScriptError:
-        await redis.script_load(call.script.source)
-        reply = await redis.eval(call.script.source, len(call.keys), *call.keys, *call.args)
-    return call.decode(reply)
+        try:
+            reply = await redis.evalsha(call.script.sha, *call.words())
+        except NoScriptError:
+            await redis.script_load(call.script.source)
+            reply = await redis.eval(call.script.source, *call.words())
+        return call.decode(reply)
+    except Exception as error:
+        error.push_call = call  # type: ignore[attr-defined]
+        raise
+
+
+def queue(pipe: Any, call: Call[Any]) -> None:
+    """Put a call into a pipeline; its reply there is not decoded, and may be that the server lost the script."""
+    pipe.execute_command("EVALSHA", call.script.sha, *call.words())
+
+
+def failed_call(error: Exception) -> Call[Any] | None:
+    """The call of a script that ended in this error: the script's, or of who read its reply."""
+    found: BaseException | None = error
+    while found is not None and not hasattr(found, "push_call"):
+        found = found.__cause__
+    return getattr(found, "push_call", None)

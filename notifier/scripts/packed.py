@@ -11,6 +11,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError
 
 from notifier.scripts.loader import Script
+from notifier.scripts.turns import in_turn, in_turn_async
 
 T = TypeVar("T")
 
@@ -31,8 +32,11 @@ def pack(values: Iterable[str | bytes | int]) -> bytes:
 
 
 def pack_call(script: Script, keys: int, args: int, packed: bytes) -> bytes:
-    """The command that calls a script with so many keys and arguments, which stand packed in `packed`."""
-    return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n%b%b" % (3 + keys + args, script.sha.encode(), pack([keys]), packed)
+    """The command that calls a script with so many keys and arguments of its own, which stand packed in `packed`."""
+    declared = script.declares()
+    keys += len(declared)
+    first = pack([keys, *declared])
+    return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n%b%b" % (3 + keys + args, script.sha.encode(), first, packed)
 
 
 def unpack(wire: bytes) -> list[bytes]:
@@ -48,22 +52,28 @@ def unpack(wire: bytes) -> list[bytes]:
 
 def send(client: Any, call: PackedCall[T]) -> T:
     """Run a call; a server that lost its scripts is given the source again."""
-    try:
-        reply = _exchange(client, call.wire)
-    except NoScriptError:
-        client.script_load(call.script.source)
-        reply = _exchange(client, call.wire)
-    return call.decode(reply)
+
+    def do() -> Any:
+        try:
+            return _exchange(client, call.wire)
+        except NoScriptError:
+            client.script_load(call.script.source)
+            return _exchange(client, call.wire)
+
+    return call.decode(in_turn(client, do))
 
 
 async def send_async(client: Any, call: PackedCall[T]) -> T:
     """Run a call on a `redis.asyncio.Redis`; as `send`."""
-    try:
-        reply = await _exchange_async(client, call.wire)
-    except NoScriptError:
-        await client.script_load(call.script.source)
-        reply = await _exchange_async(client, call.wire)
-    return call.decode(reply)
+
+    async def do() -> Any:
+        try:
+            return await _exchange_async(client, call.wire)
+        except NoScriptError:
+            await client.script_load(call.script.source)
+            return await _exchange_async(client, call.wire)
+
+    return call.decode(await in_turn_async(client, do))
 
 
 def _exchange(client: Any, wire: bytes) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from notifier.rules.hours import WEEK_US
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.rules.preferences import Chosen, Preferences
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
@@ -35,11 +35,14 @@ class RuleTable:
         lead_us: int | None = None,
         version: str = "",
         people: People | None = None,
+        partitions: int = 1,
     ) -> None:
         """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
 
         version: of the rules, where others may be taken up after them; see `leaders.follow`. people: what users chose.
+        partitions: of the fleet; each has its share of what all users have together.
         """
+        self._share = partitions
         self._policies = policies
         self.people = People() if people is None else people
         categories = policies.categories.values()
@@ -54,6 +57,8 @@ class RuleTable:
             rest["version"] = version
         if costs := {c.name: c.cost for c in categories if c.cost > 1}:
             rest["costs"] = costs
+        if overall := {c.name: self._of_all(c.overall) for c in categories if c.overall and not c.bypass}:
+            rest["overall"] = overall
         if apps := {c.name: c.app for c in categories if c.app}:
             rest["apps"] = apps
         if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
@@ -98,12 +103,17 @@ class RuleTable:
             if (burst := of.collapsible) is not None:
                 rest.setdefault("collapsible", {})[name] = [burst.limit, burst.every_us]
             if (project := of.project) is not None:
-                limit = [project.limit, project.interval_us, bucket_us(project.interval_us)]
-                rest.setdefault("projects", {})[name] = limit
+                rest.setdefault("projects", {})[name] = [*self._of_all(project), bucket_us(project.interval_us)]
         return json.dumps(rest, separators=(",", ":"))[1:-1]
 
-    def encode(self, users: Iterable[str]) -> tuple[str, list[int], str]:
+    def _of_all(self, window: Window) -> list[int]:
+        """Return this partition's share of what all users have together."""
+        return [max(1, window.limit // self._share), window.interval_us]
+
+    def encode(self, users: Sequence[str]) -> tuple[str, list[int], str]:
         """The table for these users, for each the index of its policy, and what they chose as far as it is known."""
+        if not (self.people or self._policies.users):
+            return self.of_everyone, [0] * len(users), ""
         if not self.people:
             return *self._encode(map(self._policies.for_user, users)), ""
         policies, known = [], []
@@ -133,8 +143,11 @@ class RuleTable:
         return chosen.policy, ENCODE(as_known(text, chosen))
 
     def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
-        known: dict[Policy, int] = {}
-        indexes = [known.setdefault(policy, len(known)) for policy in policies]
+        found = list(policies)
+        distinct = {id(policy): policy for policy in found}  # to hash a policy takes longer than to ask for it
+        places = {of: n for n, of in enumerate(distinct)}
+        indexes = [places[id(policy)] for policy in found]
+        known = distinct.values()
         arrays = [policy_array(policy) for policy in known]
         more = '"has_more":true,' if self._more or any(map(has_more, arrays)) else ""
         of_devices = ",".join(
@@ -157,7 +170,7 @@ class RuleTable:
 
 
 class People:
-    """What users chose, of those that were met last: texts as they stand in Redis, by user."""
+    """The preferences of the users that were met last: texts as they stand in Redis, by user."""
 
     def __init__(self, max_people: int = MAX_PEOPLE) -> None:
         self._texts: dict[str, str] = {}
@@ -167,7 +180,7 @@ class People:
         return bool(self._texts)
 
     def get(self, user: str) -> str | None:
-        """What stood there when it was noted last; None where nothing did."""
+        """Return what stood there when it was noted last; None where nothing did."""
         return self._texts.get(user)
 
     def note(self, user: str, text: str) -> None:
@@ -181,7 +194,7 @@ class People:
 
 @lru_cache(maxsize=MAX_PEOPLE)
 def decoded(text: str) -> Preferences:
-    """What a text in Redis says; what cannot be read says nothing, and an audit finds it."""
+    """Read a text of Redis; what cannot be read says nothing, and an audit finds it."""
     try:
         return Preferences.decode(text)
     except (ValueError, TypeError):
@@ -189,7 +202,7 @@ def decoded(text: str) -> Preferences:
 
 
 def as_known(text: str, chosen: Chosen) -> dict[str, Any]:
-    """What comes of a text, as `preferences.lua` takes it."""
+    """Read a text as `preferences.lua` does."""
     known: dict[str, Any] = {"t": text}
     if chosen.zone is not None:
         known["z"] = chosen.zone
@@ -221,7 +234,7 @@ def policy_array(policy: Policy) -> str:
     for window in policy.windows:
         array += [window.limit, window.interval_us]
     more: dict[str, Any] = {}
-    if not policy.is_plain:
+    if not policy.is_exact:
         more["exact_us"] = policy.exact_us
     if policy.precision_us:
         more["bucket_us"] = policy.precision_us

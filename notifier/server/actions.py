@@ -1,21 +1,26 @@
-"""What the server does for people: cancel, preview and apply rates, record traffic, audit, enqueue. All is logged."""
+"""Act for people: cancel, preview and apply rates, record traffic, audit, enqueue. All is logged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import structlog
 from starlette.requests import Request
 
+from notifier.dispatch.circuits import paused_words
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import record_action
-from notifier.operations.apply import change_to, publish_to_all, withdraw_from_all
+from notifier.operations.apply import change_to
 from notifier.operations.audit.background import AuditError
+from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
+from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
@@ -24,11 +29,16 @@ from notifier.server.html import Html
 from notifier.server.looks import version_of
 from notifier.server.state import State
 from notifier.settings.loading import parse_rates
+from notifier.store.published import publish
+from notifier.store.published import withdraw as take_back
+from notifier.store.together import on_all
+from notifier.units import parse_duration
 
 PASTED: Final = "the new rates"
 HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
 KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
 LONGEST_KEY: Final = 200
+LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +94,67 @@ def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
     return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
 
 
+def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
+    """As `cancel_of`, for a form: it asks first how sure somebody is."""
+    user = asked.text("user")
+    if asked.flag("sure"):
+        return cancel_of(state, asked)
+    with state.redis.at(user) as redis:
+        view = view_user(redis, state.in_force.read(), user)
+    return {"user": user, "waiting": view.waiting + sum(each.state != "sending" for each in view.elsewhere)}
+
+
+def pause(state: State, asked: Asked) -> dict[str, Any]:
+    """Stop what is named, see `check_what`."""
+    name, lasting, reason = _what(state, asked), asked.text("for"), asked.text("reason")
+    try:
+        lasts_us = parse_duration(lasting, least_us=1) if lasting else 0
+    except ValueError as error:
+        raise ProblemError(422, "Not valid", f"for: {error}", field="for") from None
+    pause_it(state.redis, name, By(asked.who, asked.address), reason[:LONGEST_REASON], lasts_us)
+    return {"what": paused_words(name), "paused": True}
+
+
+def resume(state: State, asked: Asked) -> dict[str, Any]:
+    """Let go what was paused."""
+    name = _what(state, asked)
+    return {"what": paused_words(name), "resumed": resume_it(state.redis, name, By(asked.who, asked.address))}
+
+
+def _what(state: State, asked: Asked) -> str:
+    try:
+        return check_what(asked.text("what"), state.in_force.read().settings)
+    except PauseError as error:
+        raise ProblemError(422, "Not valid", f"what: {error}", field="what") from None
+
+
 def preview(state: State, asked: Asked) -> dict[str, Any]:
-    """What new rates would change, on the recorded traffic if there is any. Changes nothing, and is not logged."""
-    known, text = state.in_force.read(), asked.text("rates")
+    """Preview what new rates would change, on the recorded traffic if there is any. Change and log nothing."""
+    with _alone(state):
+        return _preview(state, asked.text("rates"))
+
+
+@contextmanager
+def _alone(state: State) -> Iterator[None]:
+    """Keep others from reading rates meanwhile: those of many users take much memory."""
+    if not state.previewing.acquire(blocking=False):
+        raise ProblemError(409, "Busy", "somebody previews or applies rates; try again when that is done")
+    try:
+        yield
+    finally:
+        state.previewing.release()
+
+
+def _preview(state: State, text: str) -> dict[str, Any]:
+    known = state.in_force.read()
     settings, rates = parse_rates(text, state.path, name=PASTED)
     change = change_to(known.rates, rates)
-    trace = state.traffic.trace()
     report, plot = None, ""
-    if trace:
-        if not state.previewing.acquire(blocking=False):
-            raise ProblemError(409, "Busy", "another preview runs; try again when it is done")
-        try:
-            chosen = among(state.notifier().users.export(), trace)
-            before, after = known.policies.under(chosen), settings.policies().under(chosen)
-            found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
-            report, plot = asdict(found), svg(sent_at, {"old": version_of(known), "new": settings.rates_version})
-        finally:
-            state.previewing.release()
+    if trace := state.traffic.trace():
+        chosen = among(state.notifier().users.export(), trace)
+        before, after = known.policies.under(chosen), settings.policies().under(chosen)
+        found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
+        report, plot = asdict(found), svg(sent_at, {"old": version_of(known), "new": settings.rates_version})
     return {
         "version": settings.rates_version,
         "before": version_of(known),
@@ -114,6 +168,11 @@ def preview(state: State, asked: Asked) -> dict[str, Any]:
 
 def apply(state: State, asked: Asked) -> dict[str, Any]:
     """Publish rates to all workers. before: the version in force that they were compared with."""
+    with _alone(state):
+        return _apply(state, asked)
+
+
+def _apply(state: State, asked: Asked) -> dict[str, Any]:
     known = state.in_force.read()
     settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
     before, now = asked.text("before"), version_of(known)
@@ -124,14 +183,14 @@ def apply(state: State, asked: Asked) -> dict[str, Any]:
     if change.lost and not asked.flag("replace"):
         why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
         raise ProblemError(409, "Rates would be lost", why)
-    published = publish_to_all(state.clients, rates, HOLDS_IN_US)
-    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", f"{len(change.lines)} lines changed")
+    published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
+    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", "; ".join(change.lines))
     return {"version": published.version, "before": now, "at_us": published.at_us}
 
 
 def withdraw(state: State, asked: Asked) -> dict[str, Any]:
     """Take applied rates back."""
-    taken = withdraw_from_all(state.clients)
+    taken = any(on_all(state.redis, take_back))
     _log(state, asked, "withdraw rates", "", "taken back" if taken else "none were applied")
     return {"withdrawn": taken}
 
@@ -139,7 +198,7 @@ def withdraw(state: State, asked: Asked) -> dict[str, Any]:
 def record(state: State, asked: Asked) -> dict[str, Any]:
     """Record what is accepted, for so many minutes; 0 ends a recording."""
     given = asked.given.get("minutes", "")
-    if not str(given).isascii() or not str(given).isdigit() or not 0 <= int(str(given)[:9]) <= 60:  # noqa: PLR2004
+    if not str(given).isascii() or not str(given).isdigit() or len(str(given)) > 2 or not 0 <= int(str(given)) <= 60:  # noqa: PLR2004
         raise ProblemError(422, "Not valid", "minutes: must be a number from 0 to 60", field="minutes")
     minutes = int(str(given))
     if minutes == 0:
@@ -157,7 +216,7 @@ def audit(state: State, asked: Asked) -> dict[str, Any]:
     """Begin an audit."""
     repair = asked.flag("repair")
     try:
-        run = state.audit.start(state.in_force.read().settings, repair=repair)
+        run = state.audit.start(state.in_force.read().settings.worker.lease_us, repair=repair)
     except AuditError as error:
         raise ProblemError(409, "Running", str(error)) from None
     _log(state, asked, "audit", "repair" if repair else "", "begun")
@@ -191,6 +250,6 @@ def _log(state: State, asked: Asked, action: str, of: str, answer: str) -> None:
     log = structlog.get_logger("notifier.server")
     log.info("action", who=asked.who, address=asked.address, action=action, of=of, answer=answer)
     try:
-        record_action(next(iter(state.clients.values())), asked.who, asked.address, action, of, answer)
+        record_action(state.redis, asked.who, asked.address, action, of, answer)
     except RedisUnusableError as error:
         log.warning("action_not_recorded", action=action, of=of, reason=str(error))

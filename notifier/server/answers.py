@@ -7,6 +7,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import structlog
 from starlette.responses import Response
 
 HEADERS: Final = {
@@ -20,16 +21,29 @@ HEADERS: Final = {
 }
 
 
+REDIS_DOWN: Final = "/help/redis-down"
+MAX_TOLD: Final = 100
+_told: set[tuple[str, int]] = set()
+
+
 class ProblemError(Exception):
-    """What is answered in place of what was asked for. more: further fields of the problem."""
+    """Raised to answer with a problem in place of what was asked for. more: further fields of the problem."""
 
     def __init__(self, status: int, title: str, detail: str, **more: Any) -> None:
-        super().__init__(detail)
+        super().__init__(f"{title}: {detail}")
         self.status, self.title, self.detail, self.more = status, title, detail, more
 
 
-class BusyError(Exception):
-    """Redis does not answer in time, or too many ask."""
+def tell_unreadable(error: Exception) -> str:
+    """Say for people that reading Redis ended in an error; the log has its traceback, once."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    kind = type(error).__name__, where.tb_lineno if where is not None else 0
+    if kind not in _told and len(_told) < MAX_TOLD:
+        _told.add(kind)
+        structlog.get_logger("notifier.server").error("unreadable", exc_info=error)
+    return "Redis holds something that cannot be read; see the server's log, and notifier audit"
 
 
 def json_answer(value: Any, status: int = 200, media_type: str = "application/json") -> Response:
@@ -43,7 +57,7 @@ def html_answer(text: str, status: int = 200) -> Response:
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
-    """What is wrong, as RFC 9457 says."""
+    """Answer with a problem, as RFC 9457 says."""
     told = {"title": title, "status": status, "detail": detail, **more}
     return json_answer(told, status, "application/problem+json")
 

@@ -13,19 +13,31 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from notifier.errors import NotifierError, SettingsError
+from notifier.errors import NotifierError, RedisAwayError, SettingsError
 from notifier.server import actions, limits, looks
 from notifier.server.actions import Asked
-from notifier.server.answers import HEADERS, BusyError, ProblemError, html_answer, json_answer, problem
-from notifier.server.guard import Guard
+from notifier.server.answers import (
+    HEADERS,
+    REDIS_DOWN,
+    ProblemError,
+    html_answer,
+    json_answer,
+    problem,
+    tell_unreadable,
+)
+from notifier.server.connections import Bodies
+from notifier.server.guard import MAY_ACT, Guard
 from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
+from notifier.server.pages.acts import log_page, pauses_page, sure_page
 from notifier.server.pages.audit import audit_page
+from notifier.server.pages.bad import bad_page
+from notifier.server.pages.help import help_page
 from notifier.server.pages.job import find_job_page, job_page
 from notifier.server.pages.layout import View, problem_page
 from notifier.server.pages.limits import namespace_page, namespaces_page
@@ -63,7 +75,7 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
         exception_handlers={HTTPException: _not_here, Exception: _broke},
         lifespan=lifespan,
     )
-    return Guard(raw_paths(app), token, is_open=is_open)
+    return Bodies(Guard(raw_paths(app), token, is_open=is_open))
 
 
 def _pages(at: _Paths) -> list[Route]:
@@ -74,9 +86,16 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/routes", looks.routes, routes_page),
         at.page("/rates", looks.rates, rates_page),
         at.page("/audit", looks.audit, audit_page),
+        at.page("/log", looks.log, log_page),
+        at.page("/problems", looks.bad, bad_page),
+        at.page("/pause", looks.pauses, pauses_page),
+        at.page("/help/{name}", looks.runbook, help_page),
+        at.lead("/find", looks.find),
         at.page("/limits", limits.namespaces, namespaces_page, limits.namespace, namespace_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
-        at.form("/user/cancel", actions.cancel_of, _after_cancel_of),
+        at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
+        at.form("/pause", actions.pause, lambda *_: "/pause?done=paused"),
+        at.form("/resume", actions.resume, _after_resume),
         at.form("/rates/preview", actions.preview, preview_page, seconds=PREVIEW_S),
         at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
         at.form("/rates/withdraw", actions.withdraw, _after_withdraw),
@@ -100,8 +119,12 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/limits", limits.namespaces),
         at.json("/api/v1/limits/{namespace:id}", limits.namespace),
         at.json("/api/v1/actions", looks.actions),
+        at.json("/api/v1/pauses", looks.pauses),
+        at.json("/api/v1/problems", looks.bad),
         at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
         at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of),
+        at.act("/api/v1/pause", actions.pause),
+        at.act("/api/v1/resume", actions.resume),
         at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),
         at.act("/api/v1/rates/apply", actions.apply),
         at.act("/api/v1/rates/withdraw", actions.withdraw),
@@ -134,8 +157,20 @@ class _Paths:
 
         return Route(path, endpoint)
 
+    def lead(self, path: str, where: Callable[[State, Request], str]) -> Route:
+        """Leads to another page."""
+
+        async def endpoint(request: Request) -> Response:
+            async def answer() -> Response:
+                place = await self._state.in_time(lambda: where(self._state, request))
+                return Response(status_code=303, headers={**HEADERS, "Location": place})
+
+            return await _page(self._view(request), answer)
+
+        return Route(path, endpoint)
+
     def json(self, path: str, look: Look) -> Route:
-        """What is told as JSON."""
+        """Serve what is told as JSON."""
 
         async def endpoint(request: Request) -> Response:
             return await _told(lambda: self._state.in_time(lambda: json_answer(look(self._state, request))))
@@ -145,7 +180,7 @@ class _Paths:
     def form(
         self, path: str, do: Do, then: Callable[[dict[str, Any], View], str], *, seconds: float | None = None
     ) -> Route:
-        """What a form of a page asks for. then: where to go on, or the page that shows it."""
+        """Serve what a form of a page asks for. then: where to go on, or the page that shows it."""
 
         async def endpoint(request: Request) -> Response:
             view = self._view(request)
@@ -182,7 +217,7 @@ class _Paths:
         *,
         seconds: float | None = None,
     ) -> Route:
-        """What is asked for as JSON."""
+        """Serve what is asked for as JSON."""
 
         async def endpoint(request: Request) -> Response:
             async def answer() -> Response:
@@ -216,7 +251,7 @@ class _Paths:
     def _view(self, request: Request) -> View:
         at = "/" + request.url.path.split("/")[1]
         query = request.query_params
-        return View(at, self._state.may_act, query.get("done", ""), "long" in query)
+        return View(at, request.scope.get(MAY_ACT, False), query.get("done", ""), "long" in query)
 
 
 def _fixed(state: State) -> list[Route]:
@@ -261,7 +296,7 @@ def _file(name: str) -> Route:
 async def _told(answer: Callable[[], Awaitable[Response]]) -> Response:
     try:
         return await answer()
-    except (BusyError, NotifierError, ProblemError) as error:
+    except Exception as error:  # noqa: BLE001 - see `_problem`
         found = _problem(error)
         return problem(found.status, found.title, found.detail, **found.more)
 
@@ -269,21 +304,28 @@ async def _told(answer: Callable[[], Awaitable[Response]]) -> Response:
 async def _page(view: View, answer: Callable[[], Awaitable[Response]]) -> Response:
     try:
         return await answer()
-    except (BusyError, NotifierError, ProblemError) as error:
+    except Exception as error:  # noqa: BLE001 - see `_problem`
         found = _problem(error)
-        return html_answer(problem_page(view, found.title, found.detail), found.status)
+        return html_answer(problem_page(view, found.title, found.detail, found.more.get("help")), found.status)
 
 
-def _problem(error: BusyError | NotifierError | ProblemError) -> ProblemError:
+def _problem(error: Exception) -> ProblemError:
+    """Answer with a problem in place of what was asked for. What Redis holds may be anybody's."""
     if isinstance(error, ProblemError):
         return error
-    if isinstance(error, BusyError):
-        return ProblemError(503, "Redis does not answer", "it took too long; try again")
-    return ProblemError(503, "Not usable", str(error))
+    if isinstance(error, RedisAwayError):
+        return ProblemError(503, "Redis does not answer", str(error), help=REDIS_DOWN)
+    if isinstance(error, NotifierError):
+        return ProblemError(503, "Not usable", str(error))
+    told = tell_unreadable(error)
+    return ProblemError(503, "Unreadable", told)
 
 
-async def _not_here(_: Request, error: Exception) -> Response:
+async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+        detail = "There is no such page. Look for a user or a job above, or go to Now."
+        return html_answer(problem_page(View("", may_act=False), "Not here", detail), error.status_code)
     return problem(error.status_code, error.detail, "there is nothing of this path and method")
 
 
@@ -293,10 +335,13 @@ async def _broke(_: Request, __: Exception) -> Response:
 
 async def _body(request: Request) -> bytes:
     found = b""
-    async for part in request.stream():
-        found += part
-        if len(found) > MAX_BYTES:
-            raise ProblemError(413, "Too large", f"at most {MAX_BYTES:,} bytes are taken")
+    try:
+        async for part in request.stream():
+            found += part
+            if len(found) > MAX_BYTES:
+                raise ProblemError(413, "Too large", f"at most {MAX_BYTES:,} bytes are taken")
+    except ClientDisconnect:
+        raise ProblemError(408, "Too slow", "the body did not come to its end in time") from None
     return found
 
 
@@ -332,7 +377,13 @@ def _after_cancel(told: dict[str, Any], _: View) -> str:
     return "/job" if done == "unknown" else f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
 
 
-def _after_cancel_of(told: dict[str, Any], _: View) -> str:
+def _after_resume(told: dict[str, Any], _: View) -> str:
+    return f"/pause?done={'resumed' if told['resumed'] else 'not_paused'}"
+
+
+def _after_cancel_of(told: dict[str, Any], view: View) -> str:
+    if "waiting" in told:
+        return sure_page(told, view)
     return f"/user?{urlencode({'id': told['user'], 'done': 'all_but_some' if told['too_late'] else 'all_cancelled'})}"
 
 

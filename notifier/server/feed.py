@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from notifier.errors import NotifierError
-from notifier.server.answers import HEADERS, BusyError
+from notifier.server.answers import HEADERS, ProblemError, tell_unreadable
 
 EVERY_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
@@ -28,8 +28,7 @@ Read = Callable[[int], Awaitable[dict[str, Any]]]
 class Feed:
     """Reads while somebody watches, once a second however many do.
 
-    read: of so many minutes, the newest last, what `notifier.operations.stats.Stats.as_live` tells, and `dead`: why
-    a shard does not answer, by its name.
+    read: of so many minutes, the newest last, what `notifier.operations.stats.Stats.as_live` tells.
     """
 
     def __init__(self, read: Read) -> None:
@@ -65,7 +64,7 @@ class Feed:
             self._watching -= 1
 
     async def events(self) -> AsyncIterator[str]:
-        """What one who watches is told: at first all minutes, then what has changed; a comment where nothing has."""
+        """Yield what one watcher is told: at first all minutes, then what has changed; a comment if nothing has."""
         yield f"retry: {AGAIN_MS}\n\n"
         seen, told_at = _Seen(), monotonic()
         while not self._ended.is_set():
@@ -85,19 +84,19 @@ class Feed:
             if monotonic() - self._read_at < EVERY_S / 2:
                 return
             try:
-                await self._take(await self._read(self._missing()))
+                self._take(await self._read(self._missing()))
                 self._trouble, self._succeeded_at = "", monotonic()
-            except (BusyError, NotifierError) as error:
-                self._trouble = str(error) or "Redis does not answer in time"
+            except (ProblemError, NotifierError) as error:
+                self._trouble = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever somebody has written there, the stream goes on
+                self._trouble = tell_unreadable(error)
             self._read_at = monotonic()
 
     def _missing(self) -> int:
         """How many minutes may have changed since they were read; one more, as Redis's clock turns them."""
         return min(MINUTES, 2 + int((monotonic() - self._succeeded_at) / 60)) if self._minutes else MINUTES
 
-    async def _take(self, told: dict[str, Any]) -> None:
-        if self._minutes and told["dead"] != self._others["dead"]:  # older minutes are of other shards
-            told, self._minutes = await self._read(MINUTES), {}
+    def _take(self, told: dict[str, Any]) -> None:
         known = self._minutes | {each["at"]: each for each in told["minutes"]}
         self._minutes = dict(sorted(known.items())[-MINUTES:])
         self._others = {name: value for name, value in told.items() if name != "minutes"}
@@ -105,7 +104,7 @@ class Feed:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one who watches was told last."""
+    """Hold what one watcher was told last."""
 
     minutes: dict[int, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)

@@ -1,22 +1,29 @@
-"""Who may ask: the token, the name of the host, and for what changes something the same origin."""
+"""Decide who may ask: by the token, the name of the host, and for changes by the same origin."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import hmac
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from notifier.server.answers import problem
+from notifier.server.tokens import caller, callers_of
 
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN: Final = frozenset({"/healthz", "/readyz"})
 READING: Final = frozenset({"GET", "HEAD"})
-WHO: Final = "notifier.who"  # in the scope: the name that was given with the token
+FORGET_S: Final = 300.0
+SLOWER_S, SLOWEST_S = 0.05, 2.0  # so much for each wrong token of late
+# In the scope: the name of the token, or the one that was given with everybody's; whether its holder may act.
+WHO: Final = "notifier.who"
+MAY_ACT: Final = "notifier.may_act"
 
 
 class Guard:
@@ -29,29 +36,53 @@ class Guard:
     def __init__(self, app: ASGIApp, token: Callable[[], str], *, is_open: bool) -> None:
         """token: is asked at each request, because its file may change."""
         self._app, self._token, self._is_open = app, token, is_open
+        self._wrong = _WrongTokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
         if scope["type"] != "http" or scope["path"] in OPEN:
             return await self._app(scope, receive, send)
         headers = dict(reversed(scope["headers"]))  # the first of each
-        token = self._token().encode()
+        known = callers_of(self._token())
         who, given = _given(headers.get(b"authorization", b""))
-        if token and not hmac.compare_digest(given, token):
+        asks = caller(known, given)
+        if known and asks is None:
+            if given:
+                await self._wrong.note()
             refused = problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
             refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
             return await refused(scope, receive, send)
-        if not (token or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
+        if not (known or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
             return await problem(421, "Misdirected", "without a token, ask localhost")(scope, receive, send)
         if scope["method"] not in READING:
-            if not token:
+            why = ""
+            if asks is None:
                 why = "what changes something needs a token: start the server with NOTIFIER_SERVER_TOKEN"
-                return await problem(403, "Forbidden", why)(scope, receive, send)
-            if not _is_same_origin(headers):
+            elif not asks.may_act:
+                why = f"the token of {asks.name} may look and not act"
+            elif not _is_same_origin(headers):
                 why = "a page of another origin asks for this"
+            if why:
                 return await problem(403, "Forbidden", why)(scope, receive, send)
-        scope[WHO] = who
+        scope[WHO], scope[MAY_ACT] = asks.name or who if asks else who, asks is not None and asks.may_act
         return await self._app(scope, receive, send)
+
+
+class _WrongTokens:
+    """Slows down who tries tokens, and logs how many were tried: one, ten, a hundred and so on in a row of minutes."""
+
+    def __init__(self) -> None:
+        self._count, self._last = 0, 0.0
+
+    async def note(self) -> None:
+        """Count one more, and wait."""
+        now = time.monotonic()
+        if now - self._last > FORGET_S:
+            self._count = 0
+        self._count, self._last = self._count + 1, now
+        if str(self._count).strip("0") == "1":
+            structlog.get_logger("notifier.server").warning("wrong_tokens", count=self._count)
+        await asyncio.sleep(min(SLOWEST_S, SLOWER_S * self._count))
 
 
 def _given(authorization: bytes) -> tuple[str, bytes]:

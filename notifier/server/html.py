@@ -31,7 +31,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 
 def text(children: Any) -> Html:
-    """What stands in an element."""
+    """Return the text of an element."""
     if children is None:
         return Html()
     if isinstance(children, Html):
@@ -112,6 +112,18 @@ def counted(number: int, one: str, more: str = "") -> str:
 def span(seconds: float) -> str:
     """As `seconds_text`, in one piece."""
     return seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def at_most(seconds: float | None) -> str:
+    """The end of a histogram's bucket: so much of them took no longer; '' where there are none."""
+    return "" if seconds is None else f"≤\N{NO-BREAK SPACE}{span(seconds)}"
+
+
+def rate(per_second: float) -> str:
+    """How many a second, for people: a few of them a minute."""
+    if 0 < per_second < 1:
+        return f"{per_second * 60:.0f}/min"
+    return f"{per_second:,.0f}/s"
 
 
 def _attribute(key: str, value: Any) -> str:

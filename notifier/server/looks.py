@@ -1,18 +1,20 @@
-"""What is read of Redis for each page, as plain data: the API tells the same. It changes nothing."""
+"""Read Redis for each page, as plain data: the API tells the same. It changes nothing."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
+from notifier.dispatch.circuits import by_route, paused_words
 from notifier.dispatch.minutes import merged
+from notifier.dispatch.pauses import find_pauses
 from notifier.operations.action_log import read_actions
-from notifier.operations.apply import find_followers
+from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json
 from notifier.operations.in_force import Known
 from notifier.operations.route_view import view_routes
@@ -22,14 +24,17 @@ from notifier.operations.user_view import next_users, view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.scripts.keys import job_key, redis_key
 from notifier.server.answers import ProblemError
+from notifier.server.pages.help import read_help
 from notifier.server.state import State
 from notifier.settings import load_settings
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
-from notifier.shards.map import connect_home, on_shard
-from notifier.store.connection import ask, redis_answers
-from notifier.units import clock_us, moment
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.published import followers
+from notifier.store.together import ask_all
+from notifier.units import moment
 
+CHANGES: Final = frozenset({"apply rates", "withdraw rates", "pause", "resume"})
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 MAX_RECORDS: Final = 50  # on the page of a user
@@ -40,8 +45,7 @@ ROUTE_MINUTES: Final = 10
 def ready(state: State, _: Request) -> dict[str, Any]:
     """Redis lets us read, and the configuration can be used."""
     load_settings(state.path)
-    for redis in state.clients.values():
-        ask(partial(redis.hget, redis_key("stats"), "accepted"))
+    state.redis.ask_any(lambda redis: redis.hget(redis_key("stats"), "accepted"))
     return {"ready": True}
 
 
@@ -50,10 +54,12 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     given = request.query_params.get("minutes", "10")
     is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
     minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
-    live, dead = state.live()
-    found = read_stats(live, minutes)
-    more = {"at": state.now(), "live": found.as_live()["now"], "throttled": read_throttled(live), "dead": dead}
-    return found.as_json() | more
+    found = read_stats(state.redis, minutes)
+    routes = [each.as_json() for each in view_routes(state.redis, state.in_force.read().settings)]
+    changes = read_actions(state.redis, MAX_ACTIONS)
+    changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
+    more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
+    return found.as_json() | more | {"at": state.now(), "routes": routes}
 
 
 def users(state: State, request: Request) -> dict[str, Any]:
@@ -65,15 +71,14 @@ def user(state: State, request: Request) -> dict[str, Any]:
     """The rules for a user and what is used of them, what waits, when it should go and why it waits."""
     name = _user_of(request)
     known = state.in_force.read()
-    with connect_home(known.settings, name) as (shard, redis):
+    with state.redis.at(name) as redis:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
-        now = moment(clock_us(ask(redis.time)))
     history = [record_json(record) for record in state.notifier().history(name)[:MAX_RECORDS]]
-    return view.as_json() | {"at": now, "history": history} | ({"shard": shard} if shard else {})
+    return view.as_json() | {"at": state.now(), "history": history}
 
 
 def history(state: State, request: Request) -> dict[str, Any]:
-    """What became of a user's notifications, and what held each one back."""
+    """Return what became of a user's notifications, and what held each one back."""
     name = _user_of(request)
     return {"user": name, "history": [record_json(record) for record in state.notifier().history(name)]}
 
@@ -90,23 +95,26 @@ def _user_of(request: Request) -> str:
 
 def next_due(state: State, _: Request) -> dict[str, Any]:
     """The users who are looked at next."""
-    live, dead = state.live()
-    found = sorted((each for redis in live.values() for each in next_users(redis)), key=lambda each: each[2])
+    found = sorted(next_users(state.redis), key=lambda each: each[2])
     shown = [{"user": user, "lane": lane, "at": moment(at)} for user, lane, at in found[:50]]
-    return {"at": state.now(), "next": shown, "dead": dead}
+    return {"at": state.now(), "next": shown}
 
 
 def job(state: State, request: Request) -> dict[str, Any]:
-    """What became of a notification, or why it waits."""
+    """Return what became of a notification, or why it waits."""
     job_id = request.path_params.get("job_id") or request.query_params.get("id", "")
     if not JOB_ID.fullmatch(job_id):
         raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
     found = state.notifier().status(job_id, request.query_params.get("user") or None)
     if found is None:
         raise ProblemError(404, "Unknown", "no notification of this id is known, or it is no longer kept")
-    client: Any = state.clients[found.shard or ""]
-    with redis_answers():
-        meta, accepted_at, deadline = client.hmget(job_key(job_id), "meta", "enqueued_at", "push_deadline")
+
+    def find() -> Exchange[Any]:
+        (found,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), "meta", "enqueued_at", "push_deadline"))
+        return found
+
+    every = ask_all(state.redis.of_job(job_id), find).all
+    meta, accepted_at, deadline = next((each for each in every if any(each)), (None, None, None))
     expires = None if deadline is None else moment(float(deadline))
     record = found.record
     of = _of(meta) or ({} if record is None else {"user": record.user, "category": record.category})
@@ -116,7 +124,7 @@ def job(state: State, request: Request) -> dict[str, Any]:
 
 
 def _of(meta: bytes | None) -> dict[str, str]:
-    """Whose it is, and its category: what its meta tells."""
+    """Return the user and the category that a job's meta names."""
     try:
         fields = json.loads(meta or b"{}")
     except ValueError:
@@ -133,27 +141,25 @@ def _moment(text: bytes | None) -> datetime | None:
 
 
 def held_routes(state: State, _: Request) -> list[dict[str, Any]]:
-    """What `notifier routes` shows."""
-    return [asdict(held) for held in state.notifier().routes()]
+    """Return what `notifier routes` shows."""
+    return [held.as_json() for held in state.notifier().routes()]
 
 
 def routes(state: State, _: Request) -> dict[str, Any]:
     """Every route, and what was answered by it lately."""
-    live, dead = state.live()
-    together = read_stats(live, ROUTE_MINUTES).together
+    together = read_stats(state.redis, ROUTE_MINUTES).together
     told = []
-    for each in view_routes(live, state.in_force.read().settings):
+    for each in view_routes(state.redis, state.in_force.read().settings):
         answers = merged([together.answers[each.route]]) if each.route in together.answers else None
         told.append(
-            asdict(each)
+            each.as_json()
             | {
-                "state": each.state,
                 "delivered": _ended(together.ended, each.route, delivered=True),
                 "others": _ended(together.ended, each.route, delivered=False),
                 "p99": None if answers is None else answers.quantile_s(0.99),
             }
         )
-    return {"at": state.now(), "routes": told, "dead": dead}
+    return {"at": state.now(), "routes": told}
 
 
 def _ended(ended: Any, route: str, *, delivered: bool) -> int:
@@ -162,10 +168,9 @@ def _ended(ended: Any, route: str, *, delivered: bool) -> int:
 
 
 def rates(state: State, _: Request) -> dict[str, Any]:
-    """What is in force, and who follows it."""
+    """Return the rates in force, and who follows them."""
     known = state.in_force.read()
-    live, dead = state.live()
-    published, workers = find_followers(live)
+    published, workers = followers(state.redis)
     settings, applied = known.settings, known.published
     users = len(settings.users) + len(settings.users_in_files)
     return {
@@ -173,32 +178,59 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "version": settings.rates_version,
         "source": "applied" if applied.version else str(state.path),
         "applied_at": moment(applied.at_us) if applied.version else None,
-        "published": {name or "redis": each.version for name, each in published.items()},
+        "published": published.version,
         "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
         "rates": write_yaml(dict(known.rates)) if users <= MAX_USERS else None,
-        "workers": [asdict(worker) | {"shard": name} for name, worker in workers],
+        "workers": [asdict(worker) for worker in workers],
         "traffic": asdict(state.traffic.now()),
-        "dead": dead,
     }
 
 
 def version_of(known: Known) -> str:
-    """What tells the rates in force from others."""
+    """Return the digest that tells the rates in force from others."""
     return known.settings.rates_version
 
 
 def audit(state: State, _: Request) -> dict[str, Any]:
-    """The last audit, and what people did here."""
+    """The last audit."""
     run = state.audit.run
-    return {
-        "at": datetime.now(UTC),
-        "run": None if run is None else run.as_json(),
-        "actions": actions(state, _)["actions"],
-    }
+    return {"at": datetime.now(UTC), "run": None if run is None else run.as_json()}
+
+
+def log(state: State, request: Request) -> dict[str, Any]:
+    """Return what people did, and the time."""
+    return actions(state, request) | {"at": state.now()}
+
+
+def pauses(state: State, request: Request) -> dict[str, Any]:
+    """Return what is paused; what: to be paused, for the form."""
+    every = by_route(ask_all(state.redis, find_pauses).all)
+    found = [held.as_json() | {"what": paused_words(held.route)} for held in every]
+    return {"at": state.now(), "pauses": found, "what": request.query_params.get("what", "")}
+
+
+def bad(state: State, request: Request) -> dict[str, Any]:
+    """Return what ended badly lately; in the query part of an id, an outcome and a page."""
+    query = request.query_params
+    part, outcome, page = query.get("part", "")[:200], query.get("outcome", ""), query.get("page", "0")
+    number = int(page) if page.isascii() and page.isdigit() and len(page) < 4 else 0  # noqa: PLR2004
+    keep_us = state.in_force.read().settings.keep_failed_us
+    found = view_bad(state.redis, keep_us, part, outcome, number)
+    return found.as_json() | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
+
+
+def runbook(_: State, request: Request) -> dict[str, Any]:
+    """A page of the runbook."""
+    return {"text": read_help(request.path_params["name"])}
+
+
+def find(state: State, request: Request) -> str:
+    """Where the page is of what somebody looks for: of a job of this id, if there is one, or of a user."""
+    given = request.query_params.get("id", "").strip()
+    is_job = JOB_ID.fullmatch(given) and state.notifier().status(given) is not None
+    return f"/{'job' if is_job else 'user'}?{urlencode({'id': given})}"
 
 
 def actions(state: State, _: Request) -> dict[str, Any]:
-    """What people did here, the last first."""
-    name, redis = next(iter(state.clients.items()))  # where they are written
-    with on_shard(name):
-        return {"actions": [asdict(each) for each in read_actions(redis, MAX_ACTIONS)]}
+    """Return what people did here, the last first."""
+    return {"actions": [asdict(each) for each in read_actions(state.redis, MAX_ACTIONS)]}

@@ -1,8 +1,9 @@
-"""What Prometheus reads. docs/reference/metrics.md has the table of the names; a test holds the two equal."""
+"""Write the metrics for Prometheus. docs/reference/metrics.md has the table of the names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,28 +15,37 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from notifier.dispatch.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, minute_now, read_fields
+from notifier.dispatch.circuits import paused_words
+from notifier.dispatch.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, find_fields
 from notifier.errors import RedisUnusableError
-from notifier.operations.route_view import project_use
+from notifier.operations.route_view import find_uses
 from notifier.operations.stats import Now, read_now
 from notifier.rules.policy import Window
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# (name, help, labels) of each gauge of one Redis; every one has the label shard, '' where there is one Redis.
+# (name, help, labels) of each gauge of what is now.
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "notifier_redis_up": ("whether Redis answers", ()),
+    "notifier_redis_up": ("whether Redis answers, in all partitions", ()),
+    "notifier_partition_up": ("whether the node of a partition answers", ("partition",)),
+    "notifier_partition_workers": ("workers that have looked for work in a partition lately", ("partition",)),
     "notifier_queued": ("accepted, and not looked at by a worker yet", ("lane",)),
-    "notifier_waiting": ("waiting for their user's limits, or for a time of their own", ("lane",)),
+    "notifier_waiting": ("waiting in backlogs, by what holds them", ("why",)),
+    "notifier_scheduled": ("waiting for their user's limits, or for a time of their own", ("lane",)),
     "notifier_due_users": ("users whose wake-up has passed", ("lane",)),
     "notifier_oldest_due_seconds": ("for how long the first of the due users is due", ("lane",)),
     "notifier_later": ("waiting for a time of their own: send_at, or a retry", ()),
     "notifier_in_flight": ("being sent", ()),
-    "notifier_route_closed": ("1 for each route by which not all goes now", ("route", "state")),
+    "notifier_oldest_queued_seconds": ("for how long the first of the queue has been accepted", ("lane",)),
+    "notifier_route_state": ("1 for each route: working, slow or stopped, and why", ("route", "state", "kind")),
+    "notifier_paused": ("1 for each thing that a person has paused", ("what",)),
+    "notifier_suspended": ("1 while rq suspend keeps all workers from looking for work", ()),
     "notifier_project_used_ratio": ("how much of its project's limit is used, 0 to 1", ("route",)),
     "notifier_workers": ("workers that Redis knows", ()),
     "notifier_workers_healthy": ("workers that have looked for work lately", ()),
-    "notifier_redis_memory_bytes": ("memory that Redis uses", ()),
-    "notifier_redis_memory_max_bytes": ("maxmemory of Redis; 0 where it has none", ()),
+    "notifier_redis_memory_bytes": ("memory that Redis uses; the fullest node of several", ()),
+    "notifier_redis_memory_max_bytes": ("maxmemory of this Redis; 0 where it has none", ()),
 }
 
 
@@ -45,12 +55,13 @@ class Metrics(Collector):
     Counters begin at 0 when the process starts, as Prometheus expects. A minute is read until it has ended.
     """
 
-    def __init__(self, clients: Mapping[str, Any], projects: Mapping[str, Window]) -> None:
-        """projects: the limits of those that have one, by route."""
-        self._clients = clients
+    def __init__(self, redis: Any, routes: Sequence[str], projects: Mapping[str, Window]) -> None:
+        """routes: that are configured. projects: the limits of those that have one, by route."""
+        self._routes = routes
+        self._partitions = Partitions.around(redis)
         self._projects = projects
         self._totals = Numbers()
-        self._seen: dict[str, tuple[int, dict[str, int]]] = {}  # of each shard the minute read last, and its fields
+        self._seen: dict[int, tuple[int, dict[str, int]]] = {}  # of each partition: the minute read last, its fields
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -64,42 +75,45 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
-        gauges = {name: GaugeMetricFamily(name, says, labels=[*of, "shard"]) for name, (says, of) in GAUGES.items()}
+        gauges = {name: GaugeMetricFamily(name, says, labels=of) for name, (says, of) in GAUGES.items()}
         events = CounterMetricFamily(
             "notifier_events",
             "counted since ever, by what happened: accepted, refused, an outcome",
-            labels=["event", "shard"],
+            labels=["event"],
         )
-        for name, redis in self._clients.items():
-            try:
-                now = read_now(redis)
-                self._count_on(name, redis)
-                used = {by: project_use(redis, by, limited) / limited.limit for by, limited in self._projects.items()}
-            except RedisUnusableError:
-                gauges["notifier_redis_up"].add_metric([name], 0)
-                continue
-            gauges["notifier_redis_up"].add_metric([name], 1)
-            _of_one_redis(gauges, name, now)
-            for by, ratio in used.items():
-                gauges["notifier_project_used_ratio"].add_metric([by, name], ratio)
-            for word, n in now.totals.items():
-                events.add_metric([word, name], n)
+        try:
+            now = read_now(self._partitions)
+            self._count_on()
+            uses = list(ask_all(self._partitions, lambda: find_uses(self._projects)).all)
+        except RedisUnusableError:
+            gauges["notifier_redis_up"].add_metric([], 0)
+            for at in self._partitions:
+                gauges["notifier_partition_up"].add_metric([str(at.number)], 0)
+        else:
+            gauges["notifier_redis_up"].add_metric([], not now.away)
+            _add_now(gauges, now, self._routes)
+            for by, of in self._projects.items():
+                gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)
+            for word, n in ({} if now.away else now.totals).items():  # one that falls would seem to begin anew
+                events.add_metric([word], n)
         yield from gauges.values()
         yield events
         yield from self._of_minutes()
 
-    def _count_on(self, name: str, redis: Any) -> None:
-        newest = minute_now(redis)
-        if name not in self._seen:  # it begins at 0: what was before is not its own
-            self._seen[name] = newest, read_fields(redis, [newest]).get(newest, {})
-            return
-        last, before = self._seen[name]
-        found = read_fields(redis, range(max(last, newest - KEPT_MINUTES), newest + 1))
-        for minute, fields in found.items():
-            old = before if minute == last else {}
-            self._totals.add({field: n - old.get(field, 0) for field, n in fields.items()})
-        if newest >= last:
-            self._seen[name] = newest, found.get(newest, {})
+    def _count_on(self) -> None:
+        oldest = min((last for last, _ in self._seen.values()), default=None)
+
+        def choose(newest: int) -> range:
+            return range(newest if oldest is None else max(oldest, newest - KEPT_MINUTES), newest + 1)
+
+        for number, (newest, found) in ask_all(self._partitions, lambda: find_fields(choose)).found.items():
+            last, before = self._seen.get(number, (newest, found.get(newest, {})))  # it begins at 0
+            for minute, fields in found.items():
+                if minute >= last:
+                    old = before if minute == last else {}
+                    self._totals.add({field: n - old.get(field, 0) for field, n in fields.items()})
+            if newest >= last:
+                self._seen[number] = newest, found.get(newest, {})
 
     def _of_minutes(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("notifier_accepted", "notifications accepted", labels=["category"])
@@ -119,20 +133,39 @@ class Metrics(Collector):
         yield _histogram("notifier_provider_latency_seconds", says, "route", self._totals.answers)
 
 
-def _of_one_redis(gauges: Mapping[str, GaugeMetricFamily], shard: str, now: Now) -> None:
+def _by_why(now: Now) -> Counter[str]:
+    """How many wait for what; users who are paused have no label of their own."""
+    found: Counter[str] = Counter()
+    for each in now.waits:
+        found["the pause of a user" if each.what.startswith("the pause of user:") else each.what] += each.waiting
+    return found
+
+
+def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence[str]) -> None:
     for name, lane in now.lanes.items():
-        gauges["notifier_queued"].add_metric([name, shard], lane.queued)
-        gauges["notifier_waiting"].add_metric([name, shard], lane.waiting)
-        gauges["notifier_due_users"].add_metric([name, shard], lane.due_users)
-        gauges["notifier_oldest_due_seconds"].add_metric([name, shard], lane.oldest_due_s)
-    gauges["notifier_later"].add_metric([shard], now.later)
-    gauges["notifier_in_flight"].add_metric([shard], now.in_flight)
-    for route, state in {(held.route, held.state) for held in now.routes}:
-        gauges["notifier_route_closed"].add_metric([route, state, shard], 1)
-    gauges["notifier_workers"].add_metric([shard], len(now.workers))
-    gauges["notifier_workers_healthy"].add_metric([shard], sum(worker.is_healthy() for worker in now.workers))
-    gauges["notifier_redis_memory_bytes"].add_metric([shard], now.memory[0])
-    gauges["notifier_redis_memory_max_bytes"].add_metric([shard], now.memory[1])
+        gauges["notifier_queued"].add_metric([name], lane.queued)
+        gauges["notifier_scheduled"].add_metric([name], lane.waiting)
+        gauges["notifier_due_users"].add_metric([name], lane.due_users)
+        gauges["notifier_oldest_due_seconds"].add_metric([name], lane.oldest_due_s)
+        gauges["notifier_oldest_queued_seconds"].add_metric([name], lane.oldest_queued_s)
+    gauges["notifier_later"].add_metric([], now.later)
+    gauges["notifier_in_flight"].add_metric([], now.in_flight)
+    held = {each.route: (each.state, each.kind) for each in sorted(now.routes, key=lambda each: each.state)}
+    for route in {**dict.fromkeys(routes), **held}:
+        gauges["notifier_route_state"].add_metric([route, *held.get(route, ("working", ""))], 1)
+    for pause in now.pauses:
+        gauges["notifier_paused"].add_metric([paused_words(pause.route)], 1)
+    for why, n in _by_why(now).items():
+        gauges["notifier_waiting"].add_metric([why], n)
+    gauges["notifier_suspended"].add_metric([], now.suspended)
+    for number, workers in now.served.items():
+        gauges["notifier_partition_workers"].add_metric([str(number)], workers)
+    for number in (*now.served, *now.away):
+        gauges["notifier_partition_up"].add_metric([str(number)], number in now.served)
+    gauges["notifier_workers"].add_metric([], len(now.workers))
+    gauges["notifier_workers_healthy"].add_metric([], sum(worker.is_healthy() for worker in now.workers))
+    gauges["notifier_redis_memory_bytes"].add_metric([], now.memory[0])
+    gauges["notifier_redis_memory_max_bytes"].add_metric([], now.memory[1])
 
 
 def _histogram(name: str, says: str, label: str, found: Mapping[str, Histogram]) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,21 @@ import uvicorn
 
 from notifier.log import configure_logging
 from notifier.server.app import build
+from notifier.server.connections import Brake, limited
 from notifier.server.state import State
-from notifier.settings.schema import LogSettings
+from notifier.settings.schema_processes import LogSettings
 
 
-def run(path: Path, log: LogSettings, host: str, port: int, token: Callable[[], str], *, is_open: bool) -> None:
+def bind(host: str, port: int) -> socket.socket:
+    """Listen there. Raises OSError where that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+def run(path: Path, log: LogSettings, listening: socket.socket, token: Callable[[], str], *, is_open: bool) -> None:
     """Serve until told to stop. log: how this process logs."""
     configure_logging(log.format, log.level)
-    make_server(path, token, is_open=is_open, host=host, port=port, log_level="warning").run()
+    make_server(path, token, is_open=is_open, log_level="warning").run([listening])
 
 
 def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **options: Any) -> uvicorn.Server:
@@ -26,8 +34,12 @@ def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **option
 
     is_open: by any name of the host. options: uvicorn's. Raises SettingsError.
     """
-    state = State(path, may_act=bool(token()))
-    return _Server(state, uvicorn.Config(build(state, token, is_open=is_open), server_header=False, **options))
+    state = State(path)
+    app = build(state, token, is_open=is_open)
+    server = _Server(state, uvicorn.Config(app, http=limited(), ws="none", server_header=False, **options))
+    for name in ("uvicorn.error", "asyncio"):  # after uvicorn has configured its own; strangers cause these lines
+        logging.getLogger(name).addFilter(Brake())
+    return server
 
 
 class _Server(uvicorn.Server):

@@ -7,26 +7,28 @@ wait; they are kept for `events.keep`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
-import http.client
 import json
+import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+import h11
 import structlog
-from redis import Redis
 
 from notifier.errors import NotifierError
 from notifier.producer.events import Ended, find_batches
-from notifier.settings.schema import WebhookSettings
+from notifier.settings.schema_processes import WebhookSettings
 from notifier.settings.secret_files import LastGood
-from notifier.store.exchange import search
+from notifier.store.partitions import Partitions, search_at
 
 GROUP: Final = "webhook"
 CONSUMER: Final = "serve"  # one process posts: after a restart it is given at once what it had not posted
@@ -35,49 +37,50 @@ LEASE: Final = timedelta(minutes=5)
 LOOK_EVERY_S: Final = 0.5  # for more, once all is posted: so that it can be stopped at any time
 STOP_S: Final = 2.0  # how long a request that is under way is waited for
 BACKOFF_S: Final = (1.0, 60.0)
+MAX_ANSWER: Final = 65_536  # bytes, up to the end of its head
 AGAIN: Final = frozenset({408, 425, 429})  # of the 4xx, those that ask for another try
 
 
 class Webhook:
-    """Posts the events of each Redis, each in a thread of its own. taken, refused: how many events so far."""
+    """Posts the events, in a thread of its own. taken, refused: how many events so far."""
 
-    def __init__(self, clients: Mapping[str, Redis], settings: WebhookSettings, read_secret: Callable[[], str]) -> None:
+    def __init__(self, redis: Any, settings: WebhookSettings, read_secret: Callable[[], str]) -> None:
         """read_secret: what signs; read again for each post. Raises SettingsError, here too."""
         self._settings, self._secret = settings, LastGood("webhook", read_secret)
         self._url = urlsplit(settings.url)
         self._stop = threading.Event()
         self._log = structlog.get_logger("notifier.webhook")
         self.taken = self.refused = 0
-        self._threads = [
-            threading.Thread(target=self._run, args=(redis,), name=f"webhook {name}".rstrip(), daemon=True)
-            for name, redis in clients.items()
-        ]
+        self._thread = threading.Thread(target=self._run, args=(Partitions.around(redis),), name="webhook", daemon=True)
 
     def start(self) -> None:
         """Begin to post."""
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Post no more. What was not taken is posted by the next one."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join(STOP_S)
+        self._thread.join(STOP_S)
 
-    def _run(self, redis: Redis) -> None:
-        timeout_s = redis.connection_pool.connection_kwargs.get("socket_timeout")
+    def _run(self, partitions: Partitions) -> None:
+        timeout_s = partitions[0].client.connection_pool.connection_kwargs.get("socket_timeout")
+        find = partial(find_batches, GROUP, CONSUMER, LEASE, max_events=MAX_EVENTS, follow=False, timeout_s=timeout_s)
         waits = _Backoff(self._stop)
         while not self._stop.is_set():
-            try:
-                found = find_batches(GROUP, CONSUMER, LEASE, max_events=MAX_EVENTS, follow=False, timeout_s=timeout_s)
-                for batch in search(redis, found):
-                    if not self._deliver(batch):
-                        return
+            problem = ""
+            for at in partitions:
+                try:
+                    for batch in search_at(at, find):
+                        if not self._deliver(batch):
+                            return
+                except NotifierError as error:
+                    problem = str(error)
+            if problem:
+                self._log.warning("events_not_read", reason=problem)
+                waits.wait()
+            else:
                 waits.reset()
                 self._stop.wait(LOOK_EVERY_S)
-            except NotifierError as error:
-                self._log.warning("events_not_read", reason=str(error))
-                waits.wait()
 
     def _deliver(self, batch: Sequence[Ended]) -> bool:
         """Post until it is taken or refused; False where it was to stop before."""
@@ -85,7 +88,7 @@ class Webhook:
         while not self._stop.is_set():
             try:
                 status = post(self._url, body, self._secret().encode(), self._settings.timeout_us / 1e6)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, h11.ProtocolError) as error:
                 self._log.warning("webhook_failed", reason=type(error).__name__, events=len(batch))
                 waits.wait()
                 continue
@@ -120,15 +123,39 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
 
 
 def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float, clock: Callable[[], float] = time.time) -> int:
-    """Post once; returns the status. No redirection is followed. Raises OSError, HTTPException."""
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname or "", url.port, timeout=timeout_s)
-    headers = {"Content-Type": "application/json", "Notifier-Signature": sign(secret, int(clock()), body)}
+    """Post once; returns the status. No redirection is followed. Raises OSError, ProtocolError."""
+    headers = {
+        "Host": url.netloc.rpartition("@")[2],
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Notifier-Signature": sign(secret, int(clock()), body),
+        "Connection": "close",
+    }
+    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    asked = h11.Request(method="POST", target=target, headers=list(headers.items()))
+    return asyncio.run(asyncio.wait_for(_exchange(url, asked, body), timeout_s))
+
+
+async def _exchange(url: SplitResult, asked: h11.Request, body: bytes) -> int:
+    """Send it, and read as far as the status. Nothing here has a deadline of its own: the whole has one."""
+    tls = ssl.create_default_context() if url.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(url.hostname, url.port or (443 if tls else 80), ssl=tls)
     try:
-        connection.request("POST", (url.path or "/") + (f"?{url.query}" if url.query else ""), body, headers)
-        return connection.getresponse().status
+        connection = h11.Connection(h11.CLIENT)
+        for part in (asked, h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(connection.send(part) or b"")
+        await writer.drain()
+        left = MAX_ANSWER
+        while not isinstance(event := connection.next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                data = await reader.read(4096)
+                left -= len(data)
+                if not data or left < 0:
+                    raise OSError("the answer has no end" if data else "the connection was closed")
+                connection.receive_data(data)
+        return event.status_code
     finally:
-        connection.close()
+        writer.transport.abort()
 
 
 def _body(batch: Sequence[Ended]) -> bytes:

@@ -6,16 +6,10 @@ from notifier.lazy import lazily
 
 if TYPE_CHECKING:
     from notifier.settings.loading import load_settings, parse_settings, read_source, settings_path
-    from notifier.settings.schema import (
-        BackoffSettings,
-        CategorySettings,
-        LogSettings,
-        Settings,
-        UserSettings,
-        WorkerSettings,
-    )
+    from notifier.settings.schema import CategorySettings, Settings, UserSettings
+    from notifier.settings.schema_processes import BackoffSettings, LogSettings, WorkerSettings
     from notifier.settings.schema_providers import PlatformSettings, ProvidersSettings
-    from notifier.settings.schema_redis import RedisSettings, ShardSettings
+    from notifier.settings.schema_redis import RedisSettings
 
 __all__ = [
     "BackoffSettings",
@@ -25,7 +19,6 @@ __all__ = [
     "ProvidersSettings",
     "RedisSettings",
     "Settings",
-    "ShardSettings",
     "UserSettings",
     "WorkerSettings",
     "load_settings",
@@ -38,10 +31,9 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.settings.loading": "load_settings parse_settings read_source settings_path",
-        "notifier.settings.schema": (
-            "BackoffSettings CategorySettings LogSettings Settings UserSettings WorkerSettings"
-        ),
+        "notifier.settings.schema": "CategorySettings Settings UserSettings",
+        "notifier.settings.schema_processes": "BackoffSettings LogSettings WorkerSettings",
         "notifier.settings.schema_providers": "PlatformSettings ProvidersSettings",
-        "notifier.settings.schema_redis": "RedisSettings ShardSettings",
+        "notifier.settings.schema_redis": "RedisSettings",
     },
 )

@@ -1,4 +1,4 @@
-"""What is right in a configuration and still not meant: rules that can never bind, tiers that nobody has."""
+"""Advice on a configuration that is right and perhaps not meant: rules that can never bind, tiers that nobody has."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
         if at not in said and users and all(implied(window, user.windows, user.gap_us, user.burst) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
     slowest = max((policy.gap_us, *(w.interval_us for w in policy.windows if w.limit == 1)))
-    if category.expires_us and slowest >= category.expires_us:
+    waits = category.when_blocked != "drop"
+    if waits and category.expires_us and slowest >= category.expires_us:
         expires, wait = format_duration(category.expires_us), format_duration(slowest)
         yield (*path, "expires"), f"{expires} is over before the {wait} between two sends: a second one always expires"

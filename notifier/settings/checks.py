@@ -20,7 +20,7 @@ from notifier.notification.subscription import HOST_PATTERN, PORTS
 from notifier.rules.policy import Policy
 from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
-from notifier.settings import sentinel_url
+from notifier.settings import redis_url as several
 from notifier.settings.secret_files import read_regular
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
-MAX_SHARDS: Final = 64
 
 _ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
 _APPLE: Final = {
@@ -47,9 +46,6 @@ APPLE_CHANNELS: Final = {
 }
 # Apple answers 403 to a contact at localhost, whatever the key.
 _CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
-
-# As NAME, or what a URL says of a server.
-_SHARD: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/,\[\]-]{0,63}")
 
 # What editors are told of a value; the parsers in `units` say more.
 _NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
@@ -109,10 +105,6 @@ def _rate(value: object) -> Window:
     if not isinstance(value, str):
         raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
     return parse_window(value)
-
-
-def _zone(value: object) -> str:
-    return check_zone(value)
 
 
 def _windows(value: object) -> tuple[Any, ...]:
@@ -177,12 +169,12 @@ def _contact(value: str) -> str:
 
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
-    wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket "
-    wrong += f"or {sentinel_url.FORM}"
+    wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket, "
+    wrong += f"{several.SENTINEL_FORM} or {several.CLUSTER_FORM}"
     if not isinstance(value, str):
         raise ValueError(wrong)  # noqa: TRY004 - pydantic
-    if sentinel_url.is_sentinel(value):
-        sentinel_url.parse(value)
+    if several.is_sentinel(value) or several.is_cluster(value):
+        several.parse(value)
         return value
     try:
         url = urlsplit(value)
@@ -198,26 +190,6 @@ def redis_url(value: object) -> str:
     if not good or url.fragment:
         raise ValueError(wrong)
     return value
-
-
-def _shards(value: object) -> tuple[Any, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"must be a list such as [redis://one:6379/0, redis://two:6379/0], is {kind(value)}")
-    if len(value) > MAX_SHARDS:
-        raise ValueError(f"lists {len(value)} shards; at most {MAX_SHARDS} are of use")
-    return tuple(value)
-
-
-def shard_name(value: str) -> str:
-    """Return the name of a shard; raise ValueError if it is none."""
-    if not _SHARD.fullmatch(value):
-        raise ValueError("is not a shard's name; use up to 64 letters, digits and '._:/,-[]', none of them a blank")
-    return value
-
-
-def shard_of_url(url: str) -> str:
-    """Return the name of a shard that is given by its URL alone: host, port and database, as they are written."""
-    return url.partition("://")[2].rpartition("@")[2].partition("?")[0].strip("/")[:64] or "?"
 
 
 def _name(value: str) -> str:
@@ -264,7 +236,7 @@ def _prefix(value: str) -> str:
 
 
 RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
-ZONE: Final = PlainValidator(_zone, json_schema_input_type=str)
+ZONE: Final = PlainValidator(check_zone, json_schema_input_type=str)
 WINDOWS: Final = BeforeValidator(_windows)
 FILE: Final = PlainValidator(_file, json_schema_input_type=str)
 APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)
@@ -273,13 +245,12 @@ HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
 HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
 CONTACT: Final = AfterValidator(_contact)
 REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
-SHARDS: Final = BeforeValidator(_shards)
-SHARD: Final = AfterValidator(shard_name)
 PREFIX: Final = AfterValidator(_prefix)
 NAME: Final = AfterValidator(_name)
 USER: Final = AfterValidator(check_user)
 TIER: Final = AfterValidator(_tier)
 LIMIT_NAME: Final = AfterValidator(_limit_name)
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", max_length=300)]
 LIMIT: Final = PlainValidator(_limit, json_schema_input_type=LIMIT_TEXT)
 
 

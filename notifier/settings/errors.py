@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, said for the person who wrote the file: line, key, what would be right."""
+"""Messages for the person who wrote the file, from what pydantic finds wrong: line, key, what would be right."""
 
 from __future__ import annotations
 

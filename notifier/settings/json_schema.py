@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from pydantic import create_model
 
-from notifier.settings.comments import ANY, Path, comments
 from notifier.settings.schema import Settings
 from notifier.settings.schema_providers import ProvidersSettings, providers_of
+from notifier.settings.templates import descriptions
 from notifier.units import format_duration
+
+Path: TypeAlias = tuple[str, ...]
+ANY: Final = "*"  # in a path: whatever name stands there
 
 
 def schema_text() -> str:
@@ -86,11 +89,11 @@ def _sections_in(path: Path, node: Any) -> Iterator[tuple[Path, str]]:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Give each key what the full configuration says of it, for editors and for the reference."""
-    found = list(sections(schema))
-    said = comments(frozenset(key for _, _, node in found for key in node["properties"]))
+    found, said = list(sections(schema)), descriptions()
     like, overrides = {name: path for path, name, _ in found}, overriding()
     for path, name, node in found:
+        other = like.get(overrides.get(name, ""), path)
         for key, value in node["properties"].items():
-            text = said.get((*path, key)) or said.get((*like.get(overrides.get(name, ""), path), key))
+            text = said.get(".".join((*path, key))) or said.get(".".join((*other, key)))
             if text and "description" not in value:
                 value["description"] = text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -14,6 +15,7 @@ from notifier.settings.checks import redis_url
 from notifier.settings.errors import Finding, findings, line_of
 from notifier.settings.rates import SECTIONS, rates_in, version_of
 from notifier.settings.schema import Settings
+from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.users_files import files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
 from notifier.units import shown
@@ -21,6 +23,26 @@ from notifier.units import shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OURS: Final = "NOTIFIER_"
+READ: Final = (
+    "NOTIFIER_ALIVE_FILE",
+    "NOTIFIER_CONFIG",
+    "NOTIFIER_PARTITION",
+    "NOTIFIER_REDIS_URL",
+    "NOTIFIER_REDIS_SERVER",
+    "NOTIFIER_SERVER_TOKEN",
+    "NOTIFIER_SERVER_TOKEN_FILE",
+    "NOTIFIER_WEBHOOK_SECRET",
+)
+# Behind these may stand the name of an app: NOTIFIER_APNS_KEY_DRIVER.
+OF_APPS: Final = (
+    "NOTIFIER_APNS_KEY",
+    "NOTIFIER_EXPO_TOKEN",
+    "NOTIFIER_FCM_SERVICE_ACCOUNT",
+    "NOTIFIER_HMS_SECRET",
+    "NOTIFIER_WEBPUSH_KEY",
+)
+OWN: Final = frozenset({"apns", "expo", "fcm", "hms", "webpush"})
 DEFAULT_PATH: Final = "config/notifier.yaml"
 MAX_PROBLEMS: Final = 50
 Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
@@ -49,7 +71,8 @@ def load_settings(
     *,
     rates: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`.
+    """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`,
+    and for the one partition that NOTIFIER_PARTITION names.
 
     Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of
     the file that are rates. Raise SettingsError with one line for each problem.
@@ -57,15 +80,22 @@ def load_settings(
     found = settings_path(path, environ)
     hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
     settings = parse_settings(_read_text(found, hint), name=str(found), rates=rates)
+    if environ.get("NOTIFIER_PARTITION"):
+        settings = settings.model_copy(update={"redis": _at(settings.redis, environ["NOTIFIER_PARTITION"])})
     if not environ.get("NOTIFIER_REDIS_URL"):
         return settings
-    if settings.redis.shards:
-        raise SettingsError("NOTIFIER_REDIS_URL names one Redis, and redis.shards lists several: unset it")
     try:
         url = redis_url(environ["NOTIFIER_REDIS_URL"])
     except ValueError as error:
         raise SettingsError(f"NOTIFIER_REDIS_URL: {error}") from None
     return settings.model_copy(update={"redis": settings.redis.model_copy(update={"url": url})})
+
+
+def _at(redis: RedisSettings, number: str) -> RedisSettings:
+    if not number.isdecimal() or int(number) >= redis.partitions:
+        most = redis.partitions - 1
+        raise SettingsError(f"NOTIFIER_PARTITION, or --partition: {shown(number)} is none of 0 to {most}")
+    return redis.at(int(number)) if redis.partitions > 1 else redis
 
 
 def _read_text(path: Path, hint: str = "") -> str:
@@ -95,7 +125,7 @@ def _source_of(text: str, *, name: str) -> Source:
 
 
 def fingerprint(path: Path, users_from: Path | None) -> Seen:
-    """What changes when one of the files of a configuration does; None where it is not there."""
+    """Return a value that changes when one of the files of a configuration does; None if it is not there."""
     try:
         found = [os.stat(path)]  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
         found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
@@ -167,3 +197,17 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"{name}: and {len(problems) - MAX_PROBLEMS} more")
     raise SettingsError("\n".join(lines))
+
+
+def unread(environ: Mapping[str, str], platforms: Mapping[str, object]) -> list[str]:
+    """A line for each variable of our name that nothing reads. platforms: of packages too, which have their own."""
+    known = (*READ, *OF_APPS)
+    prefixes = (*(f"{name}_" for name in OF_APPS), *(f"{OURS}{name.upper()}_" for name in platforms if name not in OWN))
+    odd = [name for name in sorted(environ) if name.startswith(OURS) and name not in known]
+    return [_says(name, known) for name in odd if not name.startswith(prefixes)]
+
+
+def _says(name: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name, known, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    return f"{name} is set, and nothing reads it; {meant}"

@@ -22,6 +22,7 @@ class Places:
     burst: str
     quiet: str
     send: str
+    overall: str = ""
 
 
 class Provenance:
@@ -60,7 +61,7 @@ class Provenance:
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
-        keys = ("windows", "gap", "burst", "quiet_hours", "send_hours")
+        keys = ("windows", "gap", "burst", "quiet_hours", "send_hours", "overall")
         windows, *others = (self._first(key, sections) for key in keys)
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))

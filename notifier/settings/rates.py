@@ -11,7 +11,7 @@ SECTIONS: Final = ("zone", "user", "tiers", "users", "users_may", "categories", 
 
 
 def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
-    """What tells rates from others: the same on every host for the same sections, whatever the file around them.
+    """Return the version of rates: the same on every host for the same sections, whatever the file around them.
 
     users_digest: of the files of users, where there are any.
     """
@@ -30,7 +30,7 @@ def rates_in(data: Any) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """What changes from some rates to others, a line for each entry: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
+    """List the changes from old to new rates, a line an entry: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
     for name in SECTIONS:
         old, new = _entries(before, name), _entries(after, name)
         for key in [*old, *(key for key in new if key not in old)]:

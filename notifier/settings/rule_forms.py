@@ -27,7 +27,7 @@ def _without_default(schema: dict[str, Any]) -> None:
 
 
 class WindowForm(BaseModel):
-    """The long form of a window, as editors are told of it; `window` reads it."""
+    """A window in its long form."""
 
     model_config = ConfigDict(extra="forbid")
     limit: Annotated[int, Field(ge=1, description="How many sends.")]
@@ -41,7 +41,7 @@ class WindowForm(BaseModel):
 
 
 class BurstForm(BaseModel):
-    """A burst, as editors are told of it; `burst` reads it."""
+    """A burst: so many at once, and then one more each time."""
 
     model_config = ConfigDict(extra="forbid")
     capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY, description="So many at once.")]

@@ -1,4 +1,4 @@
-"""What may stand in `notifier.yaml`: every key, its default, and the objects that are built from it.
+"""The schema of `notifier.yaml`: every key, its default, and the objects that are built from it.
 
 Durations are whole microseconds in here (`gap_us`) and text with a unit in the file (`gap: 1.5s`). Nothing
 is read while a file is checked; the methods that read a secret do so when called, because a producer that
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.errors import SettingsError
 from notifier.rules.hours import Hours
@@ -21,6 +21,16 @@ from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import checks
 from notifier.settings.checks import wrong_at
 from notifier.settings.hours import Given, NoTime, without_time
+from notifier.settings.schema_processes import (
+    DAY,
+    MINUTE,
+    SECOND,
+    EventsSettings,
+    History,
+    HistorySettings,
+    LogSettings,
+    WorkerSettings,
+)
 from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.schema_types import (
@@ -33,20 +43,19 @@ from notifier.settings.schema_types import (
     Positive,
     QuietOrIgnore,
     QuietOrNone,
+    Rate,
     Section,
     SendOrNone,
     Windows,
     Zone,
 )
 from notifier.settings.users_files import Entry
-from notifier.units import UNITS, format_duration
-
-SECOND: Final = UNITS["s"]
-MINUTE: Final = UNITS["m"]
-DAY: Final = UNITS["d"]
+from notifier.units import format_duration
 
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
+
+MAX_OVERALL: Final = 100_000  # sends that stand in Redis, of a category
 
 COUNTED: Final = "A text of the one message; {count} in it becomes how many it stands for."
 MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -71,7 +80,7 @@ class RuleSettings(Section):
 
 
 class UserSettings(RuleSettings):
-    """What one person may receive in all."""
+    """Limits of one user in all."""
 
     max_waiting: MaxWaiting | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
@@ -98,7 +107,7 @@ class OverrideSettings(Section):
 
 
 class UsersMaySettings(Section):
-    """What users may change of their own rules, by `Notifier.users`; they can always be given less."""
+    """Limits of what users may change of their own rules, by `Notifier.users`; they can always be given less."""
 
     tier: list[Annotated[str, checks.TIER]] = Field(default_factory=list, description="Which tiers they may choose.")
     windows: How = "stricter"
@@ -148,11 +157,21 @@ class CategorySettings(RuleSettings):
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
     cost: int = Field(default=1, ge=1, le=10)
+    overall: Rate | None = Field(default=None, description="The most that all users together are sent of it.")
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours of its own."""
         return None if self.quiet == "ignore" else self.quiet
+
+    def value(self, name: str) -> Category:
+        """Return what the rules need."""
+        same = {
+            key: getattr(self, key) for key in Category.__dataclass_fields__.keys() & type(self).model_fields.keys()
+        }
+        digest = self.digest.value() if self.digest else None
+        own = {"name": name, "policy": self.policy(), "ignores_quiet": self.quiet == "ignore", "digest": digest}
+        return Category(**same | own)
 
     @model_validator(mode="after")
     def _digest_where_it_is_used(self) -> Self:
@@ -162,84 +181,14 @@ class CategorySettings(RuleSettings):
             raise wrong_at("digest", why)
         return self
 
-
-class BackoffSettings(Section):
-    """How long to wait between the attempts of one notification: from `first`, doubling, to `most`."""
-
-    first_us: Positive = Field(default=2 * SECOND, alias="first")
-    max_us: Positive = Field(default=10 * MINUTE, alias="most")
-
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.first_us > self.max_us:
-            first, most = format_duration(self.first_us), format_duration(self.max_us)
-            raise wrong_at("most", f"{most} is less than first, {first}; give at least {first}")
+    def _overall_can_hold(self) -> Self:
+        if self.overall is not None and self.bypass:
+            raise wrong_at("overall", "holds nothing back beside bypass: true; leave out one of them")
+        if self.overall is not None and self.overall.limit > MAX_OVERALL:
+            why = f"is more than {MAX_OVERALL}, and each send is counted; give fewer in a shorter time, such as 1000/s"
+            raise wrong_at("overall", why)
         return self
-
-
-class WorkerSettings(Section):
-    """How one worker process works."""
-
-    batch: int = Field(default=50, ge=1, le=1_000)
-    in_flight: int = Field(default=500, ge=1, le=10_000)
-    lease_us: Positive = Field(default=10 * SECOND, alias="lease")
-    grace_us: Positive = Field(default=8 * SECOND, alias="grace")
-    backoff: BackoffSettings = BackoffSettings()
-
-
-class WebhookSettings(Section):
-    """Where `notifier serve` posts the events to."""
-
-    url: Annotated[str, checks.WEBHOOK] = Field(description="Where to post to.")
-    secret_file: File | None = Field(
-        default=None, description="A file with the secret that signs; else NOTIFIER_WEBHOOK_SECRET."
-    )
-    timeout_us: Positive = Field(default=10 * SECOND, alias="timeout", description="How long one request may take.")
-
-    def read_secret(self, environ: Mapping[str, str]) -> str:
-        """The secret that signs: of NOTIFIER_WEBHOOK_SECRET, else of the file. Raise SettingsError."""
-        if environ.get("NOTIFIER_WEBHOOK_SECRET"):
-            return environ["NOTIFIER_WEBHOOK_SECRET"]
-        if self.secret_file is None:
-            raise SettingsError("events.webhook: set NOTIFIER_WEBHOOK_SECRET, or name a file with it in secret_file")
-        key = "events.webhook.secret_file"
-        return checks.one_line(checks.read_secret(self.secret_file, key), f"{key}: {self.secret_file}")
-
-
-class EventsSettings(Section):
-    """How each notification ended, as a stream to read."""
-
-    keep_us: Duration = Field(default=0, alias="keep")
-    webhook: WebhookSettings | None = None
-
-    @model_validator(mode="after")
-    def _webhook_has_events(self) -> Self:
-        if self.webhook is not None and not self.keep_us:
-            raise wrong_at("keep", "is 0s, so there are no events for the webhook; give 1d, say")
-        return self
-
-
-class HistorySettings(Section):
-    """What held each notification back and what became of it, for each user. It can be read; `none` keeps nothing."""
-
-    keep_us: Duration = Field(default=3 * DAY, alias="keep")
-    max: int = Field(default=100, ge=1, le=10_000)
-
-
-def _history(value: object) -> object:
-    return {"keep": "0s"} if value == "none" else value
-
-
-History = Annotated[
-    HistorySettings, BeforeValidator(_history, json_schema_input_type=HistorySettings | Literal["none"])
-]
-
-
-class LogSettings(Section):
-    """How and how much is logged."""
-
-    format: Literal["auto", "json", "console"] = "auto"
-    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
 
 def _shape(value: object) -> str:
@@ -254,7 +203,7 @@ UserEntry = Annotated[
 
 
 class Settings(Section):
-    """The whole file."""
+    """Sections and keys at the top level of the file."""
 
     redis: RedisSettings = RedisSettings()
     zone: Zone = DEFAULT_ZONE
@@ -278,6 +227,22 @@ class Settings(Section):
     tracing: Literal["none", "opentelemetry"] = "none"
     _rates_version: str = PrivateAttr("")
     _users_in_files: dict[str, Entry] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _partitions_have_a_share(self) -> Self:
+        parts = self.redis.partitions
+        shared = {f"the limit of providers.{name}": of.project for name, of in self.providers.limits().items()}
+        shared |= {f"categories.{name}.overall": of.overall for name, of in self.categories.items()}
+        for name, window in shared.items():
+            if parts > 1 and window is not None and window.limit < parts:
+                why = f"each has a share of {name}, which is {window}: give at most {window.limit}, or a wider limit"
+                raise wrong_at("redis.partitions", why)
+        if self.max_waiting is not None and self.max_waiting < parts:
+            raise wrong_at(
+                "redis.partitions",
+                f"each has a share of max_waiting, which is {self.max_waiting}",
+            )
+        return self
 
     @model_validator(mode="after")
     def _lease_outlasts_every_send(self) -> Self:
@@ -343,7 +308,7 @@ class Settings(Section):
 
     @property
     def rates_version(self) -> str:
-        """What tells the rates in this from others; see `notifier.settings.published`."""
+        """The version of the rates in this; see `notifier.settings.published`."""
         return self._rates_version
 
     def name_rates(self, version: str) -> None:
@@ -364,14 +329,13 @@ class Settings(Section):
 
     def waiting_limits(self) -> WaitingLimits:
         """Return how many may wait, in all and of each user."""
+        in_all = None if self.max_waiting is None else self.max_waiting // self.redis.partitions  # the share of each
         tiers = {name: tier.max_waiting for name, tier in self.tiers.items()}
         of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, OverrideSettings)}
         entries = (*self.users.items(), *self._users_in_files.items())
         of_user |= {user: tiers[entry] for user, entry in entries if isinstance(entry, str)}
         chosen = {name: n for name in self.users_may.tier if (n := tiers[name]) is not None}
-        return WaitingLimits(
-            self.max_waiting, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}, chosen
-        )
+        return WaitingLimits(in_all, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}, chosen)
 
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
@@ -383,25 +347,7 @@ class Settings(Section):
                 user: entry if isinstance(entry, str) else entry.policy(everyone)
                 for user, entry in (*self.users.items(), *self._users_in_files.items())
             },
-            {
-                name: Category(
-                    name=name,
-                    lane=category.lane,
-                    policy=category.policy(),
-                    expires_us=category.expires_us,
-                    bypass=category.bypass,
-                    attempts=category.attempts,
-                    on_unknown=category.on_unknown,
-                    app=category.app,
-                    when_blocked=category.when_blocked,
-                    ignores_quiet=category.quiet == "ignore",
-                    overflow=category.overflow,
-                    priority=category.priority,
-                    digest=category.digest.value() if category.digest else None,
-                    cost=category.cost,
-                )
-                for name, category in self.categories.items()
-            },
+            {name: category.value(name) for name, category in self.categories.items()},
             self.providers.limits(),
             zone=self.zone,
             lead_us=self.worker.lease_us,

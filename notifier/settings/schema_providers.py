@@ -1,4 +1,4 @@
-"""What may stand under `providers` in `notifier.yaml`: the platforms, their apps, and whose secrets are read where.
+"""The section `providers` of `notifier.yaml`: the platforms, their apps, and whose secrets are read where.
 
 Each platform brings its own section; see `Platform.settings`.
 """
@@ -28,7 +28,7 @@ App = TypeVar("App", bound=Section)
 
 
 class PlatformSettings(Section, Generic[App]):
-    """What the platforms share: named apps, of which each inherits what it does not give.
+    """The keys that platforms share: named apps, of which each inherits what it does not give.
 
     A section with named apps is an app itself, the one without a name, only if it gives `identity`.
     """
@@ -88,7 +88,7 @@ class PlatformSettings(Section, Generic[App]):
 
     @property
     def in_force(self) -> PlatformLimits:
-        """What the platform itself admits."""
+        """The limits of the platform itself."""
         return PlatformLimits()
 
     def files(self) -> set[Path]:

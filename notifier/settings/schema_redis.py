@@ -1,11 +1,11 @@
-"""The section `redis`: the server, or the shards over which the users are spread."""
+"""The section `redis`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from notifier.errors import SettingsError
 from notifier.settings import checks
@@ -15,31 +15,21 @@ from notifier.settings.schema_types import File, Positive, Section
 from notifier.units import UNITS
 
 
-class ShardSettings(Section):
-    """One of several servers. Users are spread by the names, so a server that moves keeps its name and its users."""
-
-    name: Annotated[str, checks.SHARD] = Field(description="By which its users are found; it never changes.")
-    # Not in the repr: as redis.url.
-    url: Annotated[str, checks.REDIS_URL] = Field(repr=False, description="As redis.url.")
-    password_file: File | None = Field(default=None, description="A password of its own; else redis.password_file.")
-    joining: bool = Field(default=False, description="Users are yet to be moved to it, by `notifier shards move`.")
-
-
-def _named_by_its_url(value: Any) -> Any:
-    return {"name": checks.shard_of_url(value), "url": value} if isinstance(value, str) else value
-
-
-Shard = Annotated[ShardSettings, BeforeValidator(_named_by_its_url, json_schema_input_type=str | ShardSettings)]
-
-
 class RedisSettings(Section):
     """Where the queues and the limiter live."""
 
     # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
     url: Annotated[str, checks.REDIS_URL] = Field(default="redis://localhost:6379/0", repr=False)
-    shards: Annotated[tuple[Shard, ...], checks.SHARDS] = ()
     prefix: Annotated[str, checks.PREFIX] = Field(
-        default="notifier", description="What the names of all keys begin with; RQ's own begin with RQ_KEY_PREFIX."
+        default="notifier",
+        description="What all keys' names begin with; in a cluster their hash tag. RQ's begin with RQ_KEY_PREFIX.",
+    )
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="In a cluster: over how many hash slots users are spread. Fixed at the first start."
+        " 64 are enough for 16 primaries.",
     )
     password_file: File | None = None
     sentinel_password_file: File | None = None
@@ -50,50 +40,23 @@ class RedisSettings(Section):
     wait_replicas: int = Field(default=0, ge=0, le=16)
     socket_timeout_us: Positive = Field(default=5 * UNITS["s"], alias="socket_timeout")
 
+    _partition: int | None = PrivateAttr(None)
+
+    @property
+    def partition(self) -> int | None:
+        """The one partition that is meant, of several."""
+        return self._partition
+
+    def at(self, partition: int) -> Self:
+        """The same, for one partition alone."""
+        one = self.model_copy()
+        one._partition = partition  # noqa: SLF001 - of the copy
+        return one
+
     @model_validator(mode="after")
     def _a_key_has_a_certificate(self) -> Self:
         if self.cert_key_file and not self.cert_file:
             raise wrong_at("cert_key_file", "needs cert_file, the certificate that it is the key of")
-        return self
-
-    @model_validator(mode="after")
-    def _one_or_several(self) -> Self:
-        if not self.shards:
-            return self
-        if "url" in self.model_fields_set:
-            raise wrong_at("url", "cannot be used together with shards; give one of the two")
-        names = [shard.name for shard in self.shards]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise wrong_at("shards", f"{twice[0]!r} is there twice; each shard needs a name of its own")
-        if all(shard.joining for shard in self.shards):
-            raise wrong_at("shards", "all are joining; at least one must already have the users")
-        return self
-
-    def which(self, given: str | None) -> str:
-        """Return the name of the shard that is meant by its name or its place, from '1'; '' where there are none.
-
-        Raise SettingsError where it is not one of them, or where there are several and None is given.
-        """
-        names = [shard.name for shard in self.shards]
-        listed = f"redis.shards lists {', '.join(names)}"
-        if given is None:
-            if names:
-                raise SettingsError(f"{listed}: say which one, by --shard NAME or NOTIFIER_SHARD")
-            return ""
-        if not names:
-            raise SettingsError(f"there is no shard {given!r}: the configuration has one Redis, and no redis.shards")
-        found = dict(zip(map(str, range(1, len(names) + 1)), names, strict=True)) | {name: name for name in names}
-        if given not in found:
-            raise SettingsError(f"there is no shard {given!r}; {listed}")
-        return found[given]
-
-    def shard(self, name: str) -> RedisSettings:
-        """Return the settings of one shard alone; of '', these, which must be of one Redis."""
-        for shard in self.shards:
-            if shard.name == name:
-                password_file = shard.password_file or self.password_file
-                return self.model_copy(update={"url": shard.url, "shards": (), "password_file": password_file})
-        self.which(name or None)
         return self
 
     def read_password(self) -> str | None:
@@ -101,7 +64,7 @@ class RedisSettings(Section):
         return _password(self.password_file, "redis.password_file")
 
     def tls_options(self) -> dict[str, str]:
-        """What redis-py opens TLS with, where files are named.
+        """Return the options by which redis-py opens TLS, if files are named.
 
         Raise SettingsError if a file cannot be read, or if the URL is not one of TLS.
         """

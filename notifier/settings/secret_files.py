@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from notifier.errors import SettingsError
 
+SECRETS: Final = ("key_file", "password_file", "secret_file", "service_account")
 MAX_BYTES: Final = 1_000_000  # a bundle of all the authorities of a system is a quarter of it
+NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for a FIFO that nobody writes to; Windows has none
 Stat: TypeAlias = tuple[int, int, int] | None
 
 
 def read_regular(path: Path, key: str) -> bytes:
     """Return what is in the file that `key` names; raise SettingsError if it cannot be read, or is no regular file."""
     try:
-        # A FIFO that nobody writes to would be waited for without end.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAIT)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SettingsError(f"{key}: {path} is no regular file; put the secret into one")
             raw = file.read(MAX_BYTES + 1)
@@ -100,3 +102,16 @@ def _digest(file: Path) -> str:
         return hashlib.sha256(read_regular(file, "")).hexdigest()
     except SettingsError:
         return ""
+
+
+def read_by_others(settings: object, at: str = "") -> Iterator[str]:
+    """Warn of each file with a secret, anywhere in these settings, that every user of this host may read."""
+    fields = getattr(settings, "__dict__", None) if not isinstance(settings, dict) else settings
+    for name, value in (fields or {}).items():
+        where = f"{at}.{name}" if at else str(name)
+        if isinstance(value, Path) and str(name).endswith(SECRETS):
+            with suppress(OSError):  # one that is not there is told of elsewhere
+                if value.stat().st_mode & stat.S_IROTH:
+                    yield f"{where}: every user of this host may read {value}; chmod 600 it"
+        elif isinstance(value, dict) or hasattr(value, "model_fields_set"):
+            yield from read_by_others(value, where)

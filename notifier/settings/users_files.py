@@ -43,7 +43,7 @@ Entry: TypeAlias = str | Override  # the name of a tier, or rules
 
 
 class Wrong(NamedTuple):
-    """What is wrong with a line."""
+    """A mistake in a line."""
 
     why: str
 

@@ -25,7 +25,7 @@ PIECE: Final = 1_000_000
 
 # What looks like a private key, with its PEM armour or as bare base64.
 _KEY_MATERIAL: Final = re.compile(r"-----BEGIN|\A[A-Za-z0-9+/=\s]{120,}\Z")
-_REDIS_USER_INFO: Final = re.compile(r"\s*(?:rediss?(?:\+sentinel)?|unix)://([^@]*)@", re.IGNORECASE)
+_REDIS_USER_INFO: Final = re.compile(r"\s*(?:rediss?(?:\+(?:sentinel|cluster))?|unix)://([^@]*)@", re.IGNORECASE)
 _REDIS_PASSWORD: Final = re.compile(r"\s*(?:rediss?|unix)://.*[?&]password=", re.IGNORECASE | re.DOTALL)
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -46,7 +46,7 @@ class Mark(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong at a place, and what would be right."""
+    """A mistake: where, what is wrong, what would be right."""
 
     mark: Mark | None
     path: Path
@@ -97,6 +97,12 @@ def has_password(text: str) -> bool:
     if user_info is not None and user_info[1].partition(":")[2]:
         return True
     return _REDIS_PASSWORD.match(text) is not None
+
+
+def written(data: Any) -> str:
+    """Plain data as YAML, the innermost parts in one line each."""
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
+    return text
 
 
 def read_yaml(text: str) -> Source:

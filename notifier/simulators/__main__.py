@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import json
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -28,6 +30,7 @@ from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.faults import FAULTS, UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.hms import HmsSimulator
+from notifier.simulators.simulator import HOST
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 
@@ -46,6 +49,7 @@ SUBJECT: Final = "mailto:simulator@example.com"
 LAST_PORT: Final = 65535
 PLATFORMS: Final = ("apns", "fcm", "webpush", "hms", "expo")
 ANNOUNCEMENT: Final = "simulators.json"
+A_PORT: Final = "default: that of the last time in this folder, or a free one"
 CONFIG: Final = "notifier.yaml"
 
 DESCRIPTION: Final = """\
@@ -140,8 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         "--app", action="append", type=_app, default=[], metavar="NAME", help="an app beside the first; may be repeated"
     )
     for name in PLATFORMS:
-        add(f"--{name}-port", type=_port, default=0, metavar="N", help="default: a free one")
-    add("--apns-channels-port", type=_port, default=0, metavar="N", help="default: a free one")
+        add(f"--{name}-port", type=_port, default=0, metavar="N", help=A_PORT)
+    add("--apns-channels-port", type=_port, default=0, metavar="N", help=A_PORT)
     return parser
 
 
@@ -176,7 +180,7 @@ def _tell(folder: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What the servers and those who send to them share; written anew at each start."""
+    """Keys and certificates that the servers share with those who send to them; written anew at each start."""
 
     certificates: Certificates
     apns: tuple[Path, str]
@@ -214,16 +218,16 @@ async def _serve(options: argparse.Namespace) -> None:
     }
     folder = options.folder.resolve()
     wire_log = (options.wire_log or folder / "wire.jsonl").resolve()
-    socket = (options.control or folder / "control").resolve()
-    if answers(socket):
-        raise UnusableError(f"simulators already run there, and listen on {socket}; end them, or give another --folder")
+    told_at = (options.control or folder / "control").resolve()
+    if answers(told_at):
+        raise UnusableError(f"simulators already run there, listening on {told_at}; end them, or give another --folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         keys, log = _Keys.make(folder), WireLog(wire_log)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
     servers = _make_servers(options, keys, log)
-    control = Control(socket, log, servers)
+    control = Control(told_at, log, servers)
     channels = ApnsChannelsSimulator(
         servers.apns, certificates=keys.certificates, log=log, port=options.apns_channels_port
     )
@@ -231,12 +235,12 @@ async def _serve(options: argparse.Namespace) -> None:
         for server in servers:
             await _start(server, f"--{server.platform}-port", getattr(options, f"{server.platform}_port"))
         await _start(channels, "--apns-channels-port", options.apns_channels_port)
-        await _start(control, "--control", socket)
+        await _start(control, "--control", told_at)
         for option, order in orders.items():
             await _begin(control, option, order)
         providers = _make_providers(options.app, folder, keys, servers)
         providers["apns"]["channels_endpoint"] = channels.url
-        _announce(folder, {**providers, "wire_log": str(wire_log), "control": str(socket)})
+        _announce(folder, {**providers, "wire_log": str(wire_log), "control": str(told_at)})
         await stop.wait()
     finally:
         await control.close()
@@ -245,7 +249,30 @@ async def _serve(options: argparse.Namespace) -> None:
         log.close()
 
 
+def keep_ports(options: argparse.Namespace, folder: Path) -> None:
+    """Take the ports of the last time again, where they are free: a copy of the configuration stays right."""
+    try:
+        before = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    used = {f"{name}_port": before.get(name, {}).get("endpoint") for name in PLATFORMS}
+    used["apns_channels_port"] = before.get("apns", {}).get("channels_endpoint")
+    for option, endpoint in used.items():
+        if endpoint and not getattr(options, option):
+            setattr(options, option, _free(urlsplit(endpoint).port or 0))
+
+
+def _free(port: int) -> int:
+    """Return the port, or 0 where it is taken."""
+    try:
+        with socket.create_server((HOST, port)):
+            return port
+    except OSError:
+        return 0
+
+
 def _make_servers(options: argparse.Namespace, keys: _Keys, log: WireLog) -> _Servers:
+    keep_ports(options, options.folder)
     shared: dict[str, Any] = {
         "certificates": keys.certificates,
         "log": log,
@@ -276,7 +303,7 @@ def _topics(apps: Sequence[str]) -> dict[str, str]:
 
 
 def _make_providers(apps: Sequence[str], folder: Path, keys: _Keys, servers: _Servers) -> dict[str, Any]:
-    """What a worker has to know of each server; Google's is told whom to trust."""
+    """Return the settings by which a worker finds each server; Google's is told whom to trust."""
     token_url, fcm = f"{servers.fcm.url}/token", servers.fcm
     account = make_service_account(folder, token_url, PROJECT_ID)
     accounts = {

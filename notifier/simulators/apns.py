@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, Unpack
 
 from notifier.simulators.apns_channels import BROADCASTS, Channels
-from notifier.simulators.apns_checks import Checks, Verdict
 from notifier.simulators.apns_connection import Connection
+from notifier.simulators.checks.apns import Checks, Verdict
 from notifier.simulators.orders import ApnsOrders
 from notifier.simulators.simulator import HOST, Simulator
 from notifier.simulators.wire import Arrival, Reply
@@ -105,7 +105,6 @@ class ApnsSimulator(Simulator):
         """Listen, again on the same port; raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Stop listening and cut all connections."""

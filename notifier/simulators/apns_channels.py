@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from notifier.simulators.apns_checks import PRIORITIES, Verdict, is_uuid, read_payload
-from notifier.simulators.apns_push_types import is_live_activity
+from notifier.simulators.checks.apns import PRIORITIES, Verdict, is_uuid, read_payload
+from notifier.simulators.checks.apns_push_types import is_live_activity
 from notifier.simulators.wire import Refusal, Reply
 
 if TYPE_CHECKING:
-    from notifier.simulators.apns_checks import Checks
+    from notifier.simulators.checks.apns import Checks
 
 BROADCASTS: Final = "/4/broadcasts/apps/"
 APPS: Final = "/1/apps/"

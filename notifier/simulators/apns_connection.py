@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
@@ -29,7 +30,7 @@ from notifier.simulators.wire import Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from notifier.simulators.apns_checks import Verdict
+    from notifier.simulators.checks.apns import Verdict
 
 BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
 SWEEP_EVERY: Final = 128
@@ -65,7 +66,7 @@ class _H2(H2Connection):
 
 
 class Service(Protocol):
-    """What a connection needs of its simulator, which says what each of these is."""
+    """The part of the simulator that a connection needs; the simulator describes each of these."""
 
     connections: set[Connection]
     connections_opened: int
@@ -143,7 +144,8 @@ class Connection(asyncio.Protocol):
             return
         try:
             for event in self._h2.receive_data(data):
-                self._handle(event)
+                with contextlib.suppress(StreamClosedError):  # what came behind it has reset its stream
+                    self._handle(event)
             self._send_bodies()
         except (H2Error, UnicodeDecodeError) as error:
             # Whatever a client sends, it ends this connection and no other.
@@ -261,7 +263,7 @@ class Connection(asyncio.Protocol):
         kept = round(share * len(open_ids))
         if kept == len(open_ids):
             return self._h2.highest_inbound_stream_id
-        return open_ids[kept] - 2
+        return max(0, open_ids[kept] - 2)  # 0: not even the first stream
 
     def go_away(self, reason: str, last_stream_id: int) -> None:
         """Send GOAWAY: what is above this stream is not processed, nor answered."""

@@ -70,7 +70,7 @@ class Control:
             self._path.unlink(missing_ok=True)
 
     def state(self) -> dict[str, Any]:
-        """What the simulators have been told so far, in the form in which it is told."""
+        """Return what the simulators have been told so far, in the form in which it is told."""
         state: dict[str, Any] = {}
         for platform, simulator in self._simulators.items():
             settings = {name: getattr(simulator, name) for name in settings_of(simulator.orders)}

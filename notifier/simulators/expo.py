@@ -17,7 +17,7 @@ from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import ExpoOrders
-from notifier.simulators.wire import Arrival, Reply, part
+from notifier.simulators.wire import Reply, part
 
 if TYPE_CHECKING:
     from notifier.simulators.simulator import Options
@@ -82,7 +82,7 @@ class ExpoSimulator(HttpsSimulator):
         self._tickets: dict[str, str] = {}  # receipt id -> device token
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
         return [web.post(SEND, self._serve_send), web.post(RECEIPTS, self._serve_receipts)]
 
     def expire_tokens(self) -> None:
@@ -101,7 +101,7 @@ class ExpoSimulator(HttpsSimulator):
             ticket = secrets.token_hex(16)
             if reply.logged_status == HTTPStatus.OK:
                 self._tickets[ticket] = message.token
-            self._log.record(_arrival(at_us, message, reply, ticket))
+            self.log(at_us, message.token, reply, ticket, **_fields(message.content))
             tickets.append(_ticket(reply, ticket))
         delay_ms = max((message.reply.delay_ms for message in messages), default=0)
         if not await self._may_answer(request, whole or Reply(), self.serve(delay_ms)):
@@ -200,17 +200,11 @@ def _errors(reply: Reply) -> web.Response:
     return web.json_response({"errors": [error]}, status=reply.status, headers=reply.all_headers())
 
 
-def _arrival(at_us: int, message: _Message, reply: Reply, ticket: str) -> Arrival:
-    ttl = part(message.content, "ttl", kind=int)
-    return Arrival(
-        at_us=at_us,
-        platform="expo",
-        token=message.token,
-        status=reply.logged_status,
-        reason=reply.reason,
-        message_id=ticket if reply.logged_status == HTTPStatus.OK else "",
-        data=part(message.content, "data", kind=dict) or {},
-        title=part(message.content, "title", kind=str),
-        ttl_us=None if ttl is None else ttl * 1_000_000,
-        app=PROJECT,
-    )
+def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    ttl = part(content, "ttl", kind=int)
+    return {
+        "data": part(content, "data", kind=dict) or {},
+        "title": part(content, "title", kind=str),
+        "ttl_us": None if ttl is None else ttl * 1_000_000,
+        "app": PROJECT,
+    }

@@ -1,4 +1,4 @@
-"""What can go wrong, by name and in each provider's own form, and the scripts that people write with it."""
+"""Faults by name, in each provider's own form, and the scripts that people write with them."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ _REPLY: Final = TypeAdapter(Reply)
 
 
 class UnusableError(Exception):
-    """What was asked for cannot be had; the text is for the person who asked."""
+    """A request that cannot be met; the text is for the person who asked."""
 
 
 def why(error: ValidationError, known: Iterable[str], *where: str) -> str:

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
-from notifier.simulators.fcm_checks import DURATION, is_valid
-from notifier.simulators.https import cut, page
+from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
-from notifier.simulators.wire import Arrival, Reply, part
+from notifier.simulators.wire import Reply, part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ class FcmSimulator(OauthSimulator):
         self._accounts = {project_id: (client_email, public_key)}
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
         return [*super().routes(), web.post("/v1/projects/{project}/messages:send", self._serve_send)]
 
     def trust(self, service_account: Path) -> None:
@@ -127,20 +127,21 @@ class FcmSimulator(OauthSimulator):
         return "" if SCOPES.intersection(str(claims["scope"]).split()) else "invalid_scope"
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
-        at_us = time.time_ns() // 1000
+        return await self._serve_message(request, self._read_message, _response)
+
+    def _read_message(self, request: web.Request, body: bytes) -> Message:
         message, validate_only, reply = self._judge(request, body)
-        scripted = None
-        token = message.get("token")
-        token = token if isinstance(token, str) else ""
-        if reply.status == HTTPStatus.OK and (scripted := self.scripted(token)):
-            reply = scripted
-        name = FAKE_MESSAGE if validate_only else f"0:{at_us}%{secrets.token_hex(8)}"
         project = request.match_info["project"]
-        name = f"projects/{project}/messages/{name}"
-        self._log.record(_arrival(at_us, message, reply, project, name, dry_run=validate_only))
-        may_answer = await self._may_answer(request, reply, self.serve(reply.delay_ms))
-        return _response(reply, name) if may_answer else cut(request)
+        name = FAKE_MESSAGE if validate_only else f"0:{time.time_ns() // 1000}%{secrets.token_hex(8)}"
+        fields = {
+            "collapse_id": part(message, "android", "collapse_key", kind=str),
+            "data": part(message, "data", kind=dict) or {},
+            "title": part(message, "notification", "title", kind=str),
+            "dry_run": validate_only,
+            "ttl_us": _microseconds(part(message, "android", "ttl", kind=str)),
+            "app": project,
+        }
+        return Message(part(message, "token", kind=str) or "", reply, f"projects/{project}/messages/{name}", fields)
 
     def _refusal(self, authorization: str, project: str) -> Reply | None:
         scheme, _, bearer = authorization.partition(" ")
@@ -170,31 +171,12 @@ class FcmSimulator(OauthSimulator):
         return message, validate_only is True, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
 
 
-def _arrival(at_us: int, message: dict[str, Any], reply: Reply, project: str, name: str, *, dry_run: bool) -> Arrival:
-    return Arrival(
-        at_us=at_us,
-        platform="fcm",
-        token=part(message, "token", kind=str) or "",
-        status=reply.logged_status,
-        reason=reply.reason,
-        message_id=name if reply.logged_status == HTTPStatus.OK else "",
-        collapse_id=part(message, "android", "collapse_key", kind=str),
-        data=part(message, "data", kind=dict) or {},
-        title=part(message, "notification", "title", kind=str),
-        dry_run=dry_run,
-        ttl_us=_microseconds(part(message, "android", "ttl", kind=str)),
-        app=project,
-    )
-
-
 def _microseconds(ttl: str | None) -> int | None:
     found = DURATION.fullmatch(ttl or "")
     return None if found is None else round(float(found[0][:-1]) * 1_000_000)
 
 
 def _response(reply: Reply, name: str) -> web.Response:
-    if html := page(reply):
-        return html
     headers = reply.all_headers()
     if reply.status == HTTPStatus.OK:
         return web.json_response({"name": name}, headers=headers)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from aiohttp import web
 
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
-from notifier.simulators.https import cut, page
+from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
-from notifier.simulators.wire import Arrival, Reply, part
+from notifier.simulators.wire import Reply, part
 
 if TYPE_CHECKING:
     from notifier.simulators.oauth import OauthOptions
@@ -59,7 +59,7 @@ class HmsSimulator(OauthSimulator):
         self._owners = {("v1", app): app for app in apps} | {("v2", p): app for p, app in (projects or {}).items()}
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
         return [*super().routes(), web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_send)]
 
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
@@ -71,18 +71,21 @@ class HmsSimulator(OauthSimulator):
         return {"error": 1101, "sub_error": 20001, "error_description": reason or "invalid client"}
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
-        at_us = time.time_ns() // 1000
+        return await self._serve_message(request, self._read_message, _response)
+
+    def _read_message(self, request: web.Request, body: bytes) -> Message:
         message, reply = self._judge(request, body)
         tokens = message.get("token")
         token = tokens[0] if isinstance(tokens, list) and tokens and isinstance(tokens[0], str) else ""
-        if reply.status == HTTPStatus.OK and (scripted := self.scripted(token)):
-            reply = scripted
-        whose = request.match_info["whose"]
-        request_id = f"{at_us}{secrets.randbelow(10**6):06d}"
-        self._log.record(_arrival(at_us, message, token, reply, whose, request_id))
-        may_answer = await self._may_answer(request, reply, self.serve(reply.delay_ms))
-        return _response(reply, request_id) if may_answer else cut(request)
+        ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
+        fields = {
+            "collapse_id": part(message, "android", "notification", "tag", kind=str),
+            "data": _object(part(message, "data", kind=str)),
+            "title": part(message, "android", "notification", "title", kind=str),
+            "ttl_us": None if ttl is None else int(ttl[1]) * 1_000_000,
+            "app": request.match_info["whose"],
+        }
+        return Message(token, reply, f"{time.time_ns() // 1000}{secrets.randbelow(10**6):06d}", fields)
 
     def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
         """Read the message as far as there is one, and what its form earns."""
@@ -137,26 +140,6 @@ def _why_not_android(android: dict[str, Any], *, has_data: bool) -> str:
     return "" if whole else "80100003"
 
 
-def _arrival(  # noqa: PLR0917 - all of one message
-    at_us: int, message: dict[str, Any], token: str, reply: Reply, whose: str, request_id: str
-) -> Arrival:
-    ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
-    data = part(message, "data", kind=str)
-    return Arrival(
-        at_us=at_us,
-        platform="hms",
-        token=token,
-        status=reply.logged_status,
-        reason=reply.reason,
-        message_id=request_id if reply.logged_status == HTTPStatus.OK else "",
-        collapse_id=part(message, "android", "notification", "tag", kind=str),
-        data=_object(data),
-        title=part(message, "android", "notification", "title", kind=str),
-        ttl_us=None if ttl is None else int(ttl[1]) * 1_000_000,
-        app=whose,
-    )
-
-
 def _object(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
@@ -166,8 +149,6 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def _response(reply: Reply, request_id: str) -> web.Response:
-    if html := page(reply):
-        return html
     code = SUCCESS if reply.status == HTTPStatus.OK and not reply.reason else reply.reason
     said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
     return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())

@@ -1,10 +1,13 @@
-"""What the simulators that speak HTTP/1.1 have in common: how they listen, fall silent and are cut."""
+"""The common part of simulators that speak HTTP/1.1: how they listen, fall silent and are cut."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Unpack
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -12,10 +15,20 @@ from aiohttp.typedefs import Handler
 from notifier.simulators.simulator import HOST, Simulator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from notifier.simulators.simulator import Options
     from notifier.simulators.wire import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as a simulator read it. reply: what its form earns. fields: the others of its `Arrival`."""
+
+    token: str
+    reply: Reply
+    id: str
+    fields: Mapping[str, Any]
 
 
 class HttpsSimulator(Simulator):
@@ -28,7 +41,7 @@ class HttpsSimulator(Simulator):
 
     @abstractmethod
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
 
     @property
     def listening(self) -> bool:
@@ -48,7 +61,6 @@ class HttpsSimulator(Simulator):
             await runner.cleanup()
             raise
         self._runner = runner
-        self._port = runner.addresses[0][1]
 
     async def close(self) -> None:
         """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
@@ -83,6 +95,24 @@ class HttpsSimulator(Simulator):
         if request.transport is not None:
             self.connections.add(request.transport.get_extra_info("peername"))
         return body
+
+    async def _serve_message(
+        self,
+        request: web.Request,
+        judge: Callable[[web.Request, bytes], Message],
+        respond: Callable[[Reply, str], web.Response],
+    ) -> web.StreamResponse:
+        """Serve a request that is one message. judge: reads it. respond: makes an answer, with the message's id."""
+        body = await self._read(request)
+        at_us = time.time_ns() // 1000
+        message = judge(request, body)
+        reply = message.reply
+        if reply.status == HTTPStatus.OK:
+            reply = self.scripted(message.token) or reply
+        self.log(at_us, message.token, reply, message.id, **message.fields)
+        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
+            return cut(request)
+        return page(reply) or respond(reply, message.id)
 
     async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
         """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""

@@ -1,4 +1,4 @@
-"""What the simulators have in common whose clients fetch an access token first."""
+"""The common part of simulators whose clients fetch an access token first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OauthSimulator(HttpsSimulator):
         self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, whose it is
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
         return [web.post(self.token_endpoint, self._serve_token)]
 
     def expire_tokens(self) -> None:
@@ -51,7 +51,7 @@ class OauthSimulator(HttpsSimulator):
 
     @abstractmethod
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
-        """Whose token the form asks for; and why it gets none, or ''."""
+        """Return whose token the form asks for, and why it gets none, or ''."""
 
     @abstractmethod
     def _error(self, reason: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a simulator can be told, and how a mistake in that is said."""
+"""The orders that a simulator takes, and how a mistake in one is said."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Strict(BaseModel):
 
 
 class Acts(Strict):
-    """What is done once."""
+    """Acts that are done once."""
 
     listening: bool = True
     refuse_s: Number = 0
@@ -72,7 +72,7 @@ class Orders(Acts):
 
 
 class ApnsOrders(Orders):
-    """Those of APNs."""
+    """The settings of APNs."""
 
     max_streams: Count = 1
     window_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0
@@ -82,13 +82,13 @@ class ApnsOrders(Orders):
 
 
 class OauthOrders(Orders):
-    """Those of a service with a token endpoint."""
+    """The settings of a service with a token endpoint."""
 
     token_lifetime_s: Count = 1
 
 
 class ExpoOrders(Orders):
-    """Those of Expo."""
+    """The settings of Expo."""
 
     rate_limit: Number = 0
 

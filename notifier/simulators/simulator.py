@@ -1,4 +1,4 @@
-"""What the simulators have in common: where they listen, what they are told to do wrong, which peers they ignore."""
+"""The common part of all simulators: where they listen, which faults they play, which peers they ignore."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import random
 import ssl
 import time
 from abc import ABC, abstractmethod
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from weakref import WeakKeyDictionary, WeakSet
 
 from notifier.simulators.faults import FAULTS
 from notifier.simulators.orders import Orders
-from notifier.simulators.wire import Playback, Reply, Scripts, WireLog
+from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
+from notifier.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +24,7 @@ HOST: Final = "127.0.0.1"
 
 
 class Options(TypedDict, total=False):
-    """What each server can be made with, beside what is its own; see `Simulator`."""
+    """The arguments of every server, beside its own; see `Simulator`."""
 
     certificates: Required[Certificates]
     log: Required[WireLog]
@@ -61,13 +63,14 @@ class Simulator(ABC):
     ) -> None:
         self.latency_ms = latency_ms
         self.rate: float = 0
+        self.longest_queue_s = 0.0  # that a message ever stood in
         self._free_at = 0.0  # when all that stands in its queue is served, on the monotonic clock
         self.fail: Mapping[str, float] = {}
         self.idle_s: float = 0
         self.playback = Playback({} if scripts is None else scripts)
         self._certificates = certificates
         self._log = log
-        self._port = port
+        self._port = port or free_port()
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._silent = False
         self._dead: WeakSet[Any] = WeakSet()
@@ -147,7 +150,14 @@ class Simulator(ABC):
             return wait_s
         now = time.monotonic()
         self._free_at = max(self._free_at, now) + 1 / self.rate
+        self.longest_queue_s = max(self.longest_queue_s, self._free_at - now)
         return wait_s + self._free_at - now
+
+    def log(self, at_us: int, token: str, reply: Reply, message_id: str, **fields: Any) -> None:
+        """Log a message. message_id: where it is accepted. fields: the others of its `Arrival`."""
+        status = reply.logged_status
+        accepted_as = message_id if status == HTTPStatus.OK else ""
+        self._log.record(Arrival(at_us, self.platform, token, status, reply.reason, accepted_as, **fields))
 
     def scripted(self, token: str) -> Reply | None:
         """Return what to answer to a request that could be accepted; None to accept it."""

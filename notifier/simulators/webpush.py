@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from aiohttp import web
 
-from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.checks.webpush import DIGITS, Checks, is_key
+from notifier.simulators.https import HttpsSimulator, Message
 from notifier.simulators.webpush_browser import PATH, browser, subscription
-from notifier.simulators.webpush_checks import DIGITS, Checks, Verdict, is_key
-from notifier.simulators.wire import Arrival, Reply, part
+from notifier.simulators.wire import Reply, part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from notifier.simulators.simulator import Options
 
@@ -45,7 +45,7 @@ class WebPushSimulator(HttpsSimulator):
         self._checks = Checks(clock)
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served where."""
+        """Return the handlers by their paths."""
         return [web.post(PATH + NAME, self._serve_push), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
 
     def subscribe(self, name: str, public_key: str = "") -> str:
@@ -66,44 +66,25 @@ class WebPushSimulator(HttpsSimulator):
         return web.Response(status=201, text=text, content_type="application/json")
 
     async def _serve_push(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
-        at_us = time.time_ns() // 1000
+        return await self._serve_message(request, self._read_message, self._response)
+
+    def _read_message(self, request: web.Request, body: bytes) -> Message:
         name = request.match_info["name"]
-        sender = self._senders.get(name, self._public_key)
+        sender, ttl = self._senders.get(name, self._public_key), request.headers.get("TTL", "")
         verdict = self._checks.judge(self.url, sender, browser(name), request.headers, body)
-        reply = Reply(verdict.status, verdict.reason)
-        if verdict.status == HTTPStatus.OK:
-            reply = self.scripted(name) or reply
-        message_id = secrets.token_urlsafe(16)
-        self._log.record(_arrival(at_us, name, sender, reply, verdict, request.headers, message_id))
-        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
-            return cut(request)
-        return page(reply) or self._response(reply, message_id)
+        message = verdict.message
+        shown = message.get("notification") if "web_push" in message else message  # by the browser, or the page
+        fields = {
+            "collapse_id": part(shown, "tag", kind=str) or part(message, "options", "tag", kind=str),
+            "data": part(shown, "data", kind=dict) or {},
+            "title": part(shown, "title", kind=str),
+            "ttl_us": int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
+            "app": sender if verdict.status == HTTPStatus.OK else None,
+        }
+        return Message(name, Reply(verdict.status, verdict.reason), secrets.token_urlsafe(16), fields)
 
     def _response(self, reply: Reply, message_id: str) -> web.Response:
         headers = reply.all_headers()
         if reply.status == HTTPStatus.OK:
             return web.Response(status=201, headers={"Location": f"{self.url}/message/{message_id}", **headers})
         return web.json_response({"reason": reply.reason}, status=reply.status, headers=headers)
-
-
-def _arrival(  # noqa: PLR0917 - all of one message
-    at_us: int, name: str, sender: str, reply: Reply, verdict: Verdict, headers: Mapping[str, str], message_id: str
-) -> Arrival:
-    ttl = headers.get("TTL", "")
-    message = verdict.message
-    shown = message.get("notification") if "web_push" in message else message  # what the browser, or the page, shows
-    tag = part(shown, "tag", kind=str) or part(message, "options", "tag", kind=str)
-    return Arrival(
-        at_us=at_us,
-        platform="webpush",
-        token=name,
-        status=reply.logged_status,
-        reason=reply.reason,
-        message_id=message_id if reply.logged_status == HTTPStatus.OK else "",
-        collapse_id=tag,
-        data=part(shown, "data", kind=dict) or {},
-        title=part(shown, "title", kind=str),
-        ttl_us=int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
-        app=sender if verdict.status == HTTPStatus.OK else None,
-    )

@@ -1,4 +1,4 @@
-"""What the simulators share: the log of what arrived, and the scripts that say what to answer."""
+"""The log of arrivals, and the scripts of answers, which all simulators share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Arrival:
 
 
 def part(message: object, *path: str, kind: type) -> Any:
-    """What of this kind stands at a path of a message as received; None if nothing does."""
+    """Return the value of this kind at a path of a message as received; None if there is none."""
     for key in path:
         message = message.get(key) if isinstance(message, dict) else None
     return message if isinstance(message, kind) else None
@@ -115,7 +115,7 @@ def _reset(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to answer in place of acceptance.
+    """The answer in place of acceptance.
 
     status: the HTTP status; 200 accepts. reason: the provider's own word, put into the provider's own form
         of an error body; a reason that starts with ``<`` is sent as it is, as an HTML page of a proxy.

@@ -11,7 +11,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
-from notifier.store.connection import connect, connection_options, one_server
+from notifier.store import cluster
+from notifier.store.connection import client_of, connection_options, redis_of, use_keys_of
 from notifier.store.exchange import in_time
 from notifier.store.sentinel import AsyncPrimary
 from notifier.store.sign_in import read_files_again
@@ -29,12 +30,22 @@ NOT_SHARED: Final = ("connection_pool", "retry", "retry_on_error")
 
 def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
     """Return an asyncio client, not yet connected. Raise as `connect`."""
-    config = one_server(settings)
-    plain = connect(config)  # opens nothing; checks the URL
+    config = redis_of(settings)
+    use_keys_of(config)
+    return async_of(config)
+
+
+def async_of(config: RedisSettings, beside: redis.asyncio.Redis | None = None) -> redis.asyncio.Redis:
+    """As `connect_async`, however keys are named. beside: see `cluster.client_of`."""
+    plain = client_of(config)  # opens nothing; checks the URL
     retry: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if isinstance(plain.connection_pool, SentinelConnectionPool):
         kwargs = plain.connection_pool.connection_kwargs
         return AsyncPrimary(plain.connection_pool, retry | {k: v for k, v in kwargs.items() if k not in NOT_SHARED})
+    if cluster.is_followed(plain.connection_pool):
+        kwargs = plain.connection_pool.connection_kwargs
+        kept = {name: value for name, value in kwargs.items() if name not in NOT_SHARED}
+        return cluster.async_client_of(plain.connection_pool, {**kept, "max_connections": MAX_CONNECTIONS}, beside)
     client = redis.asyncio.Redis.from_url(
         config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
     )

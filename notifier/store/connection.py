@@ -7,19 +7,20 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
+from redis import BlockingConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
-from notifier.errors import RedisAwayError, RedisUnusableError
+from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.scripts import keys
-from notifier.settings import sentinel_url
-from notifier.store import sentinel
+from notifier.settings import redis_url
+from notifier.store import cluster, sentinel, tags, tls
 from notifier.store.sign_in import read_files_again
 from notifier.units import clock_us
 
@@ -32,7 +33,16 @@ T = TypeVar("T")
 OLDEST: Final = (6, 2)
 
 AWAY_S: Final = (0.1, 5.0)  # between two looks for a Redis that is not there
+NO_EVICTION: Final = "noeviction"
+EVICTS: Final = (
+    "removes keys when it is full, accepted notifications among them (maxmemory-policy {}); set its maxmemory-policy"
+    f" to {NO_EVICTION}"
+)
+POLICY_UNKNOWN: Final = (
+    f"does not tell its maxmemory-policy; make sure that it is {NO_EVICTION}, or notifications are lost when it is full"
+)
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
+TELLING: Final[dict[Any, Any]] = {redis.Connection: tls.PlainConnection, redis.SSLConnection: tls.TlsConnection}
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
@@ -50,6 +60,10 @@ FAULTS: Final = (
     (redis.exceptions.OutOfMemoryError, OUT_OF_MEMORY),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
     (redis.exceptions.TimeoutError, "does not answer in time"),
+    (
+        cluster.NotAClusterError,
+        "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS",
+    ),
     (MasterNotFoundError, "is unknown there: no sentinel answers, or none knows a healthy primary of this name"),
 )
 
@@ -58,22 +72,36 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
     Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
-    password file cannot be read, if there are several shards and these are the settings of all, or if this process
-    uses another `redis.prefix` already.
+    password file cannot be read, or if this process uses another `redis.prefix` already.
     """
-    config = one_server(settings)
+    config = redis_of(settings)
+    use_keys_of(config)
+    return client_of(config)
+
+
+def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis.Redis:
+    """As `connect`, however keys are named. beside: see `cluster.client_of`."""
+    if config.partitions > 1 and not redis_url.is_cluster(config.url):
+        raise SettingsError(f"redis.partitions is for a Redis Cluster, whose URL would be {redis_url.CLUSTER_FORM}")
     options = connection_options(config)
     # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
     # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
     options["retry"] = Retry(NoBackoff(), 0)
     try:
-        if sentinel_url.is_sentinel(config.url):
-            client = sentinel.primary(sentinel_url.parse(config.url), options, config.read_sentinel_password)
+        if redis_url.is_cluster(config.url):
+            client = cluster.client_of(tag_of(config), redis_url.parse(config.url), options, beside)
             read_files_again(client, config)
             return client
-        client = redis.Redis.from_url(config.url, **options)
-        read_files_again(client, config)  # a password that stands in the URL goes before the file's
+        if redis_url.is_sentinel(config.url):
+            client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
+            read_files_again(client, config)
+            return client
+        # Where all connections are in use, whoever asks next waits for one.
+        within = config.socket_timeout_us / 1_000_000
+        client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, timeout=within, **options))
         pool = client.connection_pool
+        pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
+        read_files_again(client, config)  # a password that stands in the URL goes before the file's
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError) as error:
         # Of the text no more than a name: a URL may hold a password.
@@ -83,23 +111,16 @@ def connect(settings: Settings | RedisSettings) -> redis.Redis:
     return client
 
 
-def one_server(settings: Settings | RedisSettings) -> RedisSettings:
-    """The settings of the one Redis; raise SettingsError where there are several shards."""
-    return redis_of(settings).shard("")
-
-
 def redis_of(settings: Settings | RedisSettings) -> RedisSettings:
-    """What settings say of Redis."""
+    """Return what the settings say of Redis."""
     return settings.redis if hasattr(settings, "redis") else settings
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:
-    """What every connection is opened with, whichever client opens it; from here on the process uses its prefix.
+    """Return the options of every connection, whichever client opens it.
 
-    Raise SettingsError, see `connect`, where a file for TLS cannot be used, and where the process uses another prefix
-    already.
+    Raise SettingsError, see `connect`, where a file for TLS cannot be used.
     """
-    keys.use(config.prefix)
     timeout = config.socket_timeout_us / 1_000_000
     options: dict[str, Any] = {
         "socket_timeout": timeout,
@@ -113,8 +134,31 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
     return options
 
 
+def use_keys_of(config: RedisSettings) -> None:
+    """Name the keys of this process as these settings say. Raise SettingsError where it names them otherwise.
+
+    Raise it also for a fleet in several partitions, where none of them is meant.
+    """
+    if config.partitions > 1 and config.partition is None:
+        raise SettingsError(
+            f"this fleet is in {config.partitions} partitions (redis.partitions), and this works with one Redis, or one"
+            " slot of a cluster, alone"
+        )
+    if config.partition is not None:
+        keys.use_prefixes(tags.prefixes_of(config, config.partition))
+    else:
+        keys.use(config.prefix, in_one_slot=redis_url.is_cluster(config.url))
+
+
+def tag_of(config: RedisSettings) -> str:
+    """The hash tag of all keys in a cluster."""
+    return config.prefix if config.partition is None else tags.tag_of(config.partition, config.partitions)
+
+
 def address(client: redis.Redis) -> str:
     """Return where a client connects to, `host:port` or the socket's path; never user or password."""
+    if cluster.is_followed(client.connection_pool):
+        return cluster.described(client.connection_pool)
     if isinstance(client.connection_pool, SentinelConnectionPool):
         return sentinel.described(client.connection_pool)
     kwargs = client.connection_pool.connection_kwargs
@@ -163,7 +207,9 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
         return RedisUnusableError(f"Redis refuses: its user may not {what}; `notifier redis acl` prints what to grant")
     if tried := _CONNECTING.match(said):
-        return RedisUnusableError(f"Redis does not answer at {tried[1]}: {_system_error(error)}")
+        return RedisAwayError(f"Redis does not answer at {tried[1]}: {_system_error(error)}")
+    if is_away(error):
+        return RedisAwayError(f"Redis does not answer: {said}")
     does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {does}: {said}")
 
@@ -188,25 +234,42 @@ def check_when_there(client: redis.Redis, say: Callable[[str], object]) -> bool:
 
 
 def check(client: redis.Redis) -> None:
-    """Raise RedisUnusableError, one clear line, unless Redis answers and is 6.2 or newer.
+    """Raise RedisUnusableError, one clear line, unless Redis answers, is 6.2 or newer, and evicts no keys.
 
     It is a RedisAwayError where it may be there by and by.
     """
     where = address(client)
     try:
-        info: dict[str, Any] = client.info("server")
+        info: dict[str, Any] = client.info()
         # One that loads its data answers INFO, and nothing else.
-        if client.info("persistence").get("loading"):
+        if info.get("loading"):
             raise redis.exceptions.BusyLoadingError
     except redis.exceptions.RedisError as error:
         kind = RedisAwayError if is_away(error) else RedisUnusableError
         raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
+    if info.get("redis_mode") == "cluster" and not cluster.is_followed(client.connection_pool):
+        raise RedisUnusableError(f"Redis at {where} is a node of a cluster; write its URL as {redis_url.CLUSTER_FORM}")
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
         raise RedisUnusableError(f"Redis at {where} is version {version or 'unknown'}; 6.2 or newer is needed")
+    if policy := evicts_by(info):
+        raise RedisUnusableError(f"Redis at {where} {EVICTS.format(policy)}")
+
+
+def evicts_by(info: Mapping[str, Any]) -> str:
+    """The policy by which Redis evicts keys, as its INFO names it; '' where it evicts none, or does not tell."""
+    policy = str(info.get("maxmemory_policy", NO_EVICTION))
+    return "" if policy == NO_EVICTION else policy
+
+
+def eviction_warning(memory: Mapping[str, Any]) -> str:
+    """Return what is wrong, or not known, about the keys that Redis evicts; '' for none. memory: of INFO."""
+    if policy := evicts_by(memory):
+        return f"Redis {EVICTS.format(policy)}"
+    return "" if "maxmemory_policy" in memory else f"Redis {POLICY_UNKNOWN}"
 
 
 def is_away(error: redis.exceptions.RedisError) -> bool:
@@ -222,6 +285,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
         return "wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
     if "WITHOUT ANY PASSWORD CONFIGURED" in text:
         return "has no password, but one is given; look at redis.password_file and NOTIFIER_REDIS_URL"
+    if isinstance(error, tls.TlsMismatchError):
+        return str(error).removeprefix("it ")
     for fault, meaning in FAULTS:
         if isinstance(error, fault):
             return meaning

@@ -1,8 +1,7 @@
-"""What is asked of Redis, written once for both kinds of client: a generator that yields steps and is given replies.
+"""Requests to Redis, written once for both kinds of client: generators that yield steps and are given replies.
 
 The generator decides. What runs it does the input and output: `exchange` and `search` on a `redis.Redis`,
-`exchange_async` and `search_async` on a `redis.asyncio.Redis`. Where it asks several servers, it names the server of
-each step (`On`), and what runs it has a client of each, by name.
+`exchange_async` and `search_async` on a `redis.asyncio.Redis`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import Any, Final, Generic, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,14 +18,11 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.scripts.loader import Call, run, run_async
-from notifier.scripts.ownership import MovedError
 from notifier.store.connection import unusable
 
 T = TypeVar("T")
 
-ANSWERS: Final = (RedisError, MovedError)  # for the generator, to decide what comes of them
 LOST: Final = (RedisConnectionError, RedisTimeoutError)
-PART: Final = 0.9  # of the time that there is, so that the server is named where it passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +54,6 @@ class Once:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Not a question: wait so long before the next step."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class On:
-    """A step on one of several servers.
-
-    of: how many are asked in turn, so that one that hangs leaves time for the others.
-    """
-
-    server: str
-    step: Call[Any] | Commands | Command | Once | Pause
-    of: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     """Not a step, but something found, for the loop that iterates over a search."""
 
@@ -89,35 +65,14 @@ class _End:
     value: Any
 
 
-Step = Call[Any] | Commands | Command | Once | Pause | On
+Step = Call[Any] | Commands | Command | Once
 Exchange = Generator[Step, Any, T]
 Search = Generator[Step | Item[T], Any, None]
 
 
-def on(
-    server: str, steps: Generator[Any, Any, T], *, of: int = 1, seen: set[str] | None = None
-) -> Generator[Any, Any, T]:
-    """The same exchange or search on one of several servers. Raises RedisUnusableError where that one fails.
-
-    of: see `On`. seen: gets the name of the server when something is found there.
-    """
-    resume: Callable[[], Any] = partial(next, steps)
-    with closing(steps):
-        while not isinstance(step := _resumed(resume), _End):
-            if isinstance(step, Item):
-                if seen is not None:
-                    seen.add(server)
-                yield step
-                resume = partial(next, steps)
-                continue
-            try:
-                reply = yield On(server, step, of)
-            except ANSWERS as error:
-                resume = partial(steps.throw, error)
-            else:
-                resume = partial(steps.send, reply)
-    result: T = step.value
-    return result
+def nothing() -> Exchange[None]:
+    """An exchange that asks nothing."""
+    yield from ()
 
 
 def exchange(redis: Any, steps: Exchange[T]) -> T:
@@ -134,10 +89,10 @@ def search(redis: Any, steps: Search[T]) -> Iterator[T]:
             yield found.value
 
 
-async def exchange_async(redis: Any, steps: Exchange[T], within: float | None = None) -> T:
-    """See `exchange`. within: the seconds that there are in all, of which each of several servers has a part."""
+async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
+    """See `exchange`."""
     with closing(steps):
-        result: T = (await _go_on_async(redis, steps, within)).value
+        result: T = (await _go_on_async(redis, steps)).value
     return result
 
 
@@ -153,20 +108,20 @@ def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     resume: Callable[[], Any] = partial(next, steps)
     while not isinstance(step := _resumed(resume), Item | _End):
         try:
-            reply = _answer(redis, step)
-        except ANSWERS as error:
+            reply = answer(redis, step)
+        except RedisError as error:
             resume = partial(steps.throw, error)
         else:
             resume = partial(steps.send, reply)
     return step
 
 
-async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any], within: float | None = None) -> Item[Any] | _End:
+async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     resume: Callable[[], Any] = partial(next, steps)
     while not isinstance(step := _resumed(resume), Item | _End):
         try:
-            reply = await _answer_async(redis, step, within)
-        except ANSWERS as error:
+            reply = await answer_async(redis, step)
+        except RedisError as error:
             resume = partial(steps.throw, error)
         else:
             resume = partial(steps.send, reply)
@@ -183,13 +138,12 @@ def _resumed(resume: Callable[[], Any]) -> Any:
 
 
 def _may_repeat(step: Step) -> bool:
-    if isinstance(step, On):
-        return _may_repeat(step.step)
     # A call names its jobs, and its script does for them once what it is asked twice.
     return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
 
 
-def _answer(redis: Any, step: Step) -> Any:
+def answer(redis: Any, step: Step) -> Any:
+    """The reply to a step, that is asked once more where that does no harm."""
     try:
         return _once(redis, step)
     except LOST:
@@ -198,13 +152,8 @@ def _answer(redis: Any, step: Step) -> Any:
         return _once(redis, step)
 
 
-async def _answer_async(redis: Any, step: Step, within: float | None) -> Any:
-    if isinstance(step, On) and within is not None:
-        part = PART * within / step.of
-        try:
-            return await in_time(_answer_async(redis, step, None), part)
-        except TimeoutError:
-            raise RedisTimeoutError(f"it does not answer within {part:g} s") from None
+async def answer_async(redis: Any, step: Step) -> Any:
+    """See `answer`."""
     try:
         return await _once_async(redis, step)
     except LOST:
@@ -214,10 +163,6 @@ async def _answer_async(redis: Any, step: Step, within: float | None) -> Any:
 
 
 def _once(redis: Any, step: Step) -> Any:
-    if isinstance(step, On):
-        return _once(redis[step.server], step.step)
-    if isinstance(step, Pause):
-        return Event().wait(step.seconds)
     if isinstance(step, Once):
         return run(redis, step.call)
     if isinstance(step, Call):
@@ -230,10 +175,6 @@ def _once(redis: Any, step: Step) -> Any:
 
 
 async def _once_async(redis: Any, step: Step) -> Any:
-    if isinstance(step, On):
-        return await _once_async(redis[step.server], step.step)
-    if isinstance(step, Pause):
-        return await asyncio.sleep(step.seconds)
     if isinstance(step, Once):
         return await run_async(redis, step.call)
     if isinstance(step, Call):

@@ -19,7 +19,7 @@ Ask = Callable[[Callable[[Redis], Any]], Any]
 
 
 class Followed:
-    """What is in force of a configuration, and what was seen of it last. Its owner decides when to look.
+    """A configuration that is followed: what is in force, and what was read last. Its owner decides when to read.
 
     A changed file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of
     limits. What cannot be used is read once, and what is in force holds on. Not for two threads at once.

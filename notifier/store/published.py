@@ -14,6 +14,9 @@ from typing import Any, Final
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.settings.rates import version_of
 from notifier.store.connection import time_us
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
 
 PART: Final = 1_000  # entries of a section in a line
 
@@ -33,18 +36,29 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     """Let these rates hold `delay_us` from now, by Redis's clock."""
     made = Published(version_of(rates), time_us(redis) + delay_us)
     # One command, so that nobody reads a part of it.
-    redis.hset(redis_key("rates"), mapping={"version": made.version, "at": made.at_us, "rates": _written(rates)})
+    fields = {"version": made.version, "at": made.at_us, "rates": _written(rates), "before": _now(redis)}
+    redis.hset(redis_key("rates"), mapping=fields)
     return made
 
 
+def rates_before(redis: Any) -> dict[str, Any] | None:
+    """The rates that were published before those of now; {} if none were, None if nothing was ever published."""
+    written = redis.hget(redis_key("rates"), "before")
+    return None if written is None else read_rates(written)
+
+
+def _now(redis: Any) -> bytes:
+    return redis.hget(redis_key("rates"), "rates") or b""
+
+
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
-    """What is published, and the rates themselves; None where nothing is."""
+    """Return what is published with the rates themselves; None if nothing is."""
     version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
 
 def read_due(redis: Any, known: Published) -> Published:
-    """What is published; `known` while what is new is to hold from a later moment on."""
+    """Return what is published; `known` while the new rates are to hold from a later moment on."""
     published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
     if published in {known, Published()}:
         return published
@@ -78,7 +92,8 @@ def read_rates(written: bytes) -> dict[str, Any]:
 
 def withdraw(redis: Any) -> bool:
     """Let every worker's own file hold again; False where nothing was published."""
-    return bool(redis.delete(redis_key("rates")))
+    redis.hset(redis_key("rates"), "before", _now(redis))
+    return bool(redis.hdel(redis_key("rates"), "version", "at", "rates"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +108,23 @@ class Follower:
 
 
 def followers(redis: Any) -> tuple[Published, list[Follower]]:
-    """What is published, and every running worker by name."""
-    published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
+    """Return what is published, and every running worker by name. Raises RedisUnusableError where nobody answers."""
+    every = list(ask_all(Partitions.around(redis), _find_followers).all)
+    found = {worker.name: worker for _, workers in every for worker in workers}
+    return every[0][0], [found[name] for name in sorted(found)]
+
+
+def _find_followers() -> Exchange[tuple[Published, list[Follower]]]:
+    published, keys = yield Commands(
+        lambda pipe: [pipe.hmget(redis_key("rates"), "version", "at"), pipe.smembers(rq_key("workers"))]
+    )
+    told = yield Commands(lambda pipe: [pipe.hmget(key, "hostname", VERSION, SOURCE, PROBLEM) for key in keys])
     found = []
-    for key in sorted(redis.smembers(rq_key("workers"))):
-        told = [(value or b"").decode() for value in redis.hmget(key, "hostname", VERSION, SOURCE, PROBLEM)]
-        if told[1]:  # else it is gone, or not one of ours
-            found.append(Follower(key.decode().removeprefix(rq_key("worker", "")), *told))
-    return published, found
+    for key, fields in zip(keys, told, strict=True):
+        texts = [(value or b"").decode() for value in fields]
+        if texts[1]:  # else it is gone, or not one of ours
+            found.append(Follower(key.decode().removeprefix(rq_key("worker", "")), *texts))
+    return decode(*published), found
 
 
 def decode(version: bytes | None, at_us: bytes | None) -> Published:

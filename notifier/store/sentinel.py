@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import redis
 import redis.asyncio
@@ -11,24 +11,27 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from notifier.settings.sentinel_url import Service
+from notifier.settings.redis_url import Servers
 from notifier.store.sign_in import by_file, renewing
 
+MAX_CONNECTIONS: Final = 10_000  # of a pool that refuses where all are in use, and cannot wait
 
-def primary(service: Service, options: Mapping[str, Any], read_password: Callable[[], str | None]) -> redis.Redis:
+
+def primary(service: Servers, options: Mapping[str, Any], read_password: Callable[[], str | None]) -> redis.Redis:
     """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`.
 
     read_password: of the sentinels; it raises SettingsError.
     """
     shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry", "ssl_"))}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        service.sentinels, sentinel_kwargs=by_file({**shared, "ssl": service.tls}, read_password)
+        service.hosts, sentinel_kwargs=by_file({**shared, "ssl": service.tls}, read_password)
     )
     given = {"username": service.username, "password": service.password, "ssl": service.tls}
     client: redis.Redis = sentinel.master_for(  # type: ignore[no-untyped-call]
         service.name,
         redis_class=redis.Redis,
         db=service.database,
+        max_connections=MAX_CONNECTIONS,
         **{name: value for name, value in given.items() if value is not None},
         **{name: value for name, value in options.items() if given.get(name) is None},
     )

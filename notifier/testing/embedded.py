@@ -13,10 +13,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Self
 
 from notifier.errors import RedisUnusableError
 from notifier.testing.child import spawn
+from notifier.testing.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,12 +119,10 @@ class EmbeddedRedis:
     def __enter__(self) -> Self:
         self.path, self.version = find_redis_server()
         self._owner = os.getpid()
-        if self._given_folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="notifier-redis-"))
-        else:
-            self.folder = self._given_folder.absolute()
-            self.folder.mkdir(parents=True, exist_ok=True)
-        try:
+        given = self._given_folder
+        self.folder = given.absolute() if given else Path(tempfile.gettempdir(), f"notifier-redis-{token_hex(8)}")
+        try:  # from here on, also where Ctrl-C comes in between
+            self.folder.mkdir(0o777 if given else 0o700, parents=True, exist_ok=given is not None)
             self._start_somewhere()
         except BaseException:
             self._end()
@@ -178,7 +178,7 @@ class EmbeddedRedis:
         # Between the choice of a free port and its use anyone may take it; then the next one is tried.
         for _ in range(PORT_TRIES):
             if not self._on_socket:
-                self.port = _free_port()
+                self.port = free_port()
             if self._start():
                 return
         raise RedisUnusableError(f"no free port was found for Redis in {PORT_TRIES} tries")
@@ -256,12 +256,6 @@ class EmbeddedRedis:
         self._stop()
         if self._given_folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _tail(log: Path, begin: int, lines: int = 5) -> str:

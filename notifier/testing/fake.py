@@ -10,28 +10,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import redis
+import redis.asyncio
+
 from notifier.errors import ChannelError, SettingsError
-from notifier.limiter import UserLimiter
 from notifier.notification import Notification
 from notifier.producer.aio import AsyncNotifier
 from notifier.producer.channels import Channels
 from notifier.producer.notifier import Notifier
 from notifier.providers.apns.broadcast import BroadcastChannel
 from notifier.settings import Settings, load_settings, parse_settings, settings_path
-from notifier.settings.comments import template
+from notifier.settings.templates import template
 from notifier.testing.memory import Failure, MemoryExchanges
 from notifier.units import duration_us
+from notifier.user_limits.protocol import UserLimiter
 
 BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no quiet hours by accident
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A notification that was delivered, and when, in simulated time."""
+    """A notification that was delivered, as its devices get it, and when, in simulated time.
+
+    count: how many it stands for: itself, and those whose place it took.
+    """
 
     job_id: str
     notification: Notification
     at: datetime
+    count: int = 1
 
 
 class FakeChannels(Channels):
@@ -79,14 +86,15 @@ class FakeNotifier(Notifier):
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
         """config: settings, or the path of a YAML. now: when simulated time begins."""
         settings = config if isinstance(config, Settings) else _settings(config)
+        settings = settings.model_copy(update={"redis": settings.redis.model_copy(update={"partitions": 1})})
         self._memory = MemoryExchanges(settings, now)
         self._channels: dict[str, bool] = {}
-        super().__init__({}, settings)
+        super().__init__(redis.Redis(), settings)  # it connects to nobody
 
-    def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
+    def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
         return self._memory
 
-    def _limiter(self, settings: Settings) -> UserLimiter:  # noqa: ARG002
+    def _limiter(self) -> UserLimiter:
         return self._memory.limiter
 
     @cached_property
@@ -116,20 +124,20 @@ class FakeNotifier(Notifier):
 
     @property
     def outbox(self) -> Sequence[Sent]:
-        """What has been delivered by now, in the order of its times."""
+        """Everything that has been delivered by now, in the order of time."""
         found = [
-            Sent(entry.job_id, entry.notification, self._memory.at(entry.ends_us))
+            Sent(entry.job_id, self._memory.rendered(entry), self._memory.at(entry.ends_us), entry.count)
             for entry in self._memory.accepted.values()
             if self._memory.state(entry) == "delivered"
         ]
         return sorted(found, key=lambda sent: sent.at)
 
     def delivered(self, user: str) -> Sequence[Notification]:
-        """What one user has received by now."""
+        """Everything that one user has received by now."""
         return [sent.notification for sent in self.outbox if sent.notification.user == user]
 
     def waiting(self, user: str) -> Sequence[Notification]:
-        """What still waits for one user."""
+        """Everything that still waits for one user."""
         return [
             entry.notification
             for entry in self._memory.accepted.values()
@@ -150,16 +158,16 @@ class _FakeAsyncNotifier(AsyncNotifier):
     def __init__(self, memory: MemoryExchanges, settings: Settings, channels: FakeChannels) -> None:
         self._memory = memory
         self._channels = channels
-        super().__init__({}, settings)
+        super().__init__(redis.asyncio.Redis(), settings)
 
     @property
     def channels(self) -> Any:
         return _Awaited(self._channels)
 
-    def _exchanges_of(self, client: Any, settings: Settings) -> Any:  # noqa: ARG002 - none is asked
+    def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
         return self._memory
 
-    def _limiter(self, settings: Settings) -> Any:  # noqa: ARG002
+    def _limiter(self) -> Any:
         return _Awaited(self._memory.limiter)
 
 

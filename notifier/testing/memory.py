@@ -7,29 +7,32 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Concatenate, Literal, ParamSpec, Self, TypeVar, cast, get_args
+from typing import Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
 
 from notifier.dispatch import calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Delay, Record
 from notifier.errors import OverloadedError, Refused
-from notifier.limiter import Hold, Permit, UserLimiter
-from notifier.limiter.choice import Choice
-from notifier.limiter.memory_sends import MemorySends
+from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Replay
+from notifier.forecast.trace import Event
+from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
+from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
-from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
-from notifier.operations.preview.trace import Event
 from notifier.producer.admission import by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
-from notifier.producer.exchanges import CHUNK, State, Status
+from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
+from notifier.rules.policies import Rules
 from notifier.rules.preferences import Mute, Preferences
+from notifier.rules.quiet_hours import ByClock
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
+from notifier.units import moment
+from notifier.user_limits.choice import Choice
+from notifier.user_limits.memory import MemoryUserLimiter
 
 Failure = Literal["rejected", "failed"]
 S = TypeVar("S")
@@ -43,7 +46,7 @@ class Accepted:
 
     arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer.
     fixed: it had ended when its user chose other rules.
-    sent: when it goes, in µs, or what the replay says in place of a time.
+    sent: when it goes, in µs, or what the replay says in place of a time. count: how many it stands for.
     """
 
     job_id: str
@@ -57,6 +60,7 @@ class Accepted:
     fixed: bool = False
     sent: int = 0
     ends_us: int = 0
+    count: int = 1
 
 
 def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Exchange[T]]:
@@ -72,7 +76,6 @@ def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 class MemoryExchanges:
     """`Exchanges` in memory. `now_us` is the time since it began, which `advance` alone moves."""
 
-    chunk = CHUNK
     waits_for_replicas = False
 
     def __init__(self, settings: Settings, begins: datetime) -> None:
@@ -86,8 +89,7 @@ class MemoryExchanges:
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
-        self._sends = MemorySends(lambda: self._begins_us + self.now_us)
-        self.limiter: UserLimiter = self._sends
+        self.limiter = MemoryUserLimiter(lambda: self._begins_us + self.now_us)
 
     def use(self, settings: Settings) -> None:
         """See `Exchanges.use`."""
@@ -98,13 +100,6 @@ class MemoryExchanges:
     def at(self, us: int) -> datetime:
         """A moment of simulated time."""
         return self._begins + timedelta(microseconds=us)
-
-    def sending(self) -> Self:
-        """See `Exchanges.sending`."""
-        return self
-
-    def check(self) -> None:
-        """See `Sending.check`."""
 
     @at_once
     def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
@@ -147,34 +142,27 @@ class MemoryExchanges:
         return sorted(found, key=lambda entry: entry.arrives_us)
 
     def _replay(self, user: str) -> None:
-        """Reckon anew when each of a user's goes. What failed takes no one's place, as its permit is given back."""
-        entries = self._of(user)
-        self._reckon(user, [entry for entry in entries if not entry.failure])
-        for n, entry in enumerate(entries):
-            if entry.failure:
-                before = [each for each in entries[:n] if not each.failure]
-                kept = [(e.sent, e.ends_us) for e in before]
-                self._reckon(user, [*before, entry])
-                for each, (sent, ends_us) in zip(before, kept, strict=True):
-                    each.sent, each.ends_us = sent, ends_us
-
-    def _reckon(self, user: str, entries: list[Accepted]) -> None:
+        """Compute anew when each of a user's goes. What failed takes no one's place, as its permit is given back."""
         policies = self._policies.under({user: self._chosen.get(user, Preferences())})
         going = []
-        for entry in entries:
+        for entry in self._of(user):
             mute = policies.muted(user, entry.notification.category, self._begins_us + entry.arrives_us)
             if mute and mute.what == "drop" and not entry.fixed:
-                entry.sent, entry.ends_us = DROPPED, entry.arrives_us
+                entry.sent, entry.ends_us, entry.reason = DROPPED, entry.arrives_us, "muted"
             elif not entry.fixed or entry.sent >= 0:
                 going.append((self._comes_us(entry, mute), entry))
         going.sort(key=lambda each: each[0])
-        replay = Replay(policies, user, [_event(entry, at) for at, entry in going], begins_us=self._begins_us)
+        events = [_event(entry, at) for at, entry in going]
+        failed = {n for n, (_, entry) in enumerate(going) if entry.failure}
+        replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, failed=failed)
         replay.run()
         for n, ((_, entry), sent) in enumerate(zip(going, replay.sent, strict=True)):
             if entry.fixed:
                 continue
             expires_in_us = entry.expires_in_us or 0
-            entry.sent = sent
+            entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
+            if not entry.failure:
+                entry.reason = replay.decided[n] if sent == DROPPED else ""
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,
                 SUPERSEDED: replay.superseded_us.get(n, 0),
@@ -214,7 +202,7 @@ class MemoryExchanges:
 
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
-        """See `Exchanges.prefer`. What has ended stays as it is; all else is reckoned anew."""
+        """See `Exchanges.prefer`. What has ended stays as it is; all else is computed anew."""
         self._chosen[user] = edit(self._chosen.get(user, Preferences()))
         for entry in self._of(user):
             entry.fixed = entry.fixed or entry.ends_us <= self.now_us
@@ -226,13 +214,11 @@ class MemoryExchanges:
         """See `Exchanges.acquire`."""
         text, now_us = self._chosen.get(user, Preferences()).encode(), self._begins_us + self.now_us
         choice = Choice.of(self._policies, user, category, text, now_us)
-        cost = choice.rules.category.cost
-        answer = self._sends.peek(user, choice.rules, cost=cost)
-        at_us = now_us + (answer.time_left_us if isinstance(answer, Hold) else 0)
-        opens_us, scope, place = choice.opens_at(at_us, partial(self._sends.latest, user, None))
-        if opens_us > at_us:
-            return Hold(opens_us - now_us, choice.describe(scope, place, opens_us))
-        return self._sends.acquire(user, choice.rules, cost=cost)
+        rules, latest, clock = choice.rules, self.limiter.sends[user, None].latest, None
+        if choice.zone is not None:  # nobody has waited, so there is no pace
+            clock = ByClock(Rules(choice.own, rules.category), choice.zone, NEVER, 1, latest, latest)
+        mute = Mute(moment(choice.muted_us)) if choice.muted_us else None
+        return self.limiter.ask(user, rules, rules.category.cost, take=True, mute=mute, clock=clock)
 
     @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
@@ -244,8 +230,12 @@ class MemoryExchanges:
         """See `Exchanges.preferences`."""
         yield from (Item((user, chosen)) for user, chosen in self._chosen.items() if not chosen.is_empty)
 
+    def rendered(self, entry: Accepted) -> Notification:
+        """As its devices get it: with the text of its digest, and how many it stands for."""
+        return counted(entry.notification, self._policies.category(entry.notification.category), entry.count)
+
     def state(self, entry: Accepted) -> State:
-        """What has become of one by now."""
+        """Return the state of one by now."""
         if entry.cancelled:
             return "cancelled"
         if entry.ends_us > self.now_us:

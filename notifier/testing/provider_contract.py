@@ -1,4 +1,4 @@
-"""What every provider promises, as tests: subclass `ProviderContract` in a test file, and pytest runs them.
+"""The promises of every provider, as tests: subclass `ProviderContract` in a test file, and pytest runs them.
 
 A platform brings its simulator, a server that answers as its provider's does. Each test has a provider that was built
 as a worker builds it, from a section of the YAML, and a simulator on a free port of this machine::
@@ -51,8 +51,9 @@ from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 
-TIMEOUT_S: Final = 20.0  # how long a test waits for what should come within milliseconds
+TIMEOUT_S: Final = 60.0  # how long a test waits for what should come within milliseconds
 SECOND_US: Final = 1_000_000
+ANSWER_US: Final = 8 * SECOND_US  # the timeout of a provider where the test is not about it; a lease outlasts it
 SILENT: Final = Reply(200, delay_ms=60_000)
 PAGE: Final = Reply(502, "<html><body>Bad Gateway</body></html>")
 WAITING: Final = frozenset({Outcome.BUSY, Outcome.FULL, Outcome.UNSENT, Outcome.FAULT})
@@ -98,7 +99,7 @@ class Line:
 
 
 class Subject(Protocol):
-    """Whose stage it is."""
+    """The provider and its server, by name."""
 
     @property
     def platform(self) -> str:
@@ -120,7 +121,7 @@ class Subject(Protocol):
 
 @dataclass
 class Stage:
-    """What a test plays on: a provider, its server, and devices of this test alone."""
+    """The stage of a test: a provider, its server, and devices of this test alone."""
 
     of: Subject
     provider: Provider
@@ -138,7 +139,7 @@ class Stage:
             await self._ask("scripts", {self.of.scripted_as(device): [asdict(reply) for reply in replies]})
         return device
 
-    async def send(self, device: Device | None = None, *, within_s: float = 10.0, **options: Any) -> Answer:
+    async def send(self, device: Device | None = None, *, within_s: float = TIMEOUT_S, **options: Any) -> Answer:
         """Send to a device, a new one if none is given."""
         return await self.provider.send(self.dispatch(device or await self.device(), within_s=within_s, **options))
 
@@ -148,7 +149,7 @@ class Stage:
         *,
         job_id: str = "",
         ttl_us: int | None = None,
-        within_s: float = 10.0,
+        within_s: float = TIMEOUT_S,
         **fields: Any,
     ) -> Dispatch:
         """A dispatch of a job of its own, unless its id is given."""
@@ -164,7 +165,7 @@ class Stage:
         return answer
 
     async def arrivals(self, device: Device | None = None) -> list[Arrival]:
-        """What has arrived so far at this test's devices, or at one, in order."""
+        """Return what has arrived so far at this test's devices, or at one, in order."""
         if self.server is None:
             return self.of.read_printed(self.printed.getvalue())
         await self._ask("scripts", {})
@@ -213,7 +214,7 @@ async def answer_to(stage: Stage, reply: Reply) -> Answer:
 
 
 class SendingContract:
-    """What a provider promises whatever it sends over, be it a network or a terminal.
+    """The promises of a provider whatever it sends over, be it a network or a terminal.
 
     platform: its name, as in `Device.platform`. needs: what a message must have beside a title. networked: there is a
     server behind it. collapses, expires: the collapse id, and the time that is left, reach the server.
@@ -238,14 +239,14 @@ class SendingContract:
         raise NotImplementedError
 
     def every_reply(self) -> Sequence[Sequence[Reply]]:
-        """What a server may answer to one message each, as scripts; an empty one where there is no server."""
+        """Return the answers of a server to one message each, as scripts; an empty one if there is no server."""
         return [()]
 
     def secrets(self) -> Sequence[str]:
-        """What of the provider's configuration must never be seen, in a log for example."""
+        """Return the parts of the provider's configuration that must never be seen, in a log for example."""
         return ()
 
-    def stage(self, *, timeout_us: int = 5 * SECOND_US, endpoint: str | None = None) -> Any:
+    def stage(self, *, timeout_us: int = ANSWER_US, endpoint: str | None = None) -> Any:
         """An asynchronous context with a `Stage`. endpoint: in place of the simulator's."""
         raise NotImplementedError
 
@@ -259,7 +260,7 @@ class SendingContract:
         asyncio.run(run())
 
     def test_delivered_once_and_whole(self) -> None:
-        """What was sent arrives once, with its content, and is answered DELIVERED without a wait."""
+        """A message arrives once, with its content, and is answered DELIVERED without a wait."""
 
         async def law(s: Stage) -> None:
             device = await s.device()
@@ -355,16 +356,17 @@ class SendingContract:
             assert [word[:8] for word in words if word in text] == []
 
         with capture_logs() as logs:
-            self.play(law, timeout_us=400_000)
+            self.play(law, timeout_us=SECOND_US)
 
 
 class NetworkContract(SendingContract):
-    """What a provider promises that sends to a server.
+    """The promises of a provider that sends to a server.
 
     rejected, dead, busy, fault: a reply of the server that refuses this message for good, that says the token is gone,
     that takes no more for now and may carry Retry-After, that refuses our credentials for every message. busy_means:
-    BUSY where that is of one device, FULL where it is of all. gone: the statuses that say by themselves, whatever the
-    reason, that the token is dead. own_ids: the message's id is ours, so that it is the same at a retry.
+    BUSY where that is of one device, FULL where it is of all. fault_means: REJECTED where a server that has taken a
+    message says it of one device. gone: the statuses that say by themselves, whatever the reason, that the token is
+    dead. own_ids: the message's id is ours, so that it is the same at a retry.
     """
 
     rejected: ClassVar[Reply]
@@ -372,6 +374,7 @@ class NetworkContract(SendingContract):
     busy: ClassVar[Reply]
     fault: ClassVar[Reply]
     busy_means: ClassVar[Outcome] = Outcome.BUSY
+    fault_means: ClassVar[Outcome] = Outcome.FAULT
     gone: ClassVar[frozenset[int]] = frozenset()
     own_ids: ClassVar[bool] = False
 
@@ -418,12 +421,12 @@ class NetworkContract(SendingContract):
             ("rejected", Outcome.REJECTED),
             ("dead", Outcome.DEAD_TOKEN),
             ("busy", None),
-            ("fault", Outcome.FAULT),
+            ("fault", None),
         ],
     )
     def test_each_refusal_has_its_meaning(self, kind: str, outcome: Outcome | None) -> None:
         """Final for this message, final for the token, for now, or our own fault: each as the provider says it."""
-        means = outcome or self.busy_means
+        means = outcome or {"busy": self.busy_means, "fault": self.fault_means}[kind]
 
         async def law(s: Stage) -> None:
             assert (await s.send()).outcome is Outcome.DELIVERED  # who never delivered may call no token dead
@@ -509,11 +512,11 @@ class NetworkContract(SendingContract):
             began = time.monotonic()
             answer = await s.send(await s.device(SILENT))
             assert (answer.outcome, answer.status) == (Outcome.UNKNOWN, None)
-            assert time.monotonic() - began > 0.35
+            assert time.monotonic() - began > 0.9
             assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
             assert len(await s.arrivals()) == 3
 
-        self.play(law, timeout_us=400_000)
+        self.play(law, timeout_us=SECOND_US)
 
     def test_a_server_that_hangs_up_is_unknown(self) -> None:
         """A connection that ends in place of an answer leaves the send UNKNOWN; it was sent once."""
@@ -535,7 +538,7 @@ class NetworkContract(SendingContract):
             sends = [asyncio.create_task(s.send(device)) for device in devices]
             await s.reach(20)
             await s.cut()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(ANSWER_US / SECOND_US - 1):
                 answers = await asyncio.gather(*sends)
             assert {answer.outcome for answer in answers} <= {Outcome.UNKNOWN, Outcome.UNSENT}
             assert Outcome.UNKNOWN in {answer.outcome for answer in answers}
@@ -582,29 +585,30 @@ class NetworkContract(SendingContract):
 
     def test_no_storm_of_connections(self) -> None:
         """Where a connection ends as soon as it is made, sends wait as they are told to, and none tries in between."""
-        accepted = 0
+        accepted: list[float] = []
 
         def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal accepted
-            accepted += 1
+            accepted.append(asyncio.get_running_loop().time())
             writer.close()
 
         async def run() -> None:
             server = await asyncio.start_server(accept, "127.0.0.1", 0)
             endpoint = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with self.stage(endpoint=endpoint) as s:
-                assert (await s.send()).outcome is Outcome.UNSENT
-                answers = await asyncio.gather(*(s.send() for _ in range(50)))
+                first = await s.send()
+                answers = [first, *await asyncio.gather(*(s.send() for _ in range(50)))]
                 assert {answer.outcome for answer in answers} == {Outcome.UNSENT}
                 assert all(0 < (answer.retry_after_us or 0) <= 30 * SECOND_US for answer in answers)
-                assert accepted == 1
+                # The wait began after the first was accepted, and may be over before the last of these sends begins.
+                again = accepted[0] + (first.retry_after_us or 0) / SECOND_US
+                assert all(at >= again for at in accepted[1:])
             server.close()
             await server.wait_closed()
 
         asyncio.run(run())
 
     def test_every_call_has_one_true_answer(self) -> None:
-        """Whatever servers and networks do: no call raises, DELIVERED arrived, UNSENT did not, none is taken twice."""
+        """No call raises whatever servers do, DELIVERED arrived, UNSENT did not, and none is taken twice."""
         troubles = [
             self.rejected, self.dead, self.busy, self.fault, PAGE, SILENT, Reply(500), Reply(400, "NeverHeardOf"),
             Reply(200, delay_ms=100), Reply(200, delay_ms=700), Reply(200), Reply(200),
@@ -622,7 +626,7 @@ class NetworkContract(SendingContract):
                     await s.cut()
                 elif number % 10 == 0:
                     await asyncio.sleep(0)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(TIMEOUT_S):
                 answers = await asyncio.gather(*sends)
             arrivals = await s.arrivals()
             # What was refused with others in one request may be asked for again alone.
@@ -646,7 +650,7 @@ class NetworkContract(SendingContract):
             sends = [asyncio.create_task(s.send(device)) for device in devices]
             await s.reach(1 + len(devices))
             last = asyncio.create_task(s.send(await s.device(SILENT)))
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(ANSWER_US / SECOND_US - 1):
                 await s.provider.close()
                 answers = await asyncio.gather(*sends)
                 assert (await last).outcome in {Outcome.UNKNOWN, Outcome.UNSENT}
@@ -747,14 +751,14 @@ class ProviderContract(NetworkContract):
         raise NotImplementedError
 
     def section(self, simulator: Simulator) -> dict[str, Any]:
-        """What stands under `providers.<platform>` in the YAML to send to this simulator, but `endpoint` and `ca_file`.
+        """Return the section `providers.<platform>` that sends to this simulator, without `endpoint` and `ca_file`.
 
         These two and `timeout` are given beside it.
         """
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def stage(self, *, timeout_us: int = 5 * SECOND_US, endpoint: str | None = None) -> AsyncIterator[Stage]:
+    async def stage(self, *, timeout_us: int = ANSWER_US, endpoint: str | None = None) -> AsyncIterator[Stage]:
         """A stage with a new provider and a new simulator. endpoint: in place of the simulator's."""
         from notifier.simulators.control import Control  # noqa: PLC0415 - not importable where apns2 is
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,17 +20,33 @@ pytest.register_assert_rewrite("notifier.testing.provider_contract")
 def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
     """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs.
 
-    `AsyncNotifier.from_config` gives its `aio`.
+    `AsyncNotifier.from_config` gives its `aio`. It takes the configuration that the code under test names.
     """
     from notifier import AsyncNotifier, Notifier  # noqa: PLC0415 - loaded by the tests that use it
     from notifier.testing.fake import FakeNotifier  # noqa: PLC0415
 
-    fake = FakeNotifier()
-    monkeypatch.setattr(Notifier, "from_config", lambda *_args, **_kwargs: fake)
-    monkeypatch.setattr(AsyncNotifier, "from_config", lambda *_args, **_kwargs: fake.aio)
+    fake = FakeNotifier(_djangos_config())
+
+    def take(config: Path | str | None = None, **_: Any) -> FakeNotifier:
+        if config is not None and not fake.accepted:
+            vars(fake).clear()
+            FakeNotifier.__init__(fake, config)
+        return fake
+
+    monkeypatch.setattr(Notifier, "from_config", take)
+    monkeypatch.setattr(AsyncNotifier, "from_config", lambda *args, **options: take(*args, **options).aio)
     _forget_djangos()
     yield fake
     _forget_djangos()
+
+
+def _djangos_config() -> Path | None:
+    """The configuration of a Django project whose settings name one; None is the one that `Notifier` would find."""
+    conf = sys.modules.get("django.conf")
+    if conf is None or not conf.settings.configured:
+        return None
+    named = getattr(conf.settings, "NOTIFIER_CONFIG", None)
+    return None if named is None else Path(named)
 
 
 def _forget_djangos() -> None:

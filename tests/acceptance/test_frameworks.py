@@ -17,6 +17,7 @@ import pytest
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.testing.ports import free_port
 from tests import warm
 from tests.support import clean_environ, eventually
 
@@ -37,17 +38,8 @@ class Project:
     @contextmanager
     def serving(self, *command: str) -> Iterator["Site"]:
         """A server of it. {port} in the command is a free one."""
-        with socket.socket() as free:
-            # It stays bound, and listens to nobody: so no other test is given the port before the server has it.
-            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-            told = [part.format(port=port) for part in command]
-            with self._server(told, port) as site:
-                yield site
-
-    @contextmanager
-    def _server(self, told: list[str], port: int) -> Iterator["Site"]:
+        port = free_port()
+        told = [part.format(port=port) for part in command]
         with subprocess.Popen([sys.executable, *told], cwd=self.folder, env=self.environ) as process:
 
             def listens() -> bool:

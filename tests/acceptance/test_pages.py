@@ -13,23 +13,25 @@ from redis import Redis
 
 from notifier import Device, Notification
 from notifier.settings import parse_settings
-from notifier.settings.comments import template
+from notifier.settings.templates import template
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests import pages
 
-RATES = pages.read("tutorials/rates.md")
+RATES = pages.read("reference/rates.md")
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALKS = [
     "how-to/install.md",
     "how-to/migrate.md",
     "how-to/redis-acl.md",
+    "how-to/cluster.md",
     "how-to/sentinel.md",
     "tutorials/chat.md",
     "tutorials/first-push.md",
     "tutorials/production.md",
     "tutorials/rates.md",
+    "tutorials/throttle-rq.md",
 ]
 KEYS = {
     "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
@@ -45,7 +47,7 @@ FRAGMENTS = ["../../README", "apns", "dead-tokens", "enqueue", "webpush", "../re
 def test_the_walk(page: str, tmp_path: Path) -> None:
     """Every command of the page works in the order in which it stands there, and says what is shown below it."""
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
-        pages.walk(page, tmp_path, server.url)
+        pages.walk(page, tmp_path, server.url, cold=page == "how-to/cluster.md")
         assert redis.scard("rq:workers") == pages.read(page).count("kill -KILL")
 
 

@@ -93,8 +93,8 @@ def test_a_stranger_sees_why_a_message_waits_and_cancels_it(page: Page, config: 
     """From the first page, by what stands on it alone: find a user, see what holds a message, cancel it."""
     job_id = fill(config)[0]
     page.goto("/")
-    page.get_by_role("link", name="User").click()
-    page.get_by_role("link", name="ann").first.click()
+    page.get_by_label("Find a user or a job").fill("ann")
+    page.get_by_role("button", name="Find").first.click()
     row = page.get_by_role("row").filter(has_text=job_id)
     expect(row).to_contain_text("the rule user 1/1h")
     expect(row).to_contain_text("in 59 min")
@@ -107,7 +107,7 @@ def test_a_stranger_sees_why_a_message_waits_and_cancels_it(page: Page, config: 
     expect(row).to_contain_text("cancelled")  # in the history
     with notifier(config) as producer:
         assert producer.status(job_id).state == "cancelled"
-    page.get_by_role("link", name="Audit").click()
+    page.get_by_role("link", name="Log").click()
     expect(page.get_by_role("row").filter(has_text="cancel")).to_contain_text("stranger")
 
 
@@ -184,6 +184,6 @@ def test_without_a_script_the_tables_show_what_happens(browser: Browser, server:
     ) as context:
         page = context.new_page()
         page.goto("/")
-        expect(page.get_by_text("accepted this minute")).to_be_visible()
+        expect(page.get_by_text("late, p99").first).to_be_visible()
         expect(page.get_by_role("row").filter(has_text="bulk")).to_be_visible()
         expect(page.locator("#plots")).to_be_hidden()

@@ -28,7 +28,7 @@ from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
 from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
-from notifier.testing.provider_contract import Line, Stage
+from notifier.testing.provider_contract import ANSWER_US, Line, Stage
 
 
 class Simulators:
@@ -93,7 +93,7 @@ class Rig(ABC):
 
     @contextlib.asynccontextmanager
     async def stage(
-        self, simulators: Simulators, *, timeout_us: int = 5_000_000, endpoint: str | None = None
+        self, simulators: Simulators, *, timeout_us: int = ANSWER_US, endpoint: str | None = None
     ) -> AsyncIterator[Stage]:
         """A stage with a new provider; endpoint: in place of the simulator's."""
         told = simulators.told[self.platform]
@@ -204,7 +204,7 @@ class WebPush(Rig):
     rejected = Reply(400, "BadUrgency")
     dead = Reply(410, "Unregistered")
     busy = Reply(429, "TooManyRequests")
-    # What a service says of the sender may be one subscription's fault: test_webpush.py has those.
+    # A service that has taken our key says of this subscription alone that it refuses it: test_webpush.py has the rest.
     fault = Reply(405, "MethodNotAllowed")
 
     def device(self, number: int, endpoint: str) -> Device:

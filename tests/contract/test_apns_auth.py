@@ -24,7 +24,7 @@ from notifier.providers.contract import Outcome
 from notifier.settings import parse_settings
 from notifier.simulators.certificates import Certificates
 from tests.contract.apns_rig import TOPIC, Identity, dispatch, make_provider, rig
-from workers.wiring import build_providers
+from workers.configuration.wiring import build_providers
 
 DAY = dt.timedelta(days=1)
 LOCAL = "127.0.0.1"

@@ -110,6 +110,21 @@ def test_send_by(identity):
     asyncio.run(run())
 
 
+def test_half_a_body_is_not_finished_after_send_by(identity):
+    """A body that waits for a window is given up when its time is up: not sent, and the connection is as good."""
+
+    async def run():
+        async with rig(identity, window_bytes=0) as r:
+            await r.send()  # before the client has read how narrow the window is
+            late = await r.send(within_s=0.1)
+            assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
+            assert len(r.log.arrivals) == 1
+            assert r.provider._channel._connection is not None
+            assert r.simulator.connections_opened == 1
+
+    asyncio.run(run())
+
+
 # What breaks.
 
 

@@ -16,7 +16,7 @@ from notifier.providers import check_payload
 from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 from notifier.providers.apns.payload import payload
 from notifier.providers.contract import Outcome
-from notifier.simulators import apns_push_types
+from notifier.simulators.checks import apns_push_types
 from tests.contract.apns_rig import TOKEN, TOPIC, dispatch, rig
 
 NOW = 1_790_000_000

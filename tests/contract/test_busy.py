@@ -12,8 +12,9 @@ from notifier import Notifier
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Leased, Settlement, State
 from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, read_routes
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category
+from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
@@ -55,9 +56,7 @@ class World:
         """All of these are delivered, or what else `state` says."""
         reached = state == "delivered"
         done = [Settlement(each.job_id, each.permit, each.user, each.category, reached, state) for each in leased]
-        call = calls.settle(
-            done, RULES, worker=worker, keep_failed_us=10**9, keep_delivered_us=0, keep_feedback_us=10**9
-        )
+        call = calls.settle(done, RULES, worker=worker, keep=Retention(10**9, 0, 10**9))
         assert all(run(self.redis, call))
 
     def drain(self, **rooms: int) -> list[str]:
@@ -96,7 +95,7 @@ def test_no_more_is_leased_than_may_be_sent(world: World) -> None:
     assert world.redis.smembers("notifier:routes") == set()
 
 
-def test_what_was_parked_goes_before_what_has_just_come(world: World) -> None:
+def test_what_waited_for_a_route_goes_before_what_has_just_come(world: World) -> None:
     """First come, first served, though others of the same lane keep arriving."""
     for n in range(5):
         world.producer.send(note(f"old{n}"))
@@ -210,4 +209,15 @@ def test_it_is_shown_once_for_a_route(world: World) -> None:
     for name in ("urgent", "bulk"):
         world.redis.hincrby(f"notifier:route:apns|busy|{name}", "until", -BUSY_SHOWN_US)
     (shown,) = read_routes(world.redis)
-    assert (shown.route, shown.state, shown.waiting, shown.at_once) == ("apns", "busy", 9, 12)
+    assert (shown.route, shown.state, shown.kind, shown.waiting, shown.at_once) == ("apns", "slow", "busy", 9, 12)
+
+
+def test_what_waits_for_a_route_waits_for_it_when_a_gap_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another category of the user goes in the same look: that is no reason to look at the first anew."""
+    categories = {category.name: category for category in CATEGORIES}
+    gap = RuleTable(Policies(Policy((), gap_us=10_000_000), categories=categories), LANES)
+    monkeypatch.setattr("tests.contract.test_busy.RULES", gap)
+    world.producer.send(note("u", "busy", apns("u"), category="chat"))
+    world.producer.send(note("u", "free", fcm("u"), category="marketing"))
+    assert [each.category for each in world.take(apns=0)] == ["marketing"]
+    assert world.redis.hgetall("notifier:waits") == {b"papns|busy|urgent": b"1"}

@@ -81,10 +81,10 @@ def test_what_is_held_can_be_read(told: Told) -> None:
     """For people: which route, since when and why, when the next probe is, how many wait."""
     assert read_routes(told.redis) == []
     told.tell("w", "down")
-    told.redis.zadd("notifier:parked:apns", {"udefault ann": 1})
+    told.redis.zadd("notifier:waiting_for_route:apns", {"udefault ann": 1})
     (held,) = read_routes(told.redis)
     at = datetime.fromtimestamp(START / S, tz=UTC)
-    assert (held.route, held.state, held.kind, held.reason) == ("apns", "open", "unreachable", "Refused")
+    assert (held.route, held.state, held.kind, held.reason) == ("apns", "stopped", "unreachable", "Refused")
     assert (held.since, held.waiting) == (at, 1)
     assert (held.next_at - at).total_seconds() == 1.0
 

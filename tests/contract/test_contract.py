@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from notifier.notification import Device
+from notifier.providers.contract import Outcome
 from notifier.simulators.wire import Arrival
 from notifier.testing.provider_contract import NetworkContract, SendingContract
 from tests.contract.rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
@@ -72,5 +73,6 @@ class TestFcm(OverNetwork):
 
 class TestWebPush(OverNetwork):
     rig = WebPush()
+    fault_means = Outcome.REJECTED
     # What a service says of the sender may be one subscription's fault: test_webpush.py has that.
     test_credentials_that_end_early = None

@@ -14,6 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier.dispatch import calls, exceptions
 from notifier.dispatch.calls import Job, Leased, Pulled, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
@@ -24,6 +25,7 @@ S: Final = 1_000_000
 NOW: Final = 1_700_000_000 * S
 LEASE: Final = 30 * S
 FIRST: Final = 10**9  # so that no permit looks like a count
+KEPT: Final = Retention(S, S, S)
 TARGETS: Final = "- fcm:n|somewhere"
 CATEGORIES: Final = {
     "default": Category("default", policy=Policy((Window(5, interval_us=60 * S),))),
@@ -52,9 +54,9 @@ class Worker:
     now: int = NOW
     rules: RuleTable = field(default_factory=lambda: RULES)
 
-    def accept(self, *jobs: Job) -> None:
+    def accept(self, *jobs: Job, keep: Retention = KEPT) -> None:
         """As a producer of ours does."""
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", keep=keep, clock=str(self.now)))
 
     def publish(self) -> None:
         """Who has other rules."""
@@ -73,6 +75,10 @@ class Worker:
             **more,
         )
         return run(self.redis, call)
+
+    def settle(self, leased: list[Leased], keep: Retention = KEPT) -> None:
+        done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
+        run(self.redis, calls.settle(done, self.rules, worker=self.name, keep=keep, clock=str(self.now)))
 
     def admit(self, pulled: Pulled) -> list[Leased]:
         call = calls.admit(
@@ -158,6 +164,42 @@ def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
     assert found == contents(worker.redis, by_backlogs)
 
 
+WAITED: Final = {
+    "the only one that waits": [job("two")],
+    "the first of two": [job("two"), job("three")],
+    "under rules of its category": [job("two", category="default")],
+    "that counts as three": [job("two", category="costly")],
+    "with an expiry": [replace(job("two"), expires_in_us=90 * S)],
+    "before one with an expiry": [job("two"), replace(job("three"), expires_in_us=90 * S)],
+    "with a high priority": [job("two"), job("three", priority="high")],
+    "of several users": [job("two"), job("three", "bob"), job("four", "bob"), job("five", "bob")],
+}
+
+
+@pytest.mark.parametrize("keep", [KEPT, KEPT._replace(history_us=600 * S, max_records=9)])
+@pytest.mark.parametrize("case", WAITED)
+def test_what_has_waited_leaves_what_the_long_way_leaves(worker: Worker, case: str, keep: Retention) -> None:
+    """Its user is looked at in the same step: the same leases, wake-ups, expected times and counts, key for key."""
+    found: list[tuple[list[Leased], dict[str, Any]]] = []
+    for direct in (True, False):
+        worker.redis.flushdb()
+        worker.publish()
+        worker.now = NOW
+        worker.redis.set("notifier:seq", FIRST)
+        worker.accept(job("one", category="default"), job("first", "bob", "default"), *WAITED[case], keep=keep)
+        begun = worker.pull(keep=keep)
+        assert [each.job_id for each in begun.leased] == ["one", "first"]
+        worker.settle(begun.leased, keep=keep)
+        worker.now += S // 10
+        pulled = worker.pull(direct=direct, keep=keep)
+        assert bool(pulled.leased) == direct
+        assert bool(pulled.users) != direct
+        leased = pulled.leased + worker.admit(pulled)
+        assert {each.user for each in leased} == {json.loads(each.meta)["user"] for each in WAITED[case]}
+        found.append(([each._replace(permit="", since_us=None) for each in leased], contents(worker.redis, leased)))
+    assert found[0] == found[1]
+
+
 def of_a_plain_producer(worker: Worker) -> None:
     worker.accept(replace(job(), targets=""))
 
@@ -194,11 +236,6 @@ def over_the_projects_limit(worker: Worker) -> None:
     worker.accept(job())
 
 
-def while_users_move(worker: Worker) -> None:
-    worker.redis.hset("notifier:moves", "bob", "other")
-    worker.accept(job())
-
-
 LONG: Final = {
     "without our fields": of_a_plain_producer,
     "that has expired": expired,
@@ -207,7 +244,6 @@ LONG: Final = {
     "of one with other rules": of_one_with_other_rules,
     "under an open circuit": under_an_open_circuit,
     "over the project's limit": over_the_projects_limit,
-    "while users move": while_users_move,
     "with a zone": lambda worker: worker.accept(job(zone="Asia/Tokyo")),
     "that collapses": lambda worker: worker.accept(job(collapse_id="score")),
     "of a digest": lambda worker: worker.accept(job(category="news")),
@@ -259,9 +295,7 @@ def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) 
     )
     worker.accept(job("goes"))
     (leased,) = worker.admit(worker.pull(direct=False))
-    done = Settlement(leased.job_id, leased.permit, "ann", "free", True, "delivered")
-    keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-    run(worker.redis, calls.settle([done], worker.rules, worker=worker.name, clock=str(worker.now), **keep))
+    worker.settle([leased])
     head = job("head", category="score", collapse_id="a")
     worker.accept(head)
     assert worker.admit(worker.pull(direct=False)) == []
@@ -278,7 +312,7 @@ def test_what_drops_is_left_to_admit(worker: Worker) -> None:
     pulled = worker.pull()
     assert [each.job_id for each in pulled.leased] == ["one"]
     (dropped,) = worker.admit(pulled)
-    assert (dropped.job_id, dropped.dropped) == ("two", "when_blocked")
+    assert (dropped.job_id, dropped.dropped) == ("two", "user gap 100ms")
 
 
 @pytest.mark.parametrize(("due", "goes"), [(0, 50), (5, 45), (12, 38), (13, 0)])
@@ -289,6 +323,20 @@ def test_who_is_due_keeps_the_room(worker: Worker, due: int, goes: int) -> None:
     worker.now += LEASE
     worker.accept(*(job(f"{n}", f"u{n}") for n in range(60)))
     assert len(worker.pull().leased) == goes
+
+
+def test_who_is_left_to_admit_keeps_the_room_of_a_user(worker: Worker) -> None:
+    """A user with other rules in the urgent lane goes before 40 plain ones of another, however many of these may go."""
+    worker.accept(*(job(f"{n}-{user}", f"u{user}") for user in range(40) for n in range(2)))
+    while (pulled := worker.pull()).leased:
+        worker.settle(pulled.leased)
+    worker.accept(replace(job("own", "vip"), lane="urgent"))
+    assert [user for user, *_ in worker.pull().users] == ["vip"]
+    worker.now += LEASE
+    pulled = worker.pull()
+    assert len(pulled.leased) == 25
+    assert pulled.users[0][0] == "vip"
+    assert len({user for user, *_ in pulled.users} | {each.user for each in pulled.leased}) == 41
 
 
 def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import time
@@ -30,8 +31,8 @@ from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_siz
 from notifier.providers.fcm.provider import FcmProvider
 from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
-from notifier.simulators.fcm_checks import counted_bytes, is_valid
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 
 if TYPE_CHECKING:
@@ -488,7 +489,8 @@ def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> None:
             first = asyncio.create_task(r.provider.send(dispatch()))
             await r.log.arrived.wait()
             no_connection = await r.provider.send(dispatch(within_s=0.1))
-            assert no_connection.outcome is Outcome.UNSENT
+            assert (no_connection.outcome, no_connection.reason) == (Outcome.UNSENT, "TooLate")
+            assert r.provider._pool.unsent(r.provider._origin, math.inf) is None, "the server is not to blame for that"
             assert not first.done(), "it did not wait for the one before it"
             assert (await first).outcome is Outcome.DELIVERED
             assert len(r.log.arrivals) == 1

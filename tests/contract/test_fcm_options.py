@@ -16,8 +16,8 @@ from notifier.providers import check_payload
 from notifier.providers.contract import Dispatch
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, payload_size
 from notifier.providers.fcm.provider import FcmProvider
+from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.fcm import make_service_account
-from notifier.simulators.fcm_checks import counted_bytes, is_valid
 
 DEVICE = Device("fcm", "device-token:0123456789abcdef")
 SECOND = 1_000_000

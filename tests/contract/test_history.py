@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -13,27 +15,27 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Cancelled, Job, Leased, Settlement
+from notifier.dispatch.calls import Cancelled, Job, Leased, Measured, Settlement
 from notifier.dispatch.circuits import circuit
-from notifier.dispatch.ends import NOTHING, Ends
-from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys
+from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
+from notifier.dispatch.retention import Retention
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
 from notifier.rules.zones import zone_or
 from notifier.scripts import loader
-from notifier.scripts.keys import in_script, redis_key
+from notifier.scripts.keys import declared, in_script, redis_key
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
-from notifier.shards.migration.user_state import State
 from notifier.testing.embedded import EmbeddedRedis
 
 S: Final = 1_000_000
 HOUR: Final = 3600 * S
 NOON: Final = 1_700_049_600 * S  # a Wednesday, 12:00 in UTC
 LEASE: Final = 10 * S
-KEPT: Final = Ends(history_us=72 * HOUR, max_records=20)
+KEPT: Final = Retention(HOUR, HOUR, HOUR, history_us=72 * HOUR, max_records=20)
+NO_HISTORY: Final = KEPT._replace(history_us=0)
 TARGETS: Final = "- apns:n|somewhere"
 OK: Final = Reply("apns", 200, 0.045, "delivered")
 CATEGORIES: Final = {
@@ -55,7 +57,7 @@ class Hand:
 
     redis: Redis
     user: Policy = field(default_factory=lambda: Policy((Window(1, interval_us=10 * S),)))
-    ends: Ends = KEPT
+    keep: Retention = KEPT
     now: int = NOON
     more: dict[str, Any] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(999)))
@@ -69,7 +71,7 @@ class Hand:
         meta = {"user": user, "category": category, **fields.pop("meta", {})}
         data = json.dumps(["notifier.deliver", None, [], {"title": "a secret"}]).encode()
         job = Job(job_id, "default", data, json.dumps(meta).encode(), targets=fields.pop("targets", TARGETS), **fields)
-        run(self.redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="now", ends=self.ends, **self._clock))
+        run(self.redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="now", keep=self.keep, **self._clock))
         return job_id
 
     @property
@@ -89,7 +91,7 @@ class Hand:
                 worker="hand",
                 on_join=self.rules.known,
                 direct=self.rules if direct else None,
-                ends=self.ends,
+                keep=self.keep,
                 **self._clock,
             ),
         )
@@ -113,13 +115,14 @@ class Hand:
             handed=None if reply is None else Handed(100.0 - after_us / S, [reply]),
             **more,
         )
-        kept = {"keep_failed_us": HOUR, "keep_delivered_us": HOUR, "keep_feedback_us": HOUR}
-        call = calls.settle([done], self.rules, worker="hand", ends=self.ends, now_s=100.0, **kept, **self._clock)
+        call = calls.settle(
+            [done], self.rules, worker="hand", keep=self.keep, measured=Measured([""], now_s=100.0), **self._clock
+        )
         assert run(self.redis, call) == [True]
 
     def cancel(self, job_id: str) -> list[Cancelled]:
         """Cancel one."""
-        return run(self.redis, calls.cancel([job_id], keep_failed_us=HOUR, ends=self.ends, **self._clock))
+        return run(self.redis, calls.cancel([job_id], self.keep, **self._clock))
 
     def records(self, user: str = "ann") -> list[Record]:
         """All records of a user, the oldest first."""
@@ -161,8 +164,8 @@ def test_a_message_that_never_waits(hand: Hand) -> None:
 def test_it_costs_one_command_and_two_for_the_first(hand: Hand) -> None:
     """A message that never waits pays one command, and what is not written is not asked for: none costs none."""
 
-    def commands(ends: Ends, user: str) -> int:
-        hand.ends = ends
+    def commands(keep: Retention, user: str) -> int:
+        hand.keep = keep
         hand.accept(user=user)
         hand.redis.config_resetstat()
         (leased,) = hand.take()
@@ -171,9 +174,10 @@ def test_it_costs_one_command_and_two_for_the_first(hand: Hand) -> None:
         resets = stats.get("cmdstat_config|resetstat") or stats["cmdstat_config"]  # Redis 7, and 6.2
         return sum(stat["calls"] for stat in stats.values()) - resets["calls"]
 
-    assert commands(KEPT, "ann") == commands(NOTHING, "bob") + 2
+    commands(KEPT, "the first, to whom Redis is given the scripts")
+    assert commands(KEPT, "ann") == commands(NO_HISTORY, "bob") + 2
     hand.now += 60 * S
-    assert commands(KEPT, "ann") == commands(NOTHING, "bob") + 1
+    assert commands(KEPT, "ann") == commands(NO_HISTORY, "bob") + 1
     assert not hand.records("bob")
 
 
@@ -238,6 +242,25 @@ def test_a_device_a_digest_and_a_time_of_its_own(redis: Redis) -> None:
     assert held(hand.records()[-1]) == {"its own time, send_at": 7.0}
 
 
+def test_a_plain_job_waits_behind_others_too(hand: Hand) -> None:
+    """A job of RQ alone is known from when it was taken from the queue; what stands before it is told of it as well."""
+    meta = json.dumps({"user": "ann", "category": "default"})
+    data = json.dumps(["notifier.deliver", None, [], {}])
+    for job_id in ("one", "two", "three"):
+        fields = {"status": "queued", "origin": "default", "data": data, "meta": meta, "push_targets": TARGETS}
+        hand.redis.hset(f"rq:job:{job_id}", mapping=fields)
+        hand.redis.rpush("rq:queue:default", job_id)
+    for after_s in (0, 10, 10):
+        (leased,) = hand.take(after_s * S, direct=False)
+        hand.settle(leased)
+    records = name_those_before(hand.records())
+    assert [held(record) for record in records] == [
+        {},
+        {"user 1/10s": 10.0},
+        {"those before it (user 1/10s)": 10.0, "user 1/10s": 10.0},
+    ]
+
+
 def test_a_retry_and_a_closed_route(hand: Hand) -> None:
     """A retry says how long it waited, and each answer is there; a closed circuit is named."""
     hand.accept()
@@ -256,7 +279,7 @@ def test_a_retry_and_a_closed_route(hand: Hand) -> None:
     assert hand.take() == []
     (leased,) = hand.take(S)
     hand.settle(leased)
-    assert held(hand.records()[-1]) == {"the circuit of apns": 1.0}
+    assert held(hand.records()[-1]) == {"apns stopped": 1.0}
 
 
 def test_every_end_leaves_one_record(hand: Hand) -> None:
@@ -270,7 +293,7 @@ def test_every_end_leaves_one_record(hand: Hand) -> None:
     assert hand.cancel(cancelled) == ["cancelled"]
     dropped = hand.accept("offers")
     (leased,) = hand.take()
-    hand.settle(leased, state="dropped", detail="when_blocked", reply=None)
+    hand.settle(leased, state="dropped", detail=leased.dropped, reply=None)
     expired = hand.accept(expires_in_us=2 * S)
     hand.take()
     (leased,) = hand.take(2 * S)
@@ -289,7 +312,7 @@ def test_every_end_leaves_one_record(hand: Hand) -> None:
     assert len(hand.records()) == 5
     assert held(found[cancelled]) == {"user 1/10s": 3.0}
     assert held(found[expired]) == {"user 1/10s": 2.0}
-    assert found[dropped].reason == "when_blocked"
+    assert found[dropped].reason == "user 1/10s"
     assert found[old].superseded_by == new
 
 
@@ -323,24 +346,6 @@ def test_so_many_and_no_longer(hand: Hand) -> None:
     assert 72 * HOUR < left_ms * 1000 + 2 * S <= 144 * HOUR + 2 * S
 
 
-def test_it_moves_with_its_user(hand: Hand, other_redis: Redis) -> None:
-    """On another shard the same records stand before those of there, also where the copy is made twice."""
-    hand.now = int(hand.redis.time()[0]) * S
-    hand.accept()
-    (leased,) = hand.take()
-    hand.settle(leased)
-    before = hand.records()
-    raw = {key: hand.redis.lrange(key, 0, -1) for key in history_keys("ann")}
-    State(hand.redis, other_redis, "ann").copy([])
-    assert hand.records() == []
-    for key, entries in raw.items():
-        if entries:
-            hand.redis.rpush(key, *entries)
-    State(hand.redis, other_redis, "ann").copy([])
-    hand.redis = other_redis
-    assert hand.records() == before
-
-
 WHYS: Final = st.lists(
     st.tuples(st.integers(0, 10**7), st.sampled_from(["b", "q", "u1/10", "d", "papns"])), max_size=40
 )
@@ -349,8 +354,8 @@ WHYS: Final = st.lists(
 @pytest.fixture(scope="module")
 def adder(redis_server: EmbeddedRedis) -> Any:
     """*history.add* by itself, as a script."""
-    pieces = in_script("\n".join(loader.read_piece(name) for name in ("clock", "keys", "history")))
-    source = pieces + "\nreturn history.add(ARGV[1], ARGV[2] ~= '' and ARGV[2], tonumber(ARGV[3]), ARGV[4])"
+    text = "--! needs history\nreturn history.add(ARGV[1], ARGV[2] ~= '' and ARGV[2], tonumber(ARGV[3]), ARGV[4])\n"
+    source = in_script(loader.assemble("adder", text))
     return Redis.from_url(redis_server.url).register_script(source)
 
 
@@ -359,7 +364,7 @@ def test_however_often_it_changes(adder: Any, changes: list[tuple[int, str]]) ->
     """What is noted stays short, and however much of it was folded, each reason has the time that it had."""
     now, text, wanted = NOON, b"", dict[str, int]()
     for after_us, why in changes:
-        text = adder(args=[str(NOON), text, str(now), why])
+        text = adder(keys=declared(), args=[str(NOON), text, str(now), why])
         wanted[why] = wanted.get(why, 0) + after_us
         now += after_us
     assert len(text) < 1_000
@@ -385,3 +390,23 @@ def test_a_full_redis_lets_one_be_cancelled(hand: Hand) -> None:
         (job_id, "cancelled"),
         (waiting, "cancelled"),
     ]
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(1, 50), st.sampled_from("bbq")), max_size=6), max_size=6))
+def test_naming_those_before_changes_no_time(backlogs: list[list[tuple[int, str]]]) -> None:
+    """However records overlap, each is held as long as before, without a break, and its own reasons stay."""
+    before = []
+    for n, waits in enumerate(backlogs):
+        at, held = NOON + n, ""
+        for after, why in waits:
+            held += f" {at - NOON - n} {why}"
+            at += after
+        before.append(f"{at}\n{NOON + n}\ndelivered\nchat\n{held}\n\nw\nr\n\njob-{n}".encode())
+    records = list(decode_records("ann", before))
+    for old, new in zip(records, name_those_before(records), strict=True):
+        assert new.held_s == pytest.approx(old.held_s)
+        assert [each.what for each in new.delays if each.why == "quiet_hours"] == [
+            each.what for each in old.delays if each.why == "quiet_hours"
+        ]
+        for one, after in pairwise(new.delays):
+            assert after.since == one.since + timedelta(seconds=one.seconds)

@@ -82,4 +82,4 @@ def test_all_of_it_ends(recorded: Path, redis: Redis) -> None:
     # What was delivered before is kept for ten minutes, and that was long ago.
     assert states.pop("delivered") in {None, "delivered"}
     assert states == {what: ENDED.get(what, "delivered") for what in states}
-    assert list(Audit(redis, keep_failed_us=10**12, lease_us=10**7).findings()) == []
+    assert list(Audit(redis, lease_us=10**7).findings()) == []

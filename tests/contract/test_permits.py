@@ -10,6 +10,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Leased, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from tests.contract.test_direct import LEASE, NOW, S, Worker, job
 
@@ -36,8 +37,8 @@ def settle(worker: Worker, leased: Leased, *, reached: bool) -> None:
     worker.now += S // 2
     done: tuple[Any, ...] = ("delivered", "delivered") if reached else ("later", "retried", 60 * S)
     settlement = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, *done)
-    kept = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-    call = calls.settle([settlement], worker.rules, worker=worker.name, clock=str(worker.now), **kept)
+    kept = Retention(S, S, S)
+    call = calls.settle([settlement], worker.rules, worker=worker.name, clock=str(worker.now), keep=kept)
     assert run(worker.redis, call) == [True]
 
 
@@ -87,29 +88,3 @@ def test_a_job_that_is_deleted_in_flight(worker: Worker, *, reached: bool) -> No
     worker.redis.delete(JOB)
     settle(worker, leased, reached=reached)
     assert sorted(sends(worker).values()) == ([0, 0, 0] if reached else [])
-
-
-def by_an_earlier_version(worker: Worker, kind: str = "") -> Leased:
-    """One in flight that counts as three, as it was written before: in the permit."""
-    leased = lease(worker, "free")
-    old = leased._replace(permit=f"{leased.permit}x3{kind}")
-    worker.redis.hset(JOB, "push_permit", old.permit)
-    worker.redis.delete(SENT)
-    worker.redis.zadd(SENT, {f"{old.permit}{of}": worker.now + LEASE for of in ("", "#2", "#3")})
-    return old
-
-
-@pytest.mark.parametrize("kind", ["", "d"])
-def test_one_of_an_earlier_version_is_settled(worker: Worker, kind: str) -> None:
-    """As three sends."""
-    settle(worker, by_an_earlier_version(worker, kind), reached=True)
-    assert sorted(sends(worker).values()) == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("kind", "is_orphan"), [("", True), ("d", True), ("n", False)])
-def test_one_of_an_earlier_version_is_taken_over(worker: Worker, kind: str, *, is_orphan: bool) -> None:
-    """Its worker died: what may have been sent stays in flight, as three sends; nothing else does."""
-    by_an_earlier_version(worker, kind)
-    worker.now += LEASE + 1
-    assert [orphan.job_id for orphan in worker.pull().orphans] == (["one"] if is_orphan else [])
-    assert sorted(sends(worker).values()) == [LEASE if is_orphan else -1] * 3

@@ -361,6 +361,24 @@ def test_goaway_in_mid_batch(play):
     play(law)
 
 
+def test_goaway_before_the_first_stream_is_answered(play):
+    """Where not even the first one is among those that are kept, it is told so: no client waits for its answer."""
+
+    async def law(world: World) -> None:
+        world.apns.latency_ms = 100
+        raw = await world.raw()
+        first = raw.post(OTHER)
+        raw.flush()
+        await world.reach(1)
+        await world.tell({"apns": {"go_away": {"keep": 0.5}}})
+        assert await raw.until(lambda: raw.of(ConnectionTerminated))
+        (goaway,) = raw.of(ConnectionTerminated)
+        assert goaway.last_stream_id < first
+        await raw.close()
+
+    play(law)
+
+
 def test_a_reset_and_a_refused_stream(play):
     """RST_STREAM with the error code that was asked for, in place of an answer; the connection lives on."""
 
@@ -409,6 +427,18 @@ def test_silence_for_one_device(play):
         assert (await raw.ask(OTHER))[0] == 200
         assert await raw.silence()
         assert not raw.of(ResponseReceived, unanswered)
+        await raw.close()
+
+    play(law)
+
+
+def test_a_request_that_is_taken_back_at_once_ends_no_other(play):
+    """A busy server reads a request and the end of it in one go: its connection stays, and the others are answered."""
+
+    async def law(world: World) -> None:
+        raw = await world.trusted()
+        raw.h2.reset_stream(raw.post())
+        assert (await raw.ask(OTHER))[0] == 200
         await raw.close()
 
     play(law)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -44,6 +46,20 @@ def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
         assert settings.providers.fcm is not None
         assert settings.providers.apns.endpoint == told["apns"]["endpoint"]
         assert settings.providers.fcm.endpoint == told["fcm"]["endpoint"]
+
+
+def test_they_keep_their_ports(tmp_path: Path) -> None:
+    """At the next start in the folder, where the ports are free: a copy of the configuration stays right."""
+    with running(tmp_path) as told:
+        before = {name: told[name]["endpoint"] for name in ("apns", "fcm", "webpush", "hms", "expo")}
+        channels = told["apns"]["channels_endpoint"]
+    port = urlsplit(before["expo"]).port
+    with socket.create_server(("127.0.0.1", port or 0)), running(tmp_path) as told:
+        assert {name: told[name]["endpoint"] for name in before if name != "expo"} == {
+            name: endpoint for name, endpoint in before.items() if name != "expo"
+        }
+        assert told["apns"]["channels_endpoint"] == channels
+        assert told["expo"]["endpoint"] != before["expo"]
 
 
 def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:

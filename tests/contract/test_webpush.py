@@ -319,7 +319,7 @@ ROWS = [
     (400, "BadWebPushTopic", Outcome.REJECTED),
     (400, "", Outcome.REJECTED),
     (404, "", Outcome.DEAD_TOKEN),
-    (405, "", Outcome.FAULT),
+    (405, "", Outcome.RETRY),  # at the first; see `Authorization`
     (406, "", Outcome.BUSY),
     (408, "", Outcome.RETRY),
     (410, "Unregistered", Outcome.DEAD_TOKEN),

@@ -150,7 +150,7 @@ def _in_flight(fleet: Fleet, worker: str) -> int:
 def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -> None:
     fleet.end_workers()
     for worker in fleet.workers:
-        worker.wait(15)
+        worker.wait(60)
     assert_empty_of_work(fleet.redis)
     arrivals = fleet.arrivals()
     outcome.missing = len(set(who) - {int(arrival.data["n"]) for arrival in arrivals})

@@ -7,25 +7,16 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.operations.audit.audit import Audit
+from notifier.scripts.keys import declared
 
-WORK: Final = (
-    "rq:queue:*",
-    "rq:scheduled:*",
-    "rq:wip:*",
-    "notifier:line:*",
-    "notifier:lines:*",
-    "notifier:gates:*",
-    "notifier:later",
-    "notifier:leases",
-    "notifier:parked:*",
-)
-KEEP_FAILED_US: Final = 7 * 86_400_000_000
-LEASE_US: Final = 3_000_000
+RQ_WORK: Final = ("queue:*", "scheduled:*", "wip:*")
+WORK: Final = ("line:*", "lines:*", "gates:*", "later", "leases", "waiting_for_route:*")
+LEASE_US: Final = 60_000_000  # longer than that of any fleet
 
 
-def audit(redis: Any, *, repair: bool = False) -> list[str]:
+def audit(redis: Any, *, repair: bool = False, lease_us: int = LEASE_US) -> list[str]:
     """What is wrong, for people; empty where all is well."""
-    found = Audit(redis, keep_failed_us=KEEP_FAILED_US, lease_us=LEASE_US, repair=repair).findings()
+    found = Audit(redis, lease_us=lease_us, repair=repair).findings()
     return [str(finding) for finding in found]
 
 
@@ -41,5 +32,11 @@ def assert_consistent(redis: Redis) -> None:
 def assert_empty_of_work(redis: Redis) -> None:
     """Fail unless it is consistent, and nothing waits, is in flight, or is to be looked at any more."""
     assert_consistent(redis)
-    left = [key for pattern in WORK for key in redis.scan_iter(pattern)]
-    assert left == []
+    assert work_left(redis) == []
+
+
+def work_left(redis: Any) -> list[bytes]:
+    """The keys of what waits, is in flight, or is to be looked at."""
+    ours, rqs = declared()
+    patterns = [*(ours + name for name in WORK), *(rqs + name for name in RQ_WORK)]
+    return [key for pattern in patterns for key in redis.scan_iter(pattern)]

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import workers.engine
-import workers.in_flight
+import workers.loop.engine
+import workers.loop.in_flight
 from workers.__main__ import main
-from workers.sender import Sender
+from workers.sending.sender import Sender
 
 # At each the worker dies with SIGKILL: a call that was asked has reached Redis or the provider, and nobody heard back.
 STEPS: Final = (
@@ -78,7 +78,7 @@ def doom(fate: Fate) -> None:
     async def mortal_send(self: Sender, *arguments: Any) -> Any:
         return await fate.pass_by("send", lambda: send(self, *arguments))
 
-    for module in (workers.engine, workers.in_flight):
+    for module in (workers.loop.engine, workers.loop.in_flight):
         module.run_async = passing(module.run_async)  # type: ignore[attr-defined]
     Sender.send = mortal_send  # type: ignore[method-assign]
 

@@ -13,7 +13,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.testing.child import end, spawn
-from notifier.testing.embedded import EmbeddedRedis, _free_port, find_redis_server
+from notifier.testing.embedded import EmbeddedRedis, find_redis_server
+from notifier.testing.ports import free_port
 from tests.processes import await_that
 
 SERVICE: Final = "push"
@@ -43,7 +44,7 @@ class WatchedRedis:
         return f"redis+sentinel://127.0.0.1:{self.port}/{SERVICE}/0"
 
     def _start_sentinel(self, stack: contextlib.ExitStack, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         configuration = folder / "sentinel.conf"
         configuration.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\nprotected-mode no\n"

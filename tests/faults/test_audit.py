@@ -13,12 +13,13 @@ import pytest
 
 from notifier import Notifier
 from notifier.dispatch import calls
-from notifier.limiter import RedisLimiter
+from notifier.dispatch.retention import Retention
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
+from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_consistent, assert_empty_of_work, audit
 from tests.fleet import Fleet, notification, start_fleet
 from tests.processes import await_that, await_workers, total
@@ -30,6 +31,7 @@ RATES: Final[dict[str, Any]] = {
 }
 CONSOLE: Final = {"apns": {"client": "console", "timeout": "1s"}}
 LEASE_US: Final = 3_000_000
+YEAR_US: Final = 365 * 86_400_000_000
 FAR: Final = 4_102_444_800_000_000
 BACKLOG: Final = "notifier:line:{%s}:default"
 BACKLOGS: Final = "notifier:lines:{%s}"
@@ -84,9 +86,20 @@ WAITING: Final[dict[str, Break]] = {
     "in a lane without a wake-up": lambda redis, _, user: redis.hset(BACKLOGS % user, "default", "bulk"),
     "held up by a worker for ever": lambda redis, _, user: redis.set(CLAIM % user, f"1 {FAR} - gone"),
     "held up by a permit of nobody": lambda redis, _, user: redis.zadd(SENT % user, {"99": FAR}),
-    "parked for what is not held": lambda redis, _, user: (
+    "waits for a route that is open": lambda redis, _, user: (
         redis.zrem("notifier:gates:default", user),
-        redis.zadd("notifier:parked:apns", {f"udefault {user}": 1}),
+        redis.zadd("notifier:waiting_for_route:apns", {f"udefault {user}": 1}),
+    ),
+    "with a wake-up a year ahead": lambda redis, _, user: redis.zadd(
+        "notifier:gates:default", {user: now_us(redis) + YEAR_US}
+    ),
+    "closed for an orphan that nobody holds": lambda redis, _, user: redis.hset(BACKLOGS % user, "#o:gone", "default"),
+    "marked as an orphan": lambda redis, job, _: redis.hset(JOB % job, "push_orphan", 1),
+    "of a meta that nobody can read": lambda redis, job, _: redis.hset(JOB % job, "meta", "{"),
+    "in later, of a meta that nobody can read": lambda redis, job, user: (
+        redis.zrem(BACKLOG % user, job),
+        redis.zadd("notifier:later", {job: FAR}),
+        redis.hset(JOB % job, "meta", "{"),
     ),
     "waiting for a route that is not held": lambda redis, job, user: (
         redis.zrem(BACKLOG % user, job),
@@ -127,10 +140,19 @@ STRAYS: Final[dict[str, Callable[[Any], object]]] = {
     "cancelled without a job": lambda redis: redis.zadd("rq:canceled:default", {"no-job": FAR}),
     "a wake-up of nobody": lambda redis: redis.zadd("notifier:gates:bulk", {"nobody": 1}),
     "nobody remembered": lambda redis: redis.hset("notifier:lines:{nobody}", "#pace", "1"),
-    "nobody parked": lambda redis: (
+    "nobody waits for a route": lambda redis: (
         redis.sadd("notifier:routes", "apns"),
         redis.hset("notifier:route:apns", mapping={"state": "closing", "until": 1}),
-        redis.zadd("notifier:parked:apns", {"ubulk nobody": 1}),
+        redis.zadd("notifier:waiting_for_route:apns", {"ubulk nobody": 1}),
+    ),
+    "a lease of no job, for years": lambda redis: redis.zadd("notifier:leases", {"no-job": FAR}),
+    "a circuit that opens for years": lambda redis: (
+        redis.sadd("notifier:routes", "fcm"),
+        redis.hset("notifier:route:fcm", mapping={"state": "open", "kind": "failing", "until": FAR, "others": FAR}),
+    ),
+    "a circuit with an end that is no time": lambda redis: (
+        redis.sadd("notifier:routes", "fcm"),
+        redis.hset("notifier:route:fcm", mapping={"state": "open", "kind": "failing", "until": "soon", "others": 1}),
     ),
     "a permit of nobody": lambda redis: redis.zadd("notifier:sent:{nobody}", {"99": FAR}),
     "a device's permit of nobody": lambda redis: redis.zadd("notifier:device:abc", {"99": FAR}),
@@ -153,8 +175,8 @@ class Patient:
         permit = self.redis.hget(JOB % job_id, "push_permit").decode()
         settlement = calls.Settlement(job_id, permit, "ada", "default", reached=True, state="failed", word="rejected")
         table = RuleTable(self.settings.policies())
-        keep = {"keep_failed_us": 10**9, "keep_delivered_us": 10**9, "keep_feedback_us": 10**9}
-        assert run(self.redis, calls.settle([settlement], table, worker="w", **keep)) == [True]
+        keep = Retention(10**9, 10**9, 10**9)
+        assert run(self.redis, calls.settle([settlement], table, worker="w", keep=keep)) == [True]
 
     def assert_mended(self, job_id: str = "") -> None:
         """It is seen, without a change; put right, with a word; and a second audit is clean."""
@@ -213,6 +235,47 @@ def test_what_has_ended_stays_ended(patient: Patient, broken: str) -> None:
     patient.assert_mended()
     assert patient.notifier.status(job_id).state in {"rejected", "failed"}
     assert enter_backlog(patient.redis).users == []
+
+
+def test_what_expires_behind_a_head_is_watched_again(patient: Patient) -> None:
+    """No wake-up looks after it, so *sweep* has to know of it."""
+    ids = [patient.notifier.send(notification("ada", n, expires_in=60)) for n in range(3)]
+    enter_backlog(patient.redis)
+    assert audit(patient.redis) == []
+    watched = patient.redis.zrange("notifier:expiring", 0, -1, withscores=True)
+    patient.redis.delete("notifier:expiring")
+    patient.assert_mended(ids[1])
+    assert patient.redis.zrange("notifier:expiring", 0, -1, withscores=True) == watched
+
+
+WRONG_TYPES: Final = (
+    BACKLOG % "ada", BACKLOGS % "ada", SENT % "ada", "notifier:gates:default", "notifier:later", "notifier:leases",
+    "notifier:delivered", "notifier:expiring", "notifier:waiting_for_route:apns", "notifier:routes",
+    "notifier:route:apns",
+    "notifier:preferences", "notifier:stats", "rq:queue:default",
+    "rq:scheduled:default", "rq:wip:default", "rq:failed:default",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", WRONG_TYPES)
+@pytest.mark.parametrize("wrong", ["string", "list or hash"])
+def test_a_key_of_a_wrong_type_ends_no_audit(patient: Patient, key: str, wrong: str) -> None:
+    """It is said, all else is judged beside it, and repaired it is gone; who waits goes on."""
+    job_id = patient.send()
+    other = patient.notifier.send(notification("bob", 2))
+    enter_backlog(patient.redis)
+    patient.redis.zrem(BACKLOG % "bob", other)
+    patient.redis.delete(key)
+    if wrong == "string":
+        patient.redis.set(key, "1")
+    else:
+        patient.redis.hset(key, "a", "1") if "queue" in key else patient.redis.rpush(key, "a")
+    assert any(line.startswith(f"key {key} is a ") for line in audit(patient.redis))
+    assert any(line.startswith(f"key {key} is a ") for line in audit(patient.redis, repair=True))
+    assert audit(patient.redis) == []
+    enter_backlog(patient.redis)
+    for user, waiting in (("ada", job_id), ("bob", other)):
+        assert patient.redis.zscore(BACKLOG % user, waiting) is not None
 
 
 def test_what_was_delivered_does_not_go_again(patient: Patient) -> None:
@@ -312,7 +375,7 @@ def assert_each_once(fleet: Fleet, numbers: set[int]) -> None:
     fleet.await_ended(len(numbers))
     fleet.end_workers()
     for worker in fleet.workers:
-        worker.wait(15)
+        worker.wait(60)
     arrived = Counter(int(arrival.data["n"]) for arrival in fleet.arrivals())
     assert arrived == Counter(numbers)
     assert total(fleet.redis, "delivered") == len(numbers)
@@ -324,7 +387,7 @@ def test_all_that_can_be_broken_is_mended_and_delivered_once() -> None:
     with start_fleet(RATES, workers=0, apns={"timeout": "1s"}) as fleet, fleet.notifier() as notifier:
         numbers = broken_fleet(fleet, notifier)
         assert len(audit(fleet.redis)) >= len(numbers)
-        audit(fleet.redis, repair=True)
+        audit(fleet.redis, repair=True, lease_us=LEASE_US)
         assert_consistent(fleet.redis)
         fleet.start_worker()
         assert_each_once(fleet, set(numbers.values()))
@@ -338,26 +401,26 @@ def test_a_busy_system_without_a_fault_is_all_right() -> None:
     again = {"status": 400, "reason": "IdleTimeout", "headers": asked}
     scripts = {f"{n:064x}": [busy if n % 100 else again, {"status": 200}] for n in range(0, 1500, 50)}
     with start_fleet(rates, workers=2, latency_ms=5, scripts=scripts, apns={"timeout": "1s"}) as fleet:
-        clean = 0
+        amid = False  # whether anything ended while it was audited
         with fleet.notifier() as notifier:
             for start in range(0, 1500, 100):
                 notifier.send_many(
                     notification(f"u{n % 120}", n, "chat" if n % 3 else "default", expires_in=60 if n % 5 else 0.5)
                     for n in range(start, start + 100)
                 )
+                before = total(fleet.redis, *TERMINAL)
                 assert_consistent(fleet.redis)
-                clean += 1
+                amid |= total(fleet.redis, *TERMINAL) > before
         deadline = time.monotonic() + 90
         while total(fleet.redis, *TERMINAL) < 1500:
             assert time.monotonic() < deadline, fleet.redis.hgetall("notifier:stats")
             assert_consistent(fleet.redis)
-            clean += 1
         fleet.end_workers()
         for worker in fleet.workers:
-            worker.wait(15)
+            worker.wait(60)
         assert_empty_of_work(fleet.redis)
         assert all(total(fleet.redis, word) for word in ("delivered", "returned", "retried", "expired"))
-    assert clean > 15  # also after the last of them was sent
+    assert amid
 
 
 def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:

@@ -1,4 +1,4 @@
-"""A backup taken while workers sent, restored as docs/how-to/operate.md says: it is clean, and bursts nobody."""
+"""A backup taken while workers sent, restored as docs/how-to/backup.md says: it is clean, and bursts nobody."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
@@ -73,7 +74,7 @@ def test_a_copy_that_was_taken_while_workers_sent(
             assert_consistent(redis)
             known = total(redis, "delivered")
             assert SOON <= known < len(OF)
-            fleet.server, fleet.redis = server, redis
+            fleet.server, fleet.partitions = server, Partitions.around(redis)
             fleet.start_worker()
             fleet.await_ended(len(OF))
             stop_workers(fleet)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier import Hold, Permit, Policy, Window
-from notifier.limiter import RedisLimiter
 from notifier.rules.verify import largest_count
+from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
 from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
@@ -56,7 +56,7 @@ def test_redis_own_clock_is_set_under_load(step_s: float) -> None:
         alive = [worker.poll() for worker in fleet.workers]
         fleet.end_workers()
         for worker in fleet.workers:
-            worker.wait(10)
+            worker.wait(60)
         assert_empty_of_work(fleet.redis)
         arrived = sends(fleet.arrivals(), OF | {1000: ("new", "default")})
         if step_s > 0:
@@ -87,7 +87,7 @@ def test_workers_clocks_are_set_in_mid_run() -> None:
         alive = [worker.poll() for worker in fleet.workers]
         fleet.end_workers()
         for worker in fleet.workers:
-            worker.wait(10)
+            worker.wait(60)
         assert_empty_of_work(fleet.redis)
         arrived = sends(fleet.arrivals(), OF)
         broken = broken_rules(fleet, arrived)

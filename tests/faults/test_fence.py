@@ -10,6 +10,7 @@ from redis import Redis
 from notifier import Device, Notification, Notifier
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Settlement, State
+from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
@@ -56,9 +57,7 @@ def settle(redis: Redis, leased: calls.Leased, worker: str, state: State, clock_
         [settlement],
         RULES,
         worker=worker,
-        keep_failed_us=10**9,
-        keep_delivered_us=10**9,
-        keep_feedback_us=10**9,
+        keep=Retention(10**9, 10**9, 10**9),
         clock=str(clock_us),
     )
     return run(redis, call)[0]

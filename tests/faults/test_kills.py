@@ -83,7 +83,7 @@ def test_a_worker_that_stalls_past_its_lease_bursts_nobody() -> None:
         fleet.await_ended(200)
         fleet.end_workers()
         for worker in fleet.workers:
-            worker.wait(10)
+            worker.wait(60)
         arrivals = fleet.arrivals()
         broken = broken_rules(fleet, sends(arrivals, of))
         ended = {word: total(fleet.redis, word) for word in ("delivered", "failed", "cancelled")}

@@ -14,6 +14,7 @@ from notifier import Device, Notification, Notifier
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Leased, Pulled, Settlement
 from notifier.dispatch.in_flight import renew
+from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
@@ -22,7 +23,7 @@ from tests.faults.consistency import assert_consistent
 S = 1_000_000
 LEASE_US = 10 * S
 LANES = ("urgent", "default", "bulk")
-KEPT: dict[str, int] = {"keep_failed_us": 10**12, "keep_delivered_us": 10**12, "keep_feedback_us": 10**12}
+KEPT = Retention(10**12, 10**12, 10**12)
 
 
 class Scene:
@@ -77,12 +78,12 @@ class Scene:
             Settlement(f.job_id, f.permit, f.user, f.category, True, state, "" if state == "backlog" else "delivered")  # type: ignore[arg-type]
             for f in flights
         ]
-        call = calls.settle(settlements, self.rules, worker=worker, clock=str(self.now), **KEPT)
+        call = calls.settle(settlements, self.rules, worker=worker, clock=str(self.now), keep=KEPT)
         return run(self.redis, call)
 
     def renew(self, worker: str, *flights: Leased, lease_us: int = LEASE_US) -> list[bool]:
         pairs = [(flight, "") for flight in flights]
-        return run(self.redis, renew(pairs, lease_us=lease_us, worker=worker, clock=str(self.now)))
+        return run(self.redis, renew(pairs, lease_us=lease_us, claimant=worker, clock=str(self.now)))
 
 
 def drain(scene: Scene, worker: str) -> Iterator[Leased]:

@@ -81,7 +81,7 @@ def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
         )
         fleet.await_ended(refused + 60)
         fleet.end_workers()
-        statuses = [process.wait(10) for process in fleet.workers]
+        statuses = [process.wait(60) for process in fleet.workers]
         assert_empty_of_work(redis)
         ended = total(redis, "accepted"), total(redis, "delivered")
         arrivals = fleet.arrivals()
@@ -103,7 +103,7 @@ def test_a_worker_that_starts_on_a_full_redis_says_so(
     redis.config_set("maxmemory", 1)
     try:
         with worker(config) as process:
-            assert process.process.wait(20) == 4
+            assert process.process.wait(60) == 4
     finally:
         redis.config_set("maxmemory", 0)
     assert "Redis is out of memory" in process.log

@@ -128,7 +128,7 @@ def test_two_producers_with_one_key_are_one(scene: Scene) -> None:
         said = []
         with notifier(scene.config) as producer:
             for key in keys:
-                together.wait(20)
+                together.wait(60)
                 said.append(producer.send(note(key, key, dedupe_key=key)))
         return said
 

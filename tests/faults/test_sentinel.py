@@ -44,7 +44,7 @@ def test_a_promotion_loses_nothing_that_was_replicated(how: str, watched: Watche
             alive = [worker.poll() for worker in fleet.workers]
             fleet.end_workers()
             for worker in fleet.workers:
-                worker.wait(10)
+                worker.wait(60)
             assert_empty_of_work(promoted)
 
     assert set(arrived) == set(range(COUNT))

@@ -18,11 +18,11 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_empty_of_work
 from tests.fleet import broken_rules, notification, sends, start_fleet
 from tests.processes import await_workers, total
-from tests.support import Simulators, WorkerProcess, apns, eventually, note, notifier, worker, write_config
+from tests.support import PATIENCE_S, Simulators, WorkerProcess, apns, eventually, note, notifier, worker, write_config
 from workers import PushWorker
 
 # Of so many, so many are with the provider at a time: the others wait in the worker. Fewer than a worker sends at once
-# by a route of which it knows nothing yet, see `workers/capacity.py`.
+# by a route of which it knows nothing yet, see `workers/sending/capacity.py`.
 COUNT, STREAMS = 15, 5
 LEASE_S = 60
 
@@ -39,14 +39,14 @@ def test_workers_replaced_under_load_send_each_once() -> None:
             fleet.await_delivered(goal)
             oldest = fleet.workers.pop(0)
             oldest.send_signal(signal.SIGTERM)
-            assert oldest.wait(10) == 0
+            assert oldest.wait(60) == 0
             fleet.start_worker()
             await_workers(fleet.redis, 3)
         fleet.await_ended(len(of))
         seconds = time.monotonic() - begun
         fleet.end_workers()
         for process in fleet.workers:
-            process.wait(10)
+            process.wait(60)
         assert_empty_of_work(fleet.redis)
         arrivals = fleet.arrivals()
         broken = broken_rules(fleet, sends(arrivals, of))
@@ -99,7 +99,7 @@ def test_what_is_not_finished_is_given_back_at_once(
                 begun = time.monotonic()
                 eventually(lambda: total(redis, "delivered") == 1 + COUNT, "the rest")
                 seconds = time.monotonic() - begun
-                assert stopped.process.wait(10) == 0
+                assert stopped.process.wait(60) == 0
                 assert other.end() == 0
         assert_empty_of_work(redis)
         arrived = Counter(simulators.titles("n"))
@@ -148,7 +148,7 @@ def test_the_end_does_not_wait_for_the_thread_that_listens(redis: Redis, monkeyp
 
     def unsubscribe_and_be_read() -> None:
         unsubscribe()
-        thread.join(0.5)
+        thread.join(PATIENCE_S)
 
     monkeypatch.setattr(stopped.pubsub, "unsubscribe", unsubscribe_and_be_read)
     stopped.unsubscribe()

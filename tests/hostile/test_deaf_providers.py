@@ -17,9 +17,10 @@ from notifier.notification import Device, Notification
 from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Outcome
 from notifier.rules.policy import Category
-from workers.in_flight import Flights, Tuning
-from workers.proofs import Unproven
-from workers.sender import Backoff, Sender
+from workers.loop.in_flight import Flights
+from workers.loop.parts import Parts, Tuning
+from workers.sending.proofs import Unproven
+from workers.sending.sender import Backoff, Sender
 
 CATEGORY = Category("default", attempts=3)
 DEVICES = [Device("apns", f"{n:02x}" * 32) for n in range(2)]
@@ -63,14 +64,19 @@ class Recorded(Flights):
     """Flights whose settlements go nowhere."""
 
     def __init__(self, sender: Sender) -> None:
-        tuning = Tuning(batch=10, in_flight=10, lease_us=10**6, timeout_us=0, grace_us=0, keep_failed_us=0,
-                        keep_delivered_us=0, keep_feedback_us=0)  # fmt: skip
+        tuning = Tuning(batch=10, in_flight=10, lease_us=10**6, timeout_us=0, grace_us=0)
 
         async def tell() -> None:
             """Nothing."""
 
         circuits: Any = SimpleNamespace(tell=tell, has_news=False)
-        super().__init__(redis=None, worker="w", sender=sender, circuits=circuits, tuning=tuning, wake=asyncio.Event())
+        idle: Any = SimpleNamespace(wake=asyncio.Event())
+        nobody: Any = None
+        parts = Parts(
+            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=circuits, capacity=nobody,
+            rq_jobs=nobody, tuning=tuning,
+        )  # fmt: skip
+        super().__init__(parts)
         self._policies = SimpleNamespace(category=lambda _: CATEGORY)  # type: ignore[assignment]
         self.settled: list[Settlement] = []
         self.left: list[str] = []
@@ -95,8 +101,8 @@ def leased(devices: Sequence[Device]) -> Leased:
 
 
 def sender(provider: Deaf) -> Sender:
-    watching: Any = SimpleNamespace(record=lambda _route, answer, _refusals: (answer, True), not_sent=lambda: None)
-    return Sender({"apns": provider}, Backoff(1, 1), watching, answer_s=0.05)
+    watching: Any = SimpleNamespace(record=lambda _route, answer, *_: (answer, True), not_sent=lambda: None)
+    return Sender({"apns": provider}, Backoff(1, 1), watching, answer_s=0.05, lease_s=0.05)
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])

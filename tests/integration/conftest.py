@@ -1,12 +1,26 @@
 """What several integration tests share: the simulators of a module, and a producer by the test's configuration."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from notifier import Notifier
+from notifier.cli.__main__ import main
 from tests.support import Simulators, notifier
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +34,21 @@ def producer(config: Path) -> Iterator[Notifier]:
     """A producer by the fixture `config`, which each module makes with the rates it needs."""
     with notifier(config) as made:
         yield made
+
+
+@pytest.fixture
+def run(config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process, on an empty Redis; the terminal is 80 columns wide."""
+    assert redis.dbsize() == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NOTIFIER_CONFIG", str(config))
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["notifier", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Ran(int(ended.value.code or 0), out, err)
+
+    return run

@@ -4,7 +4,7 @@ import sys
 import time
 
 from workers.__main__ import main
-from workers.sender import Sender
+from workers.sending.sender import Sender
 
 
 async def hang(_self: Sender, *_: object) -> None:

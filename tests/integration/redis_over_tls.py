@@ -17,7 +17,8 @@ from redis import Redis
 
 from notifier import AsyncNotifier, RedisUnusableError
 from notifier.simulators.certificates import _builder, _name, make_certificates
-from notifier.testing.embedded import EmbeddedRedis, _free_port
+from notifier.testing.embedded import EmbeddedRedis
+from notifier.testing.ports import free_port
 from tests.support import ends, note, notifier, worker, write_config
 
 
@@ -36,7 +37,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     cert, key = _client_certificate(folder)
     trusted = folder / "trusted.pem"
     trusted.write_bytes(server.ca_file.read_bytes() + cert.read_bytes())
-    port = _free_port()
+    port = free_port()
     options = {"port": port, "cert-file": server.cert_file, "key-file": server.key_file, "ca-cert-file": trusted}
     arguments = [part for name, value in options.items() for part in (f"--tls-{name}", str(value))]
     files = {"ca_file": str(server.ca_file), "cert_file": str(cert), "cert_key_file": str(key)}

@@ -118,7 +118,7 @@ def test_a_worker_gives_back_what_another_one_can_send(
                 "a shout in the log",
             )
         assert not [arrival for n in range(3) for arrival in simulators.arrived(f"for-driver-{n}")]
-    # What names an app itself is refused by its own fault: it spends an attempt, and waits (decision 0018).
+    # What names an app itself is refused by its own fault: it spends an attempt, and waits (decision 0039).
     assert redis.zcard("notifier:later") == len(driver)
     redis.zadd("notifier:later", dict.fromkeys(driver, 0))  # the minute is over
     with worker(config, name="all") as running:

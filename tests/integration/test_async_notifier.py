@@ -27,6 +27,7 @@ from notifier import (
 )
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
@@ -162,8 +163,8 @@ def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
     settled = Settlement(
         job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
     )
-    kept: dict[str, int] = dict.fromkeys(("keep_failed_us", "keep_delivered_us", "keep_feedback_us"), 10**12)
-    assert run(redis, calls.settle([settled], rules, worker="w", **kept)) == [True]
+    kept = Retention(10**12, 10**12, 10**12)
+    assert run(redis, calls.settle([settled], rules, worker="w", keep=kept)) == [True]
 
 
 def test_replicas_are_waited_for(redis: Redis, config: Path, redis_server: EmbeddedRedis) -> None:

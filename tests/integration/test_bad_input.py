@@ -248,6 +248,14 @@ def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
         assert "6.2" in line
 
 
+def test_no_worker_starts_where_redis_evicts(tmp_path: Path) -> None:
+    """One clear line and exit status 4, as for a Redis that is too old."""
+    with EmbeddedRedis(extra_args=("--maxmemory-policy", "allkeys-lru")) as server:
+        line = _one_line(_start(write_config(tmp_path, server.url)), 4)
+    assert "maxmemory-policy allkeys-lru" in line
+    assert "noeviction" in line
+
+
 def test_a_worker_waits_for_a_redis_that_is_not_there(tmp_path: Path) -> None:
     """It says in one line for what it waits, and goes to work when it is there, which the log says too."""
     with EmbeddedRedis() as server:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 from rq import SimpleWorker
 
 from notifier import Notifier
-from notifier.cli.__main__ import main
 from notifier.dispatch import calls
+from notifier.operations.action_log import read_actions
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import user_key
@@ -25,44 +25,18 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.store.exchange import Exchange
+from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.integration.conftest import Ran, Run
 from tests.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
 DEVICE = "fcm:fcm-registration-0001"
-
-
-@dataclass
-class Ran:
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
     rates = {"user": {"windows": ["1/1h"], "gap": "1s"}}
     return write_config(tmp_path, redis_server.url, CONSOLE, **rates)
-
-
-@pytest.fixture
-def run(config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process, on an empty Redis; the terminal is 80 columns wide."""
-    assert redis.dbsize() == 0
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NOTIFIER_CONFIG", str(config))
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["notifier", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    return run
 
 
 @pytest.fixture
@@ -128,10 +102,26 @@ def test_status_of_one_that_an_rq_worker_took(run: Run, redis: Redis, monkeypatc
 
 
 def test_history_says_why_one_was_dropped(run: Run, redis: Redis) -> None:
-    """The reason stands beside the outcome."""
+    """The reason stands beside the outcome; of one, the line of the rule too."""
     now = int(redis.time()[0]) * 1_000_000
-    redis.rpush(user_key("history", "42", "0"), f"{now}\n{now}\ndropped\nchat\n\n\n\n\nmuted\ngone")
-    assert "dropped (muted)" in run("history", "42").out
+    reason = "user gap 1s"
+    redis.rpush(user_key("history", "42", "0"), f"{now}\n{now}\ndropped\nchat\n\n\n\n\n{reason}\ngone")
+    assert f"dropped ({reason})" in run("history", "42").out
+    for shown in (run("history", "--job", "gone"), run("status", "gone", "--user", "42")):
+        assert re.search(rf"^{reason}: \S+notifier.yaml:\d+$", shown.out, re.MULTILINE)
+
+
+def test_history_says_what_held_those_before(run: Run, redis: Redis) -> None:
+    """One that waited behind others of its category tells which rule held these back, and for how long."""
+    s = 1_000_000
+    began = int(redis.time()[0]) * s - 100 * s
+    key, rest = user_key("history", "42", "0"), "\n\nw\nr\n\n"
+    redis.rpush(key, f"{began + 40 * s}\n{began}\ndelivered\nchat\n0 u1/{3600 * s}{rest}first")
+    redis.rpush(key, f"{began + 46 * s}\n{began + s}\ndelivered\nchat\n0 b {44 * s} ug{s}{rest}second")
+    told = run("history", "--job", "second").out
+    assert run("history", "42", "--job", "second").out == told
+    assert "held 39.0 s by those before it (user 1/1h), 5.0 s by the backlog before it, 1.0 s by user gap 1s" in told
+    assert len(re.findall(r"^user (1/1h|gap 1s): \S+notifier.yaml:\d+$", told, re.MULTILINE)) == 2
 
 
 def test_cancel_by_what_they_have_in_common(run: Run) -> None:
@@ -170,12 +160,13 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     file.write_text('{"user": "43", "gap": "3h"}\n', encoding="utf-8")
     rates = tmp_path / "notifier.yaml"
     waits = [
-        json.loads(run("preview", "--config", str(rates), "--trace", str(trace), "--json", *more).out)
+        json.loads(run("preview", "--new", str(rates), "--trace", str(trace), "--json", *more).out)
         for more in ((), ("--preferences", str(file)))
     ]
     longest = [each["overall"]["old"]["longest_us"] for each in waits]
     assert longest[0] < longest[1] == (6 * 3_600 - 2) * 1_000_000
-    assert run("users", "forget", "42") == Ran(0, "0 cancelled\n", "")
+    assert run("users", "forget", "42").status == 2  # nobody is there to be asked
+    assert run("users", "forget", "42", "--yes") == Ran(0, "forgotten; 0 cancelled\n", "")
     logged = json.loads(run("users", "log", "--json").out)
     assert [(each["who"], each["user"]) for each in logged] == [("notifier users", "43")] * 2
     assert "cleared" in run("users", "log").out
@@ -258,10 +249,13 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     redis.sadd("notifier:routes", "fcm", "fcm|full", "apns/driver", "apns|busy|default")
     far_us = 4_000_000_000_000_000
     for route, state in (("fcm", "open"), ("fcm|full", "full"), ("apns/driver", "open"), ("apns|busy|default", "busy")):
-        redis.hset(f"notifier:route:{route}", mapping={"state": state, "until": far_us, "route": "apns", "lane": "x"})
+        redis.hset(
+            f"notifier:route:{route}",
+            mapping={"state": state, "kind": "unreachable", "until": far_us, "route": "apns", "lane": "x"},
+        )
     shown = run("explain", "--user", "42").out
-    assert "what goes by fcm waits: its circuit is open; the next try is at 2096-10" in shown
-    assert "what goes by fcm waits: its project is full; there is room at 2096-10" in shown
+    assert "fcm stopped: it cannot be reached; next probe 2096-10" in shown
+    assert "fcm slow: our count of its quota is at the limit; room at 2096-10" in shown
     assert "apns" not in shown
     assert "1 of 1" in shown
     assert "user 1/1h decides it" in shown
@@ -454,19 +448,25 @@ def test_version_and_completion(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_routes(run: Run, redis: Redis) -> None:
-    """Nothing held is a line and status 0; what is held is shown with its reason, and status 1."""
-    assert run("routes") == Ran(0, "nothing is held up\n", "")
-    assert run("routes", "--json") == Ran(0, "[]\n", "")
+    """Each route has its state; one that is stopped is shown with its reason and whose affair it is, and status 1."""
+    assert run("routes").status == 0
+    working = json.loads(run("routes", "--json").out)
+    assert [(each["route"], each["state"], each["why"]) for each in working] == [
+        ("apns", "working", None),
+        ("fcm", "working", None),
+    ]
     opened = {"state": "open", "kind": "fault", "reason": "400 BadTopic", "since": 1_700_000_000_000_000}
     redis.sadd("notifier:routes", "apns/driver")
     redis.hset("notifier:route:apns/driver", mapping=opened | {"until": 1_700_000_060_000_000})
-    redis.zadd("notifier:parked:apns/driver", {"42": 0})
+    redis.zadd("notifier:waiting_for_route:apns/driver", {"42": 0})
     done = run("routes")
     assert (done.status, done.err) == (1, "")
     assert "apns/driver" in done.out
     assert "400 BadTopic" in done.out
-    (told,) = json.loads(run("routes", "--json").out)
-    assert (told["route"], told["waiting"], told["since"]) == ("apns/driver", 1, "2023-11-14T22:13:20+00:00")
+    assert "ours" in done.out
+    told = json.loads(run("routes", "--json").out)[-1]
+    assert (told["route"], told["state"], told["kind"], told["whose"]) == ("apns/driver", "stopped", "fault", "ours")
+    assert (told["waiting"], told["since"]) == (1, "2023-11-14T22:13:20+00:00")
 
 
 def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
@@ -475,6 +475,30 @@ def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:
     with worker(config, "--burst"):
         ends(producer, job_id, "delivered")
     assert run("status", job_id).out.startswith("delivered\nsettled at ")
+
+
+def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
+    """What was published before holds again, and once more what was published after it; also after a withdrawal."""
+    assert run("config", "revert", "--yes").status == 1  # nothing was ever published
+    for limit in (5, 7):
+        (new := tmp_path / f"{limit}.yaml").write_text(f"user: {{windows: [{limit}/1h]}}\n")
+        assert run("config", "apply", str(new), "--yes", "--replace").status == 0
+
+    def in_force() -> Any:
+        return published_rates(redis)[1]
+
+    seven = in_force()
+    assert run("config", "revert").status == 2  # nobody is there to be asked
+    assert "5/1h" in run("config", "revert", "--yes", "--who", "ann").out
+    assert in_force() == {"user": {"windows": ["5/1h"]}}
+    assert run("config", "revert", "--yes").status == 0
+    assert in_force() == seven
+    assert run("config", "withdraw").status == 2
+    assert run("config", "withdraw", "--yes").status == 0
+    assert in_force() is None
+    assert run("config", "revert", "--yes").status == 0
+    assert in_force() == seven
+    assert [each.action for each in read_actions(redis, 9)][1:3] == ["withdraw rates", "apply rates"]
 
 
 def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, redis: Redis, config: Path) -> None:
@@ -487,8 +511,8 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     told = json.loads(run("explain", "--user", "42", "--json").out)
     assert [(use["rule"], use["at"]) for use in told["uses"]] == [("3/1m", f"applied {applied['version']}")]
     assert told["lane"] == "bulk"
-    assert run("config", "withdraw").status == 0
-    assert run("config", "withdraw", "--json") == Ran(1, '{"withdrawn": false}\n', "")
+    assert run("config", "withdraw", "--yes").status == 0
+    assert run("config", "withdraw", "--yes", "--json") == Ran(1, '{"withdrawn": false}\n', "")
     assert json.loads(run("explain", "--user", "42", "--json").out)["uses"][0]["rule"] == "1/1h"
 
     with worker(config, name="one") as running:
@@ -507,7 +531,7 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
 
     new.write_text("user: {windows: [3/fortnight]}\n", encoding="utf-8")
     wrong = run("--config", str(whole), "config", "apply", str(new))
-    assert (wrong.status, redis.exists("notifier:rates")) == (3, 0)
+    assert (wrong.status, published_rates(redis)[1]) == (3, None)
     assert f"{new}:1:18" in wrong.err
 
 
@@ -556,3 +580,30 @@ def test_audit_without_redis(run: Run, tmp_path: Path) -> None:
     """Status 4, as of every command that needs Redis."""
     config = write_config(tmp_path / "away", "redis://127.0.0.1:1/0", CONSOLE)
     assert run("--config", str(config), "audit").status == 4
+
+
+def test_an_id_is_never_broken(run: Run, config: Path, producer: Notifier, redis: Redis) -> None:
+    """At 80 columns a long user id and a long job id stand whole in every table: they are copied from there."""
+    user, job_id = f"user-{'a' * 60}", f"job-{'b' * 60}"
+    with worker(config) as one:
+        one.ready(redis)
+        assert run("pause", "category:default", "--who", "anna").status == 0
+        producer.send(note(user, "Hello", fcm(user)), job_id=job_id)
+        eventually(lambda: redis.zcard("notifier:waiting_for_route:category:default"), "it to wait")
+        stats = run("stats").out
+        assert user in stats
+        assert "when it is let go" in " ".join(stats.split())
+        assert stats.startswith("✖ category:default paused for"), "what is wrong comes first"
+        assert job_id in run("line", user).out
+        assert run("resume", "category:default").status == 0
+        ends(producer, job_id, "delivered")
+    assert job_id in run("history", user).out
+
+
+@pytest.mark.parametrize("command", ["worker", "stats", "users forget"])
+def test_help_shows_a_flag_as_a_flag(run: Run, command: str) -> None:
+    """All commands explain themselves alike; an option that takes no value shows no type."""
+    shown = run(*command.split(), "--help").out
+    assert shown.lstrip().startswith(f"Usage: notifier {command}")
+    flag = next(line for line in shown.splitlines() if re.search("--(burst|json)", line))
+    assert "<" not in flag

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from structlog.testing import capture_logs
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
-from notifier.store.connection import address, check, connect, unusable
+from notifier.store.connection import address, check, connect, eviction_warning, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.support import eventually
-from workers.wiring import asyncio_client
+from workers.configuration.wiring import asyncio_client
+from workers.push import wait_for_redis
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +114,12 @@ def test_a_user_without_rights_is_told(server: EmbeddedRedis) -> None:
 
 def test_nobody_listening_is_told_with_the_address() -> None:
     """A refused connection names host and port and the system's reason."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert refusal(named(f"redis://:hunter2@127.0.0.1:{port}")) == (
-        f"Redis at 127.0.0.1:{port} cannot be reached: Connection refused"
-    )
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        port = mute.getsockname()[1]
+        assert refusal(named(f"redis://:hunter2@127.0.0.1:{port}")) == (
+            f"Redis at 127.0.0.1:{port} cannot be reached: Connection refused"
+        )
 
 
 def test_a_socket_that_does_not_exist_is_told(tmp_path: Path) -> None:
@@ -150,6 +152,38 @@ def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
         assert refusal(named(f"redis://127.0.0.1:{port}")) == f"Redis at 127.0.0.1:{port} {says}"
 
 
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_redis_that_evicts_is_refused_with_its_policy(redis_server: EmbeddedRedis, policy: str) -> None:
+    """Whatever it may remove when it is full, keys with an expiry or any: a permit or a notification is among them."""
+    settings = named(redis_server.url)
+    with closing(connect(settings)) as client:
+        client.config_set("maxmemory-policy", policy)
+        try:
+            assert refusal(settings) == (
+                f"Redis at 127.0.0.1:{redis_server.port} removes keys when it is full, accepted notifications among"
+                f" them (maxmemory-policy {policy}); set its maxmemory-policy to noeviction"
+            )
+            assert f"(maxmemory-policy {policy})" in eviction_warning(client.info("memory"))
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+        check(client)
+        assert eviction_warning(client.info("memory")) == ""
+
+
+def test_a_redis_that_does_not_tell_its_policy_is_taken_with_a_warning() -> None:
+    """A hosted Redis may leave it out of INFO: a worker starts, and its log says what to make sure of."""
+    info = "redis_version:7.0.0\r\nused_memory:1\r\n"
+    with (
+        answering(f"${len(info)}\r\n{info}\r\n".encode()) as port,
+        closing(connect(named(f"redis://127.0.0.1:{port}"))) as client,
+        capture_logs() as logs,
+    ):
+        wait_for_redis(client)
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("eviction_unknown", "warning")
+    assert line["reason"].startswith("Redis does not tell its maxmemory-policy; make sure that it is noeviction")
+
+
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
@@ -167,30 +201,25 @@ def test_what_is_no_ready_redis_is_one_line(reply: bytes, says: str) -> None:
 
 def test_nothing_is_sent_twice() -> None:
     """A command whose answer is lost is not repeated: it may have been done."""
-    counted = threading.Event()
     received: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
-        for _ in range(2):
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                return
-            with connection:
-                while b"INCR" not in (data := connection.recv(65_536)):
-                    connection.sendall(b"+OK\r\n" * data.count(b"CLIENT"))
-                received.append(data)
-                counted.set()
+        connection, _ = listener.accept()
+        with connection:
+            while b"INCR" not in (data := connection.recv(65_536)):
+                connection.sendall(b"+OK\r\n" * data.count(b"CLIENT"))
+            received.append(data)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.5)
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
-        with closing(connect(named(f"redis://127.0.0.1:{listener.getsockname()[1]}"))) as client:
-            with pytest.raises(redis.exceptions.ConnectionError):
-                client.incr("a")
-            assert counted.wait(5)
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        with closing(connect(named(url))) as client, pytest.raises(redis.exceptions.ConnectionError):
+            client.incr("a")
         thread.join()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):  # another try would have come
+            listener.accept()
     assert len(received) == 1
 
 

@@ -20,7 +20,7 @@ THEIRS = "redis://localhost:6379/0"
 
 
 @pytest.mark.usefixtures("redis")
-@pytest.mark.parametrize("page", [f"how-to/{name}.md" for name in ("limiter", "limiter-web", "limiter-migrate")])
+@pytest.mark.parametrize("page", [f"how-to/limiter{n}.md" for n in ("", "-users", "-web", "-migrate", "-recipes")])
 def test_the_examples_run(
     page: str, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -156,12 +156,12 @@ def test_extra_arguments_overrule(tmp_path: Path) -> None:
 
 def test_a_port_that_was_taken_in_between_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """When another program, even another Redis, has the chosen port, the next one is tried."""
-    choose = embedded._free_port
+    choose = embedded.free_port
     with EmbeddedRedis() as other, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         ports = iter([other.port, listener.getsockname()[1], choose()])
-        monkeypatch.setattr(embedded, "_free_port", lambda: next(ports))
+        monkeypatch.setattr(embedded, "free_port", lambda: next(ports))
         with EmbeddedRedis() as server, client(server) as connection:
             assert server.port not in {other.port, listener.getsockname()[1]}
             assert connection.info("server")["process_id"] == server.pid
@@ -170,7 +170,7 @@ def test_a_port_that_was_taken_in_between_is_not_used(monkeypatch: pytest.Monkey
 def test_when_no_port_can_be_had_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not try for ever, and leaves nothing behind."""
     with EmbeddedRedis() as other:
-        monkeypatch.setattr(embedded, "_free_port", lambda: other.port)
+        monkeypatch.setattr(embedded, "free_port", lambda: other.port)
         server = EmbeddedRedis()
         with pytest.raises(RedisUnusableError, match="no free port was found"), server:
             pass

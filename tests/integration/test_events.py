@@ -23,7 +23,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
 from notifier.dispatch import calls
-from notifier.dispatch.ends import Ends
+from notifier.dispatch.retention import Retention
 from notifier.producer.events import Outcome
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -103,7 +103,7 @@ def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:
     with notifier(config) as producer:
         cancelled = producer.send(note("ann", "1", fcm("ann")))
         Job.fetch(cancelled, connection=redis, serializer=JSONSerializer).cancel()
-        sweep = calls.sweep(LANES, keep_failed_us=10**12, keep_delivered_us=0, ends=Ends(keep_us))
+        sweep = calls.sweep(LANES, Retention(10**12, events_us=keep_us))
         assert run(redis, sweep) == 1
         deleted = settle_one(redis, config, keep_us, "bob", deletes=True)
         assert [(each.job_id, each.user, each.outcome) for each in producer.events()] == [
@@ -117,7 +117,8 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     rules = RuleTable(load_settings(config, {}).policies())
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
-    pulled = run(redis, calls.pull(max_jobs=9, lease_us=10**9, leads=False, lanes=LANES, ends=Ends(keep_us)))
+    keep = Retention(10**12, 10**9, 10**12, events_us=keep_us)
+    pulled = run(redis, calls.pull(max_jobs=9, lease_us=10**9, leads=False, lanes=LANES, keep=keep))
     admitted = run(redis, calls.admit(pulled.users, rules, max_jobs=9, lease_us=10**9, worker="w", lanes=LANES))
     (leased,) = admitted.leased
     done = calls.Settlement(
@@ -125,8 +126,7 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     )
     if deletes:
         redis.delete(f"rq:job:{job_id}")
-    kept = {"keep_failed_us": 10**12, "keep_delivered_us": 10**9, "keep_feedback_us": 10**12}
-    assert run(redis, calls.settle([done], rules, worker="w", **kept, ends=Ends(keep_us))) == [True]
+    assert run(redis, calls.settle([done], rules, worker="w", keep=keep)) == [True]
     return job_id
 
 
@@ -250,7 +250,7 @@ def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[t
     hook = {"url": receiver.url, "secret_file": str(tmp_path / "secret")}
     settings = load_settings(write_config(tmp_path, url, events={"keep": "1d", "webhook": hook}), {})
     assert settings.events.webhook is not None
-    posts = Webhook({"": redis}, settings.events.webhook, partial(settings.events.webhook.read_secret, {}))
+    posts = Webhook(redis, settings.events.webhook, partial(settings.events.webhook.read_secret, {}))
     posts.start()
     try:
         yield receiver, posts

@@ -17,6 +17,7 @@ from redis import Redis
 from notifier import Device, Gone, Notification, Notifier, RedisUnusableError
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, RuleTable, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.store.connection import connect
@@ -54,8 +55,8 @@ class Feed:
         settlement = Settlement(
             leased.job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
         )
-        kept: dict[str, int] = dict.fromkeys(("keep_failed_us", "keep_delivered_us", "keep_feedback_us"), DAY_US)
-        assert run(self.redis, calls.settle([settlement], self._rules, worker="w", **kept)) == [True]
+        kept = Retention(DAY_US, DAY_US, DAY_US)
+        assert run(self.redis, calls.settle([settlement], self._rules, worker="w", keep=kept)) == [True]
         return job_id
 
     def names(self, *args: Any, **kwargs: Any) -> list[str]:

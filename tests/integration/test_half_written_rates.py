@@ -14,9 +14,10 @@ from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.settings import load_settings
+from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
-from workers.reload import Reload
-from workers.start import load_at_start
+from workers.configuration.reload import Reload
+from workers.configuration.start import load_at_start
 
 WHOLE = """\
 worker: {lease: 60s}
@@ -44,7 +45,7 @@ def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[Non
     async def run() -> None:
         client = AsyncRedis.from_url(url)
         write(path, BEFORE)
-        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
         await reload.begin()
         await reload.changed()
 
@@ -135,8 +136,8 @@ def test_a_worker_that_starts_on_half_a_file_reads_the_whole(
             path.write_text(parts.pop(0), encoding="utf-8")
             os.utime(path, (now_s - 0.3, now_s - 0.3))
 
-    monkeypatch.setattr("workers.start.time.sleep", write_more)
-    monkeypatch.setattr("workers.start.time.time", lambda: now_s)
+    monkeypatch.setattr("workers.configuration.start.time.sleep", write_more)
+    monkeypatch.setattr("workers.configuration.start.time.time", lambda: now_s)
     write_more(0)
     assert load_at_start(path).policies().for_user("7").gap_us == 1_000_000
     assert parts == []
@@ -147,7 +148,7 @@ def test_a_file_of_yesterday_is_read_at_once(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "n.yaml"
     path.write_text(HALVES["no YAML"], encoding="utf-8")
     os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
-    monkeypatch.setattr("workers.start.time.sleep", None)
+    monkeypatch.setattr("workers.configuration.start.time.sleep", None)
     with pytest.raises(SettingsError, match="is not YAML"):
         load_at_start(path)
     with pytest.raises(SettingsError):

@@ -96,10 +96,24 @@ def test_a_redis_that_cannot_tell_is_another_status(run: Run, config: Path, redi
     assert run("health")[0] == 4
 
 
+def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:
+    """Workers may have started before the policy was changed: each look says so, as text and as JSON."""
+    enter(redis, "one", age_s=0)
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        status, said = run("health")
+        assert (status, "maxmemory-policy allkeys-lru" in said) == (0, True)
+        assert json.loads(run("health", "--json")[1])["warning"] in said
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    assert json.loads(run("health", "--json")[1])["warning"] == ""
+
+
 def test_a_stopped_worker_turns_unhealthy_and_recovers(run: Run, config: Path, redis: Redis) -> None:
     """A process that stands still is seen within the time given, and healthy again once it goes on."""
     with worker(config, name="one") as running:
-        eventually(lambda: run("health", "--within", "20s")[0] == 0, "a healthy worker")
+        running.ready(redis)
+        assert run("health", "--within", "20s")[0] == 0
         running.process.send_signal(signal.SIGSTOP)
         try:
             eventually(lambda: run("health", "--within", "2s")[0] == 1, "an unhealthy worker")

@@ -40,7 +40,7 @@ from tests.support import (
     worker,
     write_config,
 )
-from workers.circuits import FAILURES
+from workers.sending.circuits import FAILURES
 
 DEVICES = {
     "apns": apns("ann"),

@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 from typer.testing import CliRunner
 
-from notifier.cli import load as command_load
 from notifier.cli.app import app
-from notifier.operations.load import Load, Report, check, over, under
+from notifier.cli.trials import load as command_load
+from notifier.operations.load.drive import Load, Report, check, over, under
 from notifier.rules.rate_text import parse_rates
 from notifier.testing.embedded import EmbeddedRedis
 from tests import warm

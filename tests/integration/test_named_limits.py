@@ -10,10 +10,11 @@ import pytest
 from redis import Redis
 
 from notifier.errors import SettingsError
-from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit, live
+from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
 from notifier.settings import load_settings
 from notifier.settings.loading import parse_settings, read_source
 from notifier.settings.rates import rates_in
+from notifier.store import live_limits
 from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 
@@ -32,7 +33,7 @@ class File:
 @pytest.fixture
 def file(tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> File:
     assert redis.ping()
-    monkeypatch.setattr(live, "LOOK_S", 0.0)  # a look at each call
+    monkeypatch.setattr(live_limits, "LOOK_S", 0.0)  # a look at each call
     made = File(tmp_path / "notifier.yaml", redis_server.url)
     made.write("{login: 2/day}")
     return made
@@ -96,7 +97,7 @@ def test_asyncio_follows_as_well(file: File) -> None:
 
 def test_one_look_a_second(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
     """Names cost nothing between two looks: Redis is asked what is published once, not at each call."""
-    monkeypatch.setattr(live, "LOOK_S", 3600.0)
+    monkeypatch.setattr(live_limits, "LOOK_S", 3600.0)
     limiter = Limiter.from_config(file.path, namespace="n")
     redis.config_resetstat()
     how_many(limiter, "k")
@@ -111,7 +112,7 @@ def test_one_look_a_second(file: File, monkeypatch: pytest.MonkeyPatch, redis: R
         ("{login: ''}", "limits.login: '' holds no rate"),
         ("{login: gap 1s; gap 2s}", "one gap and one burst at most"),
         ("{5min: 5/minute}", "begins with a letter"),
-        ("{login: 3/calendar-day}", "limits.login: "),
+        ("{login: 3/calendar-year}", "limits.login: "),
     ],
 )
 def test_config_check_says_what_is_wrong(limits: str, why: str) -> None:
@@ -127,11 +128,3 @@ def test_limits_are_rates(file: File) -> None:
     file.write("{login: 3/day}")
     assert load_settings(file.path).rates_version != before
     assert rates_in(read_source(file.path).data) == {"limits": {"login": "3/day"}}
-
-
-def test_several_shards_are_refused(tmp_path: Path) -> None:
-    """Keys have no shard: the program says which Redis its limiter is to use."""
-    path = tmp_path / "n.yaml"
-    path.write_text("redis: {shards: [redis://a, redis://b]}\nlimits: {login: 5/minute}\n")
-    with pytest.raises(SettingsError, match="give a Limiter the Redis"):
-        Limiter.from_config(path, namespace="n")

@@ -6,20 +6,23 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
 from notifier.dispatch import calls
-from notifier.dispatch.minutes import Histogram, Numbers, bound_s, bucket
-from notifier.operations.stats import Stats, read_stats
+from notifier.dispatch.minutes import Histogram, Numbers, bound_s
+from notifier.dispatch.retention import Retention
+from notifier.operations.stats import Stats, read_now, read_stats
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
+from workers.sending.numbers import Numbers as Measuring
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_they_are_what_the_simulators_saw(
         for job_id in ids:
             ends(producer, job_id, "delivered")
         ends(producer, refused, "rejected")
-        numbers = read_stats({"": redis}, 5).together
+        numbers = read_stats(redis, 5).together
     assert numbers.accepted == {"chat": 20, "default": 10}
     assert numbers.ended == {
         ("delivered", "chat", "apns"): 20,
@@ -69,12 +72,12 @@ def test_they_are_what_the_simulators_saw(
     told = json.loads(capfd.readouterr().out)
     assert sum(each["accepted"] for each in told["minutes"]) == 30
     assert sum(each["ended"].get("delivered", 0) for each in told["minutes"]) == 29
-    assert told["now"]["redis"]["totals"]["delivered"] == 29
+    assert told["now"]["totals"]["delivered"] == 29
     monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "stats"])
     with pytest.raises(SystemExit):
         main()
     said = capfd.readouterr().out
-    assert "routes: all open" in said
+    assert "routes: all working" in said
     assert "apns" in said
 
 
@@ -89,14 +92,15 @@ def commands(redis: Redis, verb: calls.Call) -> int:
     return total() - before
 
 
-def settle(job_ids: list[str], leased: list[calls.Leased], **numbers: object) -> calls.Call:
+def settle(job_ids: list[str], leased: list[calls.Leased], *measured: Any) -> calls.Call:
     of = {each.job_id: each for each in leased}
     done = [
         calls.Settlement(job, of[job].permit, of[job].user, of[job].category, True, "delivered", "delivered")
         for job in job_ids
     ]
-    kept = {"keep_failed_us": 10**9, "keep_delivered_us": 10**9, "keep_feedback_us": 10**9}
-    return calls.settle(done, RuleTable(Policies()), worker="w", **kept, **numbers)
+    kept = Retention(10**9, 10**9, 10**9)
+    told = calls.Measured(*measured) if measured else None
+    return calls.settle(done, RuleTable(Policies()), worker="w", keep=kept, measured=told)
 
 
 @pytest.fixture
@@ -114,10 +118,10 @@ def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased])
     plain = commands(redis, settle(job_ids[:20], leased))
     labels = [f"chat|route{n % 5}" for n in range(20)]
     numbers = {f"late|chat|{n}": 1 for n in range(10)}
-    assert commands(redis, settle(job_ids[20:40], leased, labels=labels, numbers=numbers)) - plain in {2, 3}
-    assert commands(redis, settle(job_ids[40:60], leased, labels=labels, numbers=numbers)) - plain in {2, 3}
-    assert run(redis, settle(job_ids[:20], leased, labels=labels)) == [False] * 20  # settled before: counted once
-    together = read_stats({"": redis}, 3).together
+    assert commands(redis, settle(job_ids[20:40], leased, labels, numbers)) - plain in {2, 3}
+    assert commands(redis, settle(job_ids[40:60], leased, labels, numbers)) - plain in {2, 3}
+    assert run(redis, settle(job_ids[:20], leased, labels)) == [False] * 20  # settled before: counted once
+    together = read_stats(redis, 3).together
     assert together.outcomes() == {"delivered": 40}
     for key in redis.keys("notifier:minute:*"):
         assert 3 * 86_400 - 60 < redis.ttl(key) <= 3 * 86_400
@@ -125,16 +129,26 @@ def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased])
 
 def test_a_histogram_bounds_what_it_holds() -> None:
     """Each bucket holds up to its bound, the last all the rest; a quantile is the bound of its bucket."""
-    assert [bucket(us) for us in (0, 1, 1000, 1001, 2000, 2001, 4000, 10**12)] == [0, 0, 0, 1, 1, 2, 2, 21]
-    assert all(us / 1e6 <= bound_s(bucket(us)) for us in range(1, 10**6, 997))
+    measured = Measuring()
+    measured.late["chat"] += [-0.1, 0, 0.001, 0.001001, 0.002, 0.002001, 0.004, 10**6]
+    taken = measured.take()
+    assert taken == {
+        "late|chat|0": 3,
+        "late|chat|1": 2,
+        "late|chat|2": 2,
+        "late|chat|21": 1,
+        "late|chat|s": 10**12 + 10_002,
+    }
+    assert not measured.take(), "it was taken"
+    assert [bound_s(n) for n in (0, 1, 2, 21)] == [0.001, 0.002, 0.004, float("inf")]
     histogram = Histogram(Counter({0: 50, 3: 49, 9: 1}))
     assert (histogram.quantile_s(0.5), histogram.quantile_s(0.99), histogram.quantile_s(1)) == (0.001, 0.008, 0.512)
     assert Histogram().quantile_s(0.5) is None
 
 
-def test_fields_of_others_are_passed_over() -> None:
+def test_fields_of_others_are_passed_over(redis: Redis) -> None:
     """What an older or newer version wrote there does no harm."""
     numbers = Numbers()
     numbers.add({"x|y": 3, "late|chat|2": 2, "late|chat|s": 5000, "o|delivered|chat|": 1, "lonely": 1})
     assert numbers.ended == {("delivered", "chat", ""): 1}
-    assert Stats({}, {0: numbers}, numbers).as_json()["lateness"]["chat"]["p99"] == 0.004
+    assert Stats(read_now(redis), {0: numbers}, numbers).as_json()["lateness"]["chat"]["p99"] == 0.004

@@ -55,7 +55,7 @@ def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[s
 
 def assert_clean(redis: Redis) -> None:
     """The audit knows what was dropped and superseded, and all that is kept about who waits."""
-    found = [str(finding) for finding in Audit(redis, keep_failed_us=7 * 86_400 * 10**6, lease_us=10**9).findings()]
+    found = [str(finding) for finding in Audit(redis, lease_us=10**9).findings()]
     assert found == []
 
 

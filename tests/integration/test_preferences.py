@@ -285,7 +285,7 @@ def test_what_cannot_be_read_is_no_choice_and_an_audit_finds_it(
         running.ready(redis)
         ends(producer, producer.send(note("ann")), "delivered")
     assert producer.users.get("ann") == Preferences()
-    kept: dict[str, Any] = {"keep_failed_us": 10**9, "lease_us": 10**7}
+    kept: dict[str, Any] = {"lease_us": 10**7}
     for repair, left in ((False, True), (True, False)):
         (found,) = Audit(redis, repair=repair, **kept).findings()
         assert (found.what, found.left) == ("user ann", left)

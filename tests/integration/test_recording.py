@@ -13,9 +13,10 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
+from notifier.cli.trials import record
+from notifier.forecast.trace import read_trace
 from notifier.operations.preview import recording
 from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingError
-from notifier.operations.preview.trace import read_trace
 from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
 from tests import warm
@@ -160,6 +161,13 @@ def test_a_recording_can_be_ended_early(
     assert not redis.exists(STREAM)
 
 
+def test_what_came_before_the_interruption_is_read() -> None:
+    """Also where it comes before the first look, or while the last one reads."""
+    assert len(list(record._looks(60, lambda: True))) == 1
+    ends = iter([False, True])
+    assert len(list(record._looks(60, lambda: next(ends)))) == 2
+
+
 def test_a_preview_of_what_is_accepted_now(config: Path, redis: Redis, producer: Notifier, tmp_path: Path) -> None:
     """It records for itself, writes no file, and compares with the rates in force: those that were applied."""
     new = tmp_path / "new.yaml"
@@ -167,7 +175,7 @@ def test_a_preview_of_what_is_accepted_now(config: Path, redis: Redis, producer:
     publish(redis, {"user": {"windows": ["2/1m"]}, "categories": {"default": {"lane": "default"}}}, 0)
     before = {path.name for path in tmp_path.iterdir()}
     command = [sys.executable, "-m", "notifier.cli", "--config", str(config)]
-    command += ["preview", "--config", str(new), "--live", "1h", "--json"]
+    command += ["preview", "--new", str(new), "--live", "1h", "--json"]
     with begun(command, tmp_path) as process:
         eventually(lambda: redis.exists(STREAM), "the recording to begin")
         producer.send_many([note("ann"), note("ann"), note("ann"), note("bob")])

@@ -16,10 +16,11 @@ from structlog.testing import capture_logs
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
+from notifier.store.partitions import Partitions
 from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
-from workers.reload import Reload
+from workers.configuration.reload import Reload
 
 BOMB = "a: &a [x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -94,7 +95,7 @@ def test_what_is_refused_changes_nothing(
 
     async def offered() -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
         version = (await reload.begin()).rates_version
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -135,7 +136,7 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
     async def flickers() -> None:
         client = AsyncRedis.from_url(redis_server.url)
         point_at(whole)
-        reload = Reload(path, client, LANES, load_settings(path, environ={}))
+        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
         version = (await reload.begin()).rates_version
         for file in (half, whole, half, whole):
             point_at(file)
@@ -161,7 +162,7 @@ def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, r
         client = AsyncRedis.from_url(redis_server.url)
         read = load_settings(path, environ={})
         path.write_text("user: {gap: 9s}", encoding="utf-8")
-        reload = Reload(path, client, LANES, read)
+        reload = Reload(path, Partitions.around(client), LANES, read)
         await reload.begin()
         taken = await reload.changed() or await reload.changed()
         assert taken is not None

@@ -15,7 +15,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.support import WORKER, Simulators, apns, client_of, eventually, queue, worker, write_config
 from workers import PushWorker
 
 rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ 2 has none of this")
@@ -55,7 +55,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis)
     folder = tmp_path_factory.mktemp("world")
     (folder / "errands.py").write_text(ERRANDS, encoding="utf-8")
     with Simulators(folder / "simulators") as simulators:
-        config = write_config(folder, redis_server.url, simulators.providers())
+        config = write_config(
+            folder, redis_server.url, simulators.providers(), worker={**WORKER, "functions": ["errands"]}
+        )
         with client_of(config) as redis:
             redis.flushdb()
             with worker(config, python_path=folder) as one, worker(config, python_path=folder, name="two") as two:

@@ -40,7 +40,7 @@ from tests.support import (
 )
 from workers import PushWorker
 
-RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}, "second": {"gap": "300ms"}}}
+RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}}}
 JSON = "rq.serializers.JSONSerializer"
 
 
@@ -232,7 +232,9 @@ def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Not
 
 def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> None:
     """A stock job that outlasts the grace time does not hold the process beyond it; RQ knows it as failed."""
-    config.write_text(config.read_text(encoding="utf-8").replace("grace: 4s", "grace: 1s"), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("grace: 4s", "grace: 1s\n  functions: [time]"), encoding="utf-8"
+    )
     job = queue(redis).enqueue("time.sleep", 60)
     with worker(config) as running:
         eventually(lambda: redis.hget("rq:worker:worker", "current_job"), "its start")
@@ -254,11 +256,13 @@ def test_what_people_do_by_rqs_own_hands(
         ends(producer, failed, "delivered")
         assert [arrival.status for arrival in simulators.arrived("by-hand")] == [410, 200]
 
-        line = [producer.send(note("second", f"hand-{n}")) for n in range(5)]
+        line = [producer.send(note("held", f"hand-{n}")) for n in range(5)]
         ends(producer, line[4], "waiting")
         Job.fetch(line[1], connection=redis, serializer=JSONSerializer).cancel()
         Job.fetch(line[2], connection=redis, serializer=JSONSerializer).delete()
-        ends(producer, line[4], "delivered")
+        for n in (0, 3, 4):
+            ends(producer, line[n], "delivered")
+            producer.limiter.reset("held")
         assert state(producer, line[1]) == "cancelled"
         assert producer.status(line[2]) is None
     assert simulators.titles("hand-") == ["hand-0", "hand-3", "hand-4"]
@@ -287,7 +291,7 @@ def test_it_finds_the_functions_of_the_folder_that_it_is_started_in(
     redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     """As RQ's own command does; a project's jobs run without a PYTHONPATH."""
-    config = write_config(tmp_path, redis_server.url, {})
+    config = write_config(tmp_path, redis_server.url, {}, worker={"functions": ["errands_here"]})
     (tmp_path / "errands_here.py").write_text("def double(number):\n    return 2 * number\n", encoding="utf-8")
     job = queue(redis).enqueue("errands_here.double", 21)
     command = [Path(sys.executable).with_name("notifier"), "worker", "--burst"]

@@ -1,7 +1,6 @@
 """The real rq-dashboard over HTTP, beside a worker: what it shows, and what people do by it."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.simulators.simulator import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.testing.ports import free_port
 from tests.support import Simulators, apns, clean_environ, ends, eventually, note, scheduled, worker, write_config
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "500ms"}}}
@@ -31,9 +31,7 @@ def config(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, simulators
 
 
 def audit(redis: Redis) -> list[str]:
-    return [
-        str(finding) for finding in Audit(redis, keep_failed_us=10**12, lease_us=3_000_000, repair=False).findings()
-    ]
+    return [str(finding) for finding in Audit(redis, lease_us=3_000_000, repair=False).findings()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,7 @@ class Dashboard:
 
 @contextmanager
 def dashboard(redis_url: str) -> Iterator[Dashboard]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [str(Path(sys.executable).with_name("rq-dashboard")), "--json", "--redis-url", redis_url]
     with subprocess.Popen([*command, "--bind", "127.0.0.1", "--port", str(port)], env=clean_environ()) as process:
         try:

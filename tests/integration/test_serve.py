@@ -42,15 +42,15 @@ def test_it_tells_what_happened(config: Path) -> None:
             eventually(lambda: 'outcome="delivered",route="fcm"} 3.0' in ask("/metrics")[1], "the counter")
             text = ask("/metrics")[1]
             assert 'notifier_accepted_total{category="chat"} 4.0' in text
-            assert 'notifier_events_total{event="accepted",shard=""} 4.0' in text
-            assert 'notifier_waiting{lane="urgent",shard=""} 1.0' in text
+            assert 'notifier_events_total{event="accepted"} 4.0' in text
+            assert 'notifier_scheduled{lane="urgent"} 1.0' in text
             assert 'notifier_provider_latency_seconds_count{route="fcm"} 3.0' in text
             assert 'notifier_lateness_seconds_bucket{category="chat",le="+Inf"} 3.0' in text
-            assert 'notifier_redis_up{shard=""} 1.0' in text
-            assert f'notifier_project_used_ratio{{route="fcm",shard=""}} {3 / 600_000}' in text
-            eventually(lambda: 'notifier_workers_healthy{shard=""} 1.0' in ask("/metrics")[1], "a healthy worker")
+            assert "notifier_redis_up 1.0" in text
+            assert f'notifier_project_used_ratio{{route="fcm"}} {3 / 600_000}' in text
+            eventually(lambda: "notifier_workers_healthy 1.0" in ask("/metrics")[1], "a healthy worker")
             stats = json.loads(ask("/api/v1/stats")[1])
-            assert stats["now"]["redis"]["totals"]["delivered"] == 3
+            assert stats["now"]["totals"]["delivered"] == 3
             (most,) = stats["throttled"]["users"]
             assert (most["user"], most["waiting"], most["categories"]) == ("u0", 1, {"chat": 1})
             assert most["next_at"] > stats["minutes"][-1]["at"]
@@ -150,6 +150,7 @@ def test_the_token_may_stand_in_a_file_that_changes(
     Without a file there at the start, the command says which, and ends.
     """
     started: list[Any] = []
+    monkeypatch.setattr("notifier.server.run.bind", lambda *_: None)
     monkeypatch.setattr("notifier.server.run.run", lambda *given, **_: started.append(given[-1]))
     monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve", "--host", "0.0.0.0"])
     monkeypatch.setenv("NOTIFIER_SERVER_TOKEN_FILE", str(file := tmp_path / "token"))
@@ -158,20 +159,20 @@ def test_the_token_may_stand_in_a_file_that_changes(
     assert (ended.value.code, started) == (3, [])
     assert capfd.readouterr().err == f"NOTIFIER_SERVER_TOKEN_FILE: cannot read {file}: No such file or directory\n"
 
-    file.write_text("the-first\n")
+    file.write_text("the-first-of-the-tokens\n")
     with pytest.raises(SystemExit):
         main()
     with serving(config, started[0]) as ask:
 
         def taken() -> list[str]:
-            tokens = ("the-first", "the-second", "")
+            tokens = ("the-first-of-the-tokens", "the-second-of-the-tokens", "")
             return [token for token in tokens if ask("/metrics", Authorization=f"Bearer {token}")[0] == 200]
 
-        assert taken() == ["the-first"]
-        file.write_text("the-second\n")
-        assert taken() == ["the-second"]
+        assert taken() == ["the-first-of-the-tokens"]
+        file.write_text("the-second-of-the-tokens\n")
+        assert taken() == ["the-second-of-the-tokens"]
         file.write_text("")
-        assert taken() == ["the-second"]
+        assert taken() == ["the-second-of-the-tokens"]
 
 
 def test_another_name_does_not_lead_here(config: Path) -> None:
@@ -208,6 +209,7 @@ def test_it_listens_to_others_with_a_token_alone(
 ) -> None:
     """Another address than this host's own is refused, unless there is a token, or --no-auth is said."""
     ran: list[str] = []
+    monkeypatch.setattr("notifier.server.run.bind", lambda *_: None)
     monkeypatch.setattr("notifier.server.run.run", lambda *_, **__: ran.append(host))
 
     def serve(*arguments: str) -> int:

@@ -12,7 +12,7 @@ from tests.support import Simulators, ends, note, notifier, worker, write_config
 def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Four worker processes that start at once send with one provider token; Redis does not hold it in the clear."""
     with Simulators(tmp_path / "simulators") as simulators, contextlib.ExitStack() as stack:
-        config = write_config(tmp_path, redis_server.url, simulators.providers(), worker={"batch": 1, "lease": "3s"})
+        config = write_config(tmp_path, redis_server.url, simulators.providers(), worker={"batch": 1})
         workers = [stack.enter_context(worker(config, name=f"w{n}")) for n in range(4)]
         for process in workers:
             process.ready(redis)

@@ -25,10 +25,16 @@ def test_the_longest_backlogs_first(redis: Redis) -> None:
     let_wait(redis, "bob", chat=9)
     let_wait(redis, "Z\xfcrich {x}", "urgent", chat=1)
     let_wait(redis, "nothing")
-    told = read_throttled({"": redis})
+    told = read_throttled(redis)
     assert told["is_all"]
     assert [(each["user"], each["waiting"]) for each in told["users"]] == [("bob", 9), ("ann", 7), ("Z\xfcrich {x}", 1)]
-    assert told["users"][1] == {"user": "ann", "waiting": 7, "categories": {"news": 4, "chat": 3}, "next_at": 2.0}
+    assert told["users"][1] == {
+        "user": "ann",
+        "waiting": 7,
+        "categories": {"news": 4, "chat": 3},
+        "why": "",
+        "next_at": 2.0,
+    }
 
 
 def test_of_very_many_some_are_looked_at(redis: Redis) -> None:
@@ -37,11 +43,11 @@ def test_of_very_many_some_are_looked_at(redis: Redis) -> None:
     for n in range(many):
         let_wait(redis, f"u{n}", chat=1)
     calls = redis.info("commandstats").get("cmdstat_zcard", {}).get("calls", 0)
-    told = read_throttled({"": redis})
+    told = read_throttled(redis)
     assert redis.info("commandstats")["cmdstat_zcard"]["calls"] - calls <= PAGE * PAGES + 3
     assert (told["is_all"], len(told["users"])) == (False, MAX_USERS)
 
 
 def test_nobody_waits(redis: Redis) -> None:
     """An empty Redis tells nothing."""
-    assert read_throttled({"": redis}) == {"users": [], "is_all": True}
+    assert read_throttled(redis) == {"users": [], "is_all": True}

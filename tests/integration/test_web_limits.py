@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
-from notifier.limiter.middleware import SERVER_ERRORS, ASGILimits, WebLimit, WebRequest, WSGILimits, client_address
+from notifier.limiter.middleware import (
+    SERVER_ERRORS,
+    ASGILimits,
+    WebAnswer,
+    WebLimit,
+    WebRequest,
+    WSGILimits,
+    client_address,
+)
 from notifier.limiter.middleware import fastapi as of_fastapi
 from notifier.testing.embedded import EmbeddedRedis
 from tests.integration.web_rig import Site, answer, fastapi_app, serve_asgi, site
@@ -83,6 +92,36 @@ def test_without_redis(kind: str, on_error: str, status: int) -> None:
         assert reply.problem["type"].endswith("#temporary-reduced-capacity")
 
 
+def test_how_a_program_answers(kind: str) -> None:
+    """X-RateLimit fields if they are asked for, a body of one's own, and a function that is told of each refusal."""
+    told: list[Any] = []
+    how = WebAnswer(
+        x_headers=True,
+        body=lambda request, problem: {"path": request.path, "wait": problem["detail"]},
+        on_refused=lambda request, names: told.append((request.path, names)),
+    )
+    limits = WebLimit("api", "2/minute"), WebLimit("all", "9/minute")
+    with site(kind, MemoryLimiter(), *limits, answer=how) as served:
+        replies = [served.get() for _ in range(3)]
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    assert [reply.headers["X-RateLimit-Limit"] for reply in replies] == ["2"] * 3
+    assert [reply.headers["X-RateLimit-Remaining"] for reply in replies] == ["1", "0", "0"]
+    assert all(reply.headers["X-RateLimit-Reset"].isdigit() for reply in replies)
+    assert replies[2].headers["Content-Type"] == "application/json"
+    assert json.loads(replies[2].body)["path"] == "/hello"
+    assert told == [("/hello", ["api"])]
+
+
+@pytest.mark.parametrize("kind", ["fastapi", "flask", "django", "django async"])
+def test_what_check_raises_is_a_429(kind: str) -> None:
+    """A `LimitExceeded` of the program itself is answered as a refusal is, and does not say of which key."""
+    with site(kind, MemoryLimiter(), WebLimit("api", "9/minute")) as served:
+        reply = served.get("exceeds")
+    assert (reply.status, reply.headers["Retry-After"]) == (429, "30")
+    assert reply.problem["violated-policies"] == ["5/1m"]
+    assert b"secret" not in reply.body
+
+
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_nobody_names_himself(kind: str) -> None:
     """X-Forwarded-For changes nothing unless it is told which proxies may say so; then it is read from the right."""
@@ -140,6 +179,17 @@ def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
         assert [served.get(X_User="bob", X_Plan="paid").status for _ in range(3)] == [200, 200, 429]
         assert [served.get("health", X_User="ann").status, served.get(method="HEAD", X_User="ann").status] == [200, 200]
         assert [served.get().status for _ in range(3)] == [200] * 3
+
+
+def test_a_cost_that_never_fits_is_the_clients_mistake(kind: str) -> None:
+    """400 and why, and no error of the program; what fits goes on."""
+    mine: Any = MemoryLimiter()
+    limit = WebLimit("upload", "5/minute", cost=lambda request: int(request.headers["x-n"]))
+    with site(kind, mine, limit) as served:
+        refused, served_one = served.get(X_N="6"), served.get(X_N="5")
+    assert (refused.status, served_one.status) == (400, 200)
+    assert "a cost of 6 never fits into 5/1m" in refused.problem["detail"]
+    assert "Retry-After" not in refused.headers
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])

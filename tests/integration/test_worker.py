@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.support import (
     CONSOLE,
+    PATIENCE_S,
     Simulators,
     WorkerProcess,
     apns,
@@ -37,12 +37,8 @@ from tests.support import (
 RATES: dict[str, Any] = {
     "users": {
         "two": {"windows": ["2/1h"]},
-        "slow": {"windows": ["1/1s"]},
-        "told": {"windows": ["1/500ms"]},
-        "typed": {"windows": ["1/1h"]},
-        "liked": {"gap": "200ms"},
+        **{user: {"windows": ["1/1h"]} for user in ("slow", "told", "typed", "liked", "paced")},
         "gapped": {"gap": "150ms"},
-        "paced": {"windows": ["1/300ms"]},
     },
     "categories": {
         "default": {"lane": "default"},
@@ -164,9 +160,9 @@ def test_an_expiry_counts_what_came_before(world: World) -> None:
     """Where one device took it and it expired before another did, it is delivered, not expired."""
     took, busy = (
         apns("late-took"),
-        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "1"})),
+        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "3"})),
     )
-    job_id = world.send("late", "late", took, busy, expires_in=0.6)
+    job_id = world.send("late", "late", took, busy, expires_in=2)
     eventually(lambda: state(world.producer, job_id) not in {"queued", "waiting", "sending"}, "an end")
     assert state(world.producer, job_id) == "delivered"
 
@@ -189,12 +185,11 @@ def test_what_waits_too_long_expires(world: World) -> None:
         ends(world.producer, job_id, "expired")
         assert job_id in FailedJobRegistry(queue=queue(world.redis)).get_job_ids()
         assert "expired" in world.reason(job_id)
+    assert world.redis.zcard("notifier:sent:{slow}") == 1, "those that expired cost the user nothing"
+    world.producer.limiter.reset("slow")
     after = world.send("slow", "slow-after")
     ends(world.producer, after, "delivered")
     assert world.simulators.titles("slow-") == ["slow-0", "slow-after"]
-    # Two that expired cost the user nothing.
-    first, second = world.simulators.arrived("slow-0")[0], world.simulators.arrived("slow-after")[0]
-    assert 1.0 <= (second.at_us - first.at_us) / 1e6 < 1.8
 
 
 def test_the_newest_takes_the_place_of_the_waiting_one(world: World) -> None:
@@ -204,8 +199,10 @@ def test_the_newest_takes_the_place_of_the_waiting_one(world: World) -> None:
     ends(world.producer, first, "delivered")
     waiting = [send("told-1", collapse_id="a"), send("told-between"), send("told-2", collapse_id="a")]
     newest = send("told-{count}", collapse_id="a")
-    ends(world.producer, waiting[1], "delivered")
-    ends(world.producer, newest, "delivered")
+    ends(world.producer, newest, "waiting")
+    for job_id in (newest, waiting[1]):
+        world.producer.limiter.reset("told")
+        ends(world.producer, job_id, "delivered")
     assert world.simulators.titles("told-") == ["told-0", "told-3", "told-between"]
     for old, new in ((waiting[0], waiting[2]), (waiting[2], newest)):
         status = world.producer.status(old)
@@ -222,7 +219,7 @@ def test_what_may_not_go_at_once_is_dropped(world: World) -> None:
     ends(world.producer, job_ids[0], "delivered")
     for job_id in job_ids[1:]:
         ends(world.producer, job_id, "dropped")
-        assert world.reason(job_id) == "when_blocked"
+        assert world.reason(job_id) == "user 1/1h"
         assert job_id in CanceledJobRegistry(queue=queue(world.redis)).get_job_ids()
     assert world.simulators.titles("typed-") == ["typed-0"]
     assert world.counted("typed") == {"delivered": 1, "dropped": 2}
@@ -233,6 +230,8 @@ def test_what_is_held_back_is_summed_up(world: World) -> None:
     first = world.send("liked", "likes-0", category="likes")
     ends(world.producer, first, "delivered")
     job_ids = [world.send("liked", f"likes-{n}", category="likes") for n in range(1, 4)]
+    ends(world.producer, job_ids[-1], "waiting")
+    world.producer.limiter.reset("liked")
     ends(world.producer, job_ids[-1], "delivered")
     assert world.simulators.titles("likes-") == ["likes-0", "likes-sum-3"]
     assert world.counted("liked") == {"delivered": 2, "superseded": 2}
@@ -257,7 +256,10 @@ def test_one_user_in_order(world: World) -> None:
     job_ids = [world.send("paced", f"paced-{n}") for n in range(4)]
     ends(world.producer, job_ids[3], "waiting")
     high = world.send("paced", "paced-high", priority="high")
-    ends(world.producer, job_ids[3], "delivered")
+    ends(world.producer, high, "waiting")
+    for job_id in (high, *job_ids[1:]):
+        world.producer.limiter.reset("paced")
+        ends(world.producer, job_id, "delivered")
     titles = world.simulators.titles("paced-")
     assert state(world.producer, high) == "delivered"
     assert [title for title in titles if title != "paced-high"] == [f"paced-{n}" for n in range(4)]
@@ -268,14 +270,14 @@ def test_one_user_in_order(world: World) -> None:
 def test_urgent_goes_first_and_bulk_does_not_starve(tmp_path: Path, world: World) -> None:
     """Behind 2,000 bulk notifications urgent ones go at once, and while they go bulk still gets its small share."""
     with EmbeddedRedis() as server:
-        small = {"batch": 50, "in_flight": 50, "lease": "3s", "grace": "4s"}
+        small = {"batch": 50, "in_flight": 50, "grace": "4s"}
         config = write_config(tmp_path, server.url, world.simulators.providers(), **RATES, worker=small)
         with notifier(config) as producer:
             producer.send_many(note(f"b{n}", f"flood-bulk-{n}", category="marketing") for n in range(2_000))
             producer.send_many(note(f"c{n}", f"flood-chat-{n}", category="chat") for n in range(500))
             producer.send(note("d", "flood-default"))
         with worker(config, "--burst") as running:
-            assert running.process.wait(20) == 0
+            assert running.process.wait(PATIENCE_S) == 0
     titles = world.simulators.titles("flood-")
     assert len(titles) == len(set(titles)) == 2_501
     assert titles.index("flood-chat-0") < 60
@@ -289,16 +291,17 @@ def test_urgent_goes_first_and_bulk_does_not_starve(tmp_path: Path, world: World
 def test_who_is_due_goes_before_who_has_just_come(tmp_path: Path, world: World) -> None:
     """A user for whom a worker had no room is next, not last, though others of the same lane keep arriving."""
     with EmbeddedRedis() as server:
-        small = {"batch": 50, "in_flight": 50, "lease": "3s", "grace": "4s"}
+        small = {"batch": 50, "in_flight": 50, "grace": "4s"}
         config = write_config(tmp_path, server.url, world.simulators.providers(), **RATES, worker=small)
         with notifier(config) as producer:
             producer.send_many(note(f"u{n}", f"turn-{n}") for n in range(2_000))
         with worker(config, "--burst") as running:
-            assert running.process.wait(20) == 0
+            assert running.process.wait(PATIENCE_S) == 0
     late = [place - int(title.rpartition("-")[2]) for place, title in enumerate(world.simulators.titles("turn-"))]
     assert len(late) == 2_000
     # Half of each look is for who is due: behind those who waited while the limit of the route grew, all are as late.
-    assert max(late) <= 400
+    # If those who arrive went first, the first would wait for most of them: 1,600 and more.
+    assert max(late) <= 1_000
 
 
 @pytest.mark.parametrize("platform", ["apns", "fcm"])
@@ -336,11 +339,11 @@ def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, world: World)
             status = producer.status(job_id)
             assert status is not None
             assert (status.state, status.attempts) == ("waiting", 0)
-            assert status.expected_at is not None
-            assert status.expected_at > datetime.now(UTC)
+            assert status.expected_at is None, "it goes when Apple takes messages again, which nobody knows"
+            assert "apns" in (status.not_before or "")
             write_config(tmp_path, server.url, providers, **RATES)
             with worker(config, "--burst") as running:
-                assert running.process.wait(20) == 0
+                assert running.process.wait(PATIENCE_S) == 0
             assert state(producer, job_id) == "delivered"
     assert [a.status for a in world.simulators.arrived("fault")][-1] == 200
 
@@ -349,7 +352,7 @@ def test_a_burst_with_nothing_to_do_ends(tmp_path: Path, redis_server: EmbeddedR
     """The end may come while the beat asks Redis for the first time, and is not lost there."""
     by_name = redis_server.url.replace("127.0.0.1", "localhost")  # looked up in a thread, so connecting takes longer
     with worker(write_config(tmp_path, by_name, CONSOLE), "--burst", name="nothing-to-do") as idle:
-        assert idle.process.wait(10) == 0
+        assert idle.process.wait(60) == 0
 
 
 def test_the_log_is_lines_of_json(world: World) -> None:

@@ -28,7 +28,7 @@ from django.http import HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
 
-from notifier.limiter import AsyncLimiter
+from notifier.limiter import AsyncLimiter, Hold, LimitExceeded, Policy
 from notifier.limiter.middleware import ASGILimits, WSGILimits
 from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
@@ -69,6 +69,8 @@ class Site:
 
 
 def answer(route: str) -> tuple[int, bytes]:
+    if route == "exceeds":
+        raise LimitExceeded("secret", Hold(30_000_000, "5/1m"), Policy())
     if route == "raises":
         raise RuntimeError("as the test wants")
     return (503 if route == "broken" else 200), b"hello"
@@ -95,6 +97,7 @@ def fastapi_app(*dependencies: Any, handler: bool = False) -> fastapi.FastAPI:
     app = fastapi.FastAPI(dependencies=[fastapi.Depends(each) for each in dependencies])
     if handler:
         app.add_exception_handler(of_fastapi.RateLimitedError, of_fastapi.answer_refused)
+        app.add_exception_handler(LimitExceeded, of_fastapi.answer_exceeded)
 
     @app.get("/{route}")
     async def view(route: str) -> str:
@@ -109,6 +112,7 @@ def fastapi_app(*dependencies: Any, handler: bool = False) -> fastapi.FastAPI:
 def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask:
     app = flask.Flask("rig")
     app.logger.disabled = True
+    app.register_error_handler(LimitExceeded, of_flask.answer_exceeded)
 
     @app.route("/<route>")
     @decorate
@@ -135,7 +139,8 @@ def django_urls(decorate: Callable[[Any], Any] = lambda view: view, *, is_async:
 
     urls = ModuleType("rig_urls")
     urls.urlpatterns = [path("<str:route>", decorate(async_view if is_async else plain_view))]  # type: ignore[attr-defined]
-    with override_settings(ROOT_URLCONF=urls, **more):
+    exceeds = "notifier.limiter.middleware.django.answer_exceeded"
+    with override_settings(ROOT_URLCONF=urls, **{"MIDDLEWARE": [exceeds]} | more):
         yield
 
 
@@ -202,33 +207,34 @@ def serve_asgi(app: Any, limiter: Any = None, **options: Any) -> Iterator[Site]:
 
 
 @contextmanager
-def site(kind: str, limiter: Any, *limits: Any) -> Iterator[Site]:
+def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[Site]:
     """The program of this kind behind limits, being served."""
+    how = {"answer": answer}
     with ExitStack() as stack:
         if kind == "asgi":
-            served = serve_asgi(ASGILimits(plain_asgi, limiter, *limits), limiter)
+            served = serve_asgi(ASGILimits(plain_asgi, limiter, *limits, **how), limiter)
         elif kind == "fastapi":
-            served = serve_asgi(fastapi_app(of_fastapi.rate_limit(limiter, *limits), handler=True), limiter)
+            served = serve_asgi(fastapi_app(of_fastapi.rate_limit(limiter, *limits, **how), handler=True), limiter)
         elif kind == "fastapi middleware":
             app = fastapi_app()
-            app.add_middleware(ASGILimits, limiter, *limits)
+            app.add_middleware(ASGILimits, limiter, *limits, **how)
             served = serve_asgi(app, limiter)
         elif kind in {"wsgi", "late wsgi"}:
-            served = serve_wsgi(WSGILimits(plain_wsgi if kind == "wsgi" else late_wsgi, limiter, *limits))
+            served = serve_wsgi(WSGILimits(plain_wsgi if kind == "wsgi" else late_wsgi, limiter, *limits, **how))
         elif kind == "flask":
-            served = serve_wsgi(flask_app(of_flask.rate_limit(limiter, *limits)))
+            served = serve_wsgi(flask_app(of_flask.rate_limit(limiter, *limits, **how)))
         elif kind == "flask wsgi":
             flask_one = flask_app()
-            flask_one.wsgi_app = WSGILimits(flask_one.wsgi_app, limiter, *limits)  # type: ignore[method-assign]
+            flask_one.wsgi_app = WSGILimits(flask_one.wsgi_app, limiter, *limits, **how)  # type: ignore[method-assign]
             served = serve_wsgi(flask_one)
         elif kind in {"django", "django async"}:
             is_async = kind == "django async"
-            stack.enter_context(django_urls(of_django.rate_limit(limiter, *limits), is_async=is_async))
+            stack.enter_context(django_urls(of_django.rate_limit(limiter, *limits, **how), is_async=is_async))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         else:
             assert kind == "django middleware"
             module = sys.modules.setdefault("rig_limits", ModuleType("rig_limits"))
-            module.limits = of_django.middleware(limiter, *limits)  # type: ignore[attr-defined]
+            module.limits = of_django.middleware(limiter, *limits, **how)  # type: ignore[attr-defined]
             stack.enter_context(django_urls(MIDDLEWARE=["rig_limits.limits"]))
             served = serve_wsgi(WSGIHandler())
         yield stack.enter_context(served)

@@ -24,7 +24,7 @@ def test_alerts_pass_background_pushes_that_wait_for_their_device(tmp_path: Path
     with service(tmp_path) as up:
         providers = up.simulators.providers()
         providers["apns"]["limits"] = {"background": ["1/1h"]}
-        write_config(tmp_path, up.redis_url, providers)
+        write_config(tmp_path, up.server.url, providers)
         up.work("one")
         up.send([message("push", 0)])
         eventually(lambda: up.delivered() == 1, "the first push")

@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -65,9 +66,9 @@ class Queues:
             Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
             for one in leased
         ]
-        keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
+        keep = Retention(S, S, S)
         if done:
-            run(self.redis, calls.settle(done, RULES, worker=name, clock=str(self.now), **keep))
+            run(self.redis, calls.settle(done, RULES, worker=name, clock=str(self.now), keep=keep))
 
     def drain(self) -> None:
         """All look in turns until none finds anything."""

@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy
 from notifier.scripts.loader import run
@@ -70,9 +71,7 @@ class Backlog:
             [done],
             RULES[rules],
             worker=worker,
-            keep_failed_us=S,
-            keep_delivered_us=S,
-            keep_feedback_us=S,
+            keep=Retention(S, S, S),
             clock=str(self.now),
         )
         assert run(self.redis, call) == [True]

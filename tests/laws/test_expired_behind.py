@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 
 from notifier.dispatch import calls
+from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
@@ -57,12 +58,12 @@ class Backlog:
             leased.job_id, leased.permit, leased.user, leased.category, True, state, word, detail, answered
         )
         clock = str(self.now)
-        call = calls.settle([done], RuleTable(RULES), worker="w", keep_feedback_us=HOUR, clock=clock, **KEPT)
+        call = calls.settle([done], RuleTable(RULES), worker="w", clock=clock, keep=KEPT)
         assert run(self.redis, call) == [True]
 
     def sweep(self, after_s: float = 0) -> int:
         self.now += int(after_s * S)
-        return run(self.redis, calls.sweep(LANES, clock=str(self.now), **KEPT))
+        return run(self.redis, calls.sweep(LANES, KEPT, clock=str(self.now)))
 
     def waiting(self) -> list[str]:
         return [i.decode() for i in self.redis.zrange("notifier:line:{anna}:default", 0, -1)]
@@ -98,7 +99,7 @@ def test_it_ends_when_it_expires_and_not_before(backlog: Backlog, redis: Redis) 
     assert [backlog.job(i, "push_outcome") for i in "abcd"] == ["expired", None, None, "expired"]
     assert backlog.job("a", "status") == "failed"
     assert redis.zrange("rq:failed:default", 0, -1) == [b"a", b"d"]
-    assert 0 < redis.ttl("rq:job:a") <= KEPT["keep_failed_us"] // S
+    assert 0 < redis.ttl("rq:job:a") <= KEPT.failed_us // S
     assert redis.zcard("rq:scheduled:default") == 3
     assert redis.hget("notifier:stats", "expired") == redis.hget("notifier:usage:{anna}", "expired") == b"2"
 
@@ -139,7 +140,7 @@ def test_who_leaves_is_forgotten(backlog: Backlog, redis: Redis, goes: str) -> N
         backlog.now += HOUR
         assert [leased.job_id for leased in backlog.look()] == ["a"]
     elif goes == "cancelled":
-        assert run(redis, calls.cancel(["a"], keep_failed_us=HOUR, clock=str(backlog.now))) == ["cancelled"]
+        assert run(redis, calls.cancel(["a"], Retention(HOUR), clock=str(backlog.now))) == ["cancelled"]
     else:  # by RQ, which tells nobody: it is forgotten when its time comes
         redis.delete("rq:job:a")
         assert backlog.sweep(7200) == 0

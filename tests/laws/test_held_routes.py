@@ -32,7 +32,7 @@ from tests.support import (
     worker,
     write_config,
 )
-from workers.circuits import FAILURES
+from workers.sending.circuits import FAILURES
 
 USERS = 30
 
@@ -43,7 +43,7 @@ class Service:
 
     simulators: Simulators
     config: Path
-    redis_url: str
+    server: EmbeddedRedis
     redis: Redis
     producer: Notifier
     stack: ExitStack
@@ -69,7 +69,7 @@ class Service:
 
     def held(self) -> list[Held]:
         """What is held by a circuit or for its project; how much a route bears at once is another matter."""
-        return [route for route in self.producer.routes() if route.state != "busy"]
+        return [route for route in self.producer.routes() if route.kind != "busy"]
 
     def nothing_spent(self, ids: list[str]) -> None:
         """No attempt was spent on what still waits, and no permit stands for it."""
@@ -85,7 +85,7 @@ def service(tmp_path: Path, **sections: Any) -> Iterator[Service]:
         config = write_config(tmp_path, server.url, simulators.providers(), **sections)
         producer = stack.enter_context(notifier(config))
         redis = stack.enter_context(client_of(config))
-        yield Service(simulators, config, server.url, redis, producer, stack)
+        yield Service(simulators, config, server, redis, producer, stack)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def test_apns_is_away_and_fcm_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_plain_job_waits_for_its_route_as_well(tmp_path: Path) -> None:
-    """A job that RQ alone enqueued is read once, parked and delivered, though the scripts cannot read its data."""
+    """A job that RQ alone enqueued waits for its route and is delivered, though no script can read its data."""
     with service(tmp_path) as up:
         up.simulators.call(up.simulators.apns.close())
         try:
@@ -177,25 +177,25 @@ def test_a_plain_job_waits_for_its_route_as_well(tmp_path: Path) -> None:
                 kwargs = {"user": "plain", "title": f"plain-{n}"}
                 kwargs |= {"devices": [{"platform": "apns", "token": apns("plain").token}]}
                 queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "plain"})
-            eventually(lambda: up.redis.zcard("notifier:parked:apns"), "the user to be parked")
+            eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns"), "the user to wait for a route")
         finally:
             up.simulators.call(up.simulators.apns.start())
         eventually(lambda: up.delivered() == 3, "all to be delivered")
         assert up.simulators.titles("plain-") == ["plain-0", "plain-1", "plain-2"]
 
 
-def test_a_wrong_topic_parks_the_app_and_shouts_once(tmp_path: Path) -> None:
+def test_a_wrong_topic_stops_the_app_and_shouts_once(tmp_path: Path) -> None:
     """One line at error level for a thousand messages, none of them burnt; a worker with the right one frees all."""
     with service(tmp_path) as up:
         providers = up.simulators.providers()
         wrong = {**providers, "apns": {**providers["apns"], "topic": "com.example.wrong"}}
-        config = write_config(tmp_path / "wrong", up.redis_url, wrong)
+        config = write_config(tmp_path / "wrong", up.server.url, wrong)
         ids = up.send([note(f"u{n % 50}", f"topic-u{n % 50}-{n}") for n in range(1_000)])
         up.send([note(f"f{n}", f"free-f{n}-0", fcm(f"f{n}")) for n in range(50)])
         with worker(config, name="wrong") as misled:
             misled.ready(up.redis)
             eventually(lambda: len(up.simulators.titles("free-")) == 50, "what goes by FCM")
-            eventually(lambda: up.redis.zcard("notifier:parked:apns") == 50, "the users to be parked")
+            eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 50, "the users to wait for a route")
             eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
             errors = [line for line in misled.log.splitlines() if '"level": "error"' in line]
         assert len(errors) == 1, errors
@@ -218,7 +218,7 @@ def test_a_prober_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
         named = {name: up.work(name) for name in ("one", "two")}
         probed = up.simulators.answer(apns("u0"), *[Reply(200, silent=True)] * 2, Reply(200))
         ids = up.send([note(f"u{n}", f"kill-u{n}-0") for n in range(20)])
-        eventually(lambda: up.redis.zcard("notifier:parked:apns"), "the circuit to open")
+        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns"), "the circuit to open")
         assert probed
         for device in range(20):
             up.simulators.delay(apns(f"u{device}"), 900)
@@ -234,11 +234,11 @@ def test_a_prober_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_one_workers_broken_network_stops_nobody(tmp_path: Path) -> None:
     """Where one worker of two cannot reach APNs it steps back; the other serves all, and few are given back."""
-    small = {"lease": "3s", "grace": "4s", "batch": 10, "in_flight": 10}  # so that both are needed
+    small = {"grace": "4s", "batch": 10, "in_flight": 10}  # so that both are needed
     with service(tmp_path, worker=small) as up:
         providers = up.simulators.providers()
         nowhere = {**providers, "apns": {**providers["apns"], "endpoint": "https://127.0.0.1:1"}}
-        broken = write_config(tmp_path / "broken", up.redis_url, nowhere, worker=small)
+        broken = write_config(tmp_path / "broken", up.server.url, nowhere, worker=small)
         workers = [up.work("good"), up.work("broken", broken)]
         for n in range(40):
             up.send([note(f"u{n}-{i}", f"alone-{n}-{i}") for i in range(50)])
@@ -267,7 +267,7 @@ def test_a_providers_limit_holds_at_the_wire(tmp_path: Path, which: str) -> None
     with service(tmp_path) as up:
         providers = up.simulators.providers()
         providers["fcm"]["limits"] = off | limits
-        write_config(tmp_path, up.redis_url, providers)
+        write_config(tmp_path, up.server.url, providers)
         up.work("one")
         up.work("two")
         begun, begun_us = time.monotonic(), time.time_ns() // 1000
@@ -311,14 +311,14 @@ def test_a_full_project_takes_no_users_permit(tmp_path: Path) -> None:
     with service(tmp_path, user={"windows": ["1/1h"]}) as up:
         providers = up.simulators.providers()
         providers["fcm"]["limits"] = {"device": [], "collapsible": None, "project": "1/1h"}
-        write_config(tmp_path, up.redis_url, providers, user={"windows": ["1/1h"]})
+        write_config(tmp_path, up.server.url, providers, user={"windows": ["1/1h"]})
         up.work("one")
         users = [f"u{n}" for n in range(5)]
         held = up.send([note(user, f"full-{user}-0", fcm(user)) for user in users])
-        eventually(lambda: up.redis.zcard("notifier:parked:fcm|full") == 4, "all but one to be parked")
+        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:fcm|full") == 4, "all but one to wait")
         eventually(lambda: up.delivered() == 1, "that one to be delivered")
         (route,) = up.held()
-        assert (route.route, route.state, route.waiting) == ("fcm", "full", 4)
+        assert (route.route, route.state, route.kind, route.waiting) == ("fcm", "slow", "full", 4)
         permits = [up.redis.zcard(f"notifier:sent:{{{user}}}") for user in users]
         assert sorted(permits) == [0, 0, 0, 0, 1]
         waiting = users[permits.index(0)]

@@ -9,6 +9,7 @@ from redis import Redis
 
 from notifier.dispatch import calls, leaders
 from notifier.dispatch.calls import Job, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.scripts.loader import Call, run
@@ -44,9 +45,7 @@ def admit(rules: RuleTable, at: int) -> Call[calls.Admitted]:
 
 def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
     done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
-    return calls.settle(
-        [done], rules, worker="w", keep_failed_us=S, keep_delivered_us=S, keep_feedback_us=S, clock=str(at)
-    )
+    return calls.settle([done], rules, worker="w", keep=Retention(S, S, S), clock=str(at))
 
 
 def backlog(redis: Redis) -> calls.Leased:

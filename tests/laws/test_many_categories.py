@@ -12,11 +12,12 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Settlement
-from notifier.limiter import RedisLimiter
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.redis import RedisLimiter
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -75,8 +76,8 @@ class Waiting:
             for one in leased
         ]
         if done:
-            keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-            self.counted(calls.settle(done, self.rules, worker="w", clock=str(self.now), **keep))
+            keep = Retention(S, S, S)
+            self.counted(calls.settle(done, self.rules, worker="w", clock=str(self.now), keep=keep))
         return leased
 
     def drain(self, count: int) -> None:

@@ -15,7 +15,7 @@ from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from tests.laws.test_held_routes import Service, events, service
 from tests.support import apns, ends, eventually, note, notifier
-from workers.circuits import FAILURES
+from workers.sending.circuits import FAILURES
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Browsers:
 
     def circuits(self) -> list[tuple[str, str | None]]:
         """The circuits that are open; what a route bears at once is shown besides, and is another matter."""
-        return [(route.route, route.kind) for route in self.producer.routes() if route.state == "open"]
+        return [(route.route, route.kind) for route in self.producer.routes() if route.state == "stopped"]
 
     def send(self, vendor: WebPushSimulator, name: str, *more: Device) -> str:
         browser = Device("webpush", vendor.subscribe(name))
@@ -54,7 +54,7 @@ def browsers(tmp_path: Path) -> Iterator[Browsers]:
             "subject": "mailto:push@example.com",
             "hosts": [vendor.url.removeprefix("https://") for vendor in (here, there)],
             "ca_file": str(certificates.ca_file),
-            "timeout": "1s",
+            "timeout": "8s",
         }
         document = up.config.read_text(encoding="utf-8")
         config = up.config.with_name("browsers.yaml")
@@ -83,7 +83,7 @@ def test_a_push_service_that_is_away_has_a_circuit_of_its_own(tmp_path: Path) ->
         for job_id in here:
             ends(b.producer, job_id, "delivered")
         eventually(lambda: b.up.simulators.arrived("both"), "the phone of whom the browser keeps waiting")
-        eventually(lambda: b.up.redis.zcard(f"notifier:parked:{name}") >= 29, "its users to be parked")
+        eventually(lambda: b.up.redis.zcard(f"notifier:waiting_for_route:{name}") >= 29, "its users to wait")
         b.up.nothing_spent([i for i in away if b.up.redis.zscore("notifier:leases", i) is None])
         b.up.simulators.call(b.there.start())
         for job_id in (*away, both):

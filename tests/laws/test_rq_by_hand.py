@@ -15,6 +15,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import Notifier
 from notifier.dispatch import calls
+from notifier.dispatch.retention import Retention
 from notifier.notification.job import targets_in
 from notifier.operations.audit.audit import Audit
 from notifier.rules.policy import LANES
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 HOUR_US: Final = 3_600_000_000
 NO_REASON: Final = "eJwDAAAAAAE="  # '', as RQ keeps the reason of a failure
-KEPT: Final = {"keep_failed_us": HOUR_US, "keep_delivered_us": HOUR_US}
-CONSOLE: Final = {"client": "console", "timeout": "1s"}
+KEPT: Final = Retention(HOUR_US, HOUR_US, HOUR_US)
+CONSOLE: Final = {"client": "console", "timeout": "8s"}
 RATES: Final[dict[str, Any]] = {
     "users": {"slow": {"windows": ["1/1h"]}},
     "categories": {"default": {"lane": "default"}, "latest": {"lane": "default", "when_blocked": "collapse"}},
     "providers": {"apns": CONSOLE, "fcm": CONSOLE},
-    "worker": {"lease": "3s"},
+    "worker": {"lease": "10s", "functions": ["json"]},
 }
 
 
@@ -94,18 +95,18 @@ class World:
         detail = 0 if state == "later" else ""
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
 
     def fail(self, job: calls.Leased) -> None:
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
 
     def sweep(self) -> int:
-        return run(self.redis, calls.sweep(LANES, **KEPT))
+        return run(self.redis, calls.sweep(LANES, KEPT))
 
     def all_right(self) -> None:
-        audit = Audit(self.redis, keep_failed_us=HOUR_US, lease_us=3_000_000)
+        audit = Audit(self.redis, lease_us=3_000_000)
         found = [str(finding) for finding in audit.findings()]
         assert found == []
 
@@ -175,12 +176,12 @@ def test_a_cancel_after_one_device_took_it_is_no_cancel(world: World, *, by_rq: 
 def test_rqs_ttl_is_an_expiry(world: World) -> None:
     """`ttl=` does not delete a waiting notification: it expires, counted, and leaves nothing behind."""
     world.plain("slow", "first")
-    world.plain("slow", "second", ttl=1)
+    world.plain("slow", "second", ttl=60)
     world.work()
     assert world.redis.ttl("rq:job:second") == -1
     deadline = int(world.redis.hget("rq:job:second", "push_deadline") or 0)
     seconds, us = world.redis.time()
-    assert deadline <= seconds * 1_000_000 + us + 1_000_000
+    assert deadline <= seconds * 1_000_000 + us + 60_000_000
     world.redis.hset("rq:job:second", "push_deadline", 1)
     world.redis.zadd("notifier:gates:default", {"slow": 1})
     world.work()
@@ -225,7 +226,9 @@ def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
 
 def test_another_functions_job_with_a_user_is_rqs_again(world: World) -> None:
     """A job of another function whose meta names a user is tried again by RQ as often as it asked to be."""
-    queue(world.redis).enqueue("nowhere.at_all", meta={"user": "anna"}, job_id="other", retry=Retry(max=2, interval=1))
+    queue(world.redis).enqueue(
+        "json.loads", "no JSON", meta={"user": "anna"}, job_id="other", retry=Retry(max=2, interval=1)
+    )
     for _ in range(3):
         world.work()
         world.redis.zadd("rq:scheduled:default", {"other": 1}, xx=True)
@@ -241,7 +244,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     failed = world.lease()
     done = calls.Settlement("job", failed.permit, "anna", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
     world.redis.zadd("notifier:sent:{anna}", {"x": 1})
     FailedJobRegistry("default", connection=world.redis).requeue("job")
     meta = world.redis.hget("rq:job:job", "meta") or b""
@@ -250,7 +253,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     for _ in range(2):  # to be read, then to its backlog
         pulled = run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
         if pulled.unread:
-            from workers.rq_jobs import meta_of  # noqa: PLC0415 - what the engine does
+            from workers.rq.jobs import meta_of  # noqa: PLC0415 - what the engine does
 
             told = meta_of(note("anna"), pulled.unread[0].meta)
             run(world.redis, calls.steer([(b"job", told)]))
@@ -269,7 +272,7 @@ def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     leased = world.lease()
     done = calls.Settlement(job_id, leased.permit, "slow", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, calls.settle([done], table, worker="w", keep_feedback_us=HOUR_US, **KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
     world.job(job_id).requeue()
     run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
     assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None

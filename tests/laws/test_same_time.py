@@ -11,6 +11,7 @@ from redis import Redis
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -51,8 +52,8 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
             calls.Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
             for one in leased
         ]
-        keep = {"keep_failed_us": S, "keep_delivered_us": S, "keep_feedback_us": S}
-        run(redis, calls.settle(done, RULES, worker=worker, clock=str(now), **keep))
+        keep = Retention(S, S, S)
+        run(redis, calls.settle(done, RULES, worker=worker, clock=str(now), keep=keep))
     raise AssertionError("it comes to no end")
 
 
@@ -73,7 +74,7 @@ def test_the_order_outlasts_others_and_what_was_cancelled(redis: Redis) -> None:
     accept(redis, others, at_us=AT + 5)
     accept(redis, first[20:])
     for name in first[::3]:
-        assert run(redis, calls.cancel([name], keep_failed_us=S, clock=str(NOW))) == ["cancelled"]
+        assert run(redis, calls.cancel([name], Retention(S), clock=str(NOW))) == ["cancelled"]
     accept(redis, last, now=NOW + S)
     mine = [name for name in sent(redis, AT + S, 7) if name not in others]
     assert mine == [name for n, name in enumerate(first) if n % 3] + last

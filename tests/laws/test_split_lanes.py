@@ -18,6 +18,7 @@ from redis import Redis
 
 from notifier.dispatch import calls, leaders
 from notifier.dispatch.calls import Job, Leased, Named, Settlement
+from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
@@ -25,8 +26,8 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.fleet import broken_rules, notification, sends, start_fleet
 from tests.processes import await_workers, total
-from workers import idle
-from workers.idle import IdleWorker
+from workers.loop import idle
+from workers.loop.idle import IdleWorker
 
 S = 1_000_000
 LEASE_US = 30 * S
@@ -127,9 +128,7 @@ class Simulated:
             done,
             RULES,
             worker=worker.name,
-            keep_failed_us=S,
-            keep_delivered_us=S,
-            keep_feedback_us=S,
+            keep=Retention(S, S, S),
             clock=str(self.now),
         )
         run(self.redis, call)
@@ -179,7 +178,6 @@ def test_a_lane_goes_on_when_the_leader_of_a_more_urgent_one_does_not_look(redis
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle workers that look by themselves once a minute: within a test they look when they are woken, or never."""
     monkeypatch.setattr(idle, "LONGEST_S", 60.0)
-    monkeypatch.setattr(idle, "LAPSE_MS", 60_000)
 
 
 class Waiting:
@@ -188,7 +186,7 @@ class Waiting:
     def __init__(self, server: EmbeddedRedis, split: Sequence[tuple[str, ...]]) -> None:
         self.split = split
         self.client = redis.asyncio.Redis.from_url(server.url)
-        blocking = [redis.asyncio.Redis.from_url(server.url) for _ in split]
+        blocking = [redis.asyncio.Redis.from_url(server.url, socket_timeout=None) for _ in split]
         self.all = [IdleWorker(blocking[n], self.client, f"w{n}", lanes) for n, lanes in enumerate(split)]
 
     async def woken_by(self, *push: str) -> list[tuple[str, ...]]:

@@ -15,14 +15,14 @@ from notifier.settings import Settings, load_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.laws.test_rq_by_hand import InProcess
 from tests.support import LANES, note, notifier, state, write_config
-from workers.reload import Reload
+from workers.configuration.reload import Reload
 
 
 def says_once_and_goes_on_or_ends(
     worker: InProcess, config: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
 ) -> None:
     """Send one, and let the worker start in vain for a while."""
-    monkeypatch.setattr("workers.start.Wait.again_s", 0)
+    monkeypatch.setattr("workers.configuration.start.Wait.again_s", 0)
     with notifier(config) as producer, capture_logs() as logged:
         job_id = producer.send(note("anna"))
         worker.work(burst=True, logging_level="CRITICAL")

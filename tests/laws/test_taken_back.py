@@ -9,12 +9,12 @@ from redis import Redis
 
 from notifier.dispatch import calls, leaders
 from notifier.dispatch.calls import Admitted, Job
-from notifier.limiter import RedisLimiter
 from notifier.limiter.protocol import Permit
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.redis import RedisLimiter
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

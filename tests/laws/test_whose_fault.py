@@ -159,7 +159,7 @@ def test_a_live_activity_under_a_certificate_is_refused(tmp_path: Path) -> None:
         of_apns = up.simulators.providers()["apns"]
         kept = {key: of_apns[key] for key in ("client", "topic", "endpoint", "ca_file", "timeout")}
         providers = {"apns": {**kept, **sign_in}}
-        config = write_config(tmp_path / "by-certificate", up.redis_url, providers)
+        config = write_config(tmp_path / "by-certificate", up.server.url, providers)
         live = Notification(
             "ann",
             [apns("ann")],
@@ -207,13 +207,13 @@ def test_a_wrong_key_is_no_messages_fault(tmp_path: Path, *, with_good_traffic_b
         (tmp_path / "other").mkdir()
         other_key, _ = make_apns_key(tmp_path / "other", "SIMULATED1")
         wrong = {**providers, "apns": {**providers["apns"], "key_file": str(other_key)}}
-        config = write_config(tmp_path / "wrong", up.redis_url, wrong, categories=CATEGORIES)
+        config = write_config(tmp_path / "wrong", up.server.url, wrong, categories=CATEGORIES)
         ids = up.send([note(f"u{n}", f"key-u{n}-{i}") for i in range(3) for n in range(20)])
         before = up.delivered()
         with worker(config, name="wrong") as misled:
             misled.ready(up.redis)
             (route,) = eventually(up.held, "the circuit to open")
-            eventually(lambda: up.redis.zcard("notifier:parked:apns") == 20, "the users to be parked")
+            eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 20, "the users to wait for a route")
             eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
             assert (route.kind, "InvalidProviderToken" in route.reason) == ("fault", True)
             up.nothing_spent(ids)
@@ -233,7 +233,7 @@ def test_a_key_that_is_revoked_in_the_middle_spends_no_attempt(tmp_path: Path) -
             up.simulators.answer(device, Reply(403, "InvalidProviderToken"))
         ids = up.send([note(f"r{n}", "after", device) for n, device in enumerate(devices)])
         eventually(up.held, "the circuit to open")
-        eventually(lambda: up.redis.zcard("notifier:parked:apns") == 40, "all to be parked")
+        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 40, "all to wait for a route")
         eventually(lambda: up.redis.zcard("notifier:leases") == 0, "nothing in flight")
         up.nothing_spent(ids)
         assert len(events_of_refused(up)) <= 42, "each once, and a probe"
@@ -257,10 +257,10 @@ def test_a_probe_that_fails_by_its_own_fault_is_followed_at_once(tmp_path: Path)
                 kwargs = {"user": f"big{n}", "title": "x" * 5000}  # more than Apple takes: not a byte goes there
                 kwargs |= {"devices": [{"platform": "apns", "token": apns("big").token}]}
                 queue(up.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": f"big{n}"})
-            eventually(lambda: up.redis.zcard("notifier:parked:apns") >= 10, "them to be parked")
+            eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") >= 10, "them to wait for a route")
             (last_id,) = up.send([note("last", "last")])
             eventually(lambda: int(up.redis.hget("notifier:stats", "rejected") or 0) == 10, "them to have been probes")
-            assert [route.state for route in up.held()] == ["open"], "none of them reached Apple"
+            assert [route.state for route in up.held()] == ["stopped"], "none of them reached Apple"
             assert events([running], "circuit_closed") == []
         ends(up.producer, last_id, "delivered")
         assert len(events([running], "circuit_opened")) == 1

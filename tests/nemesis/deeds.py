@@ -11,13 +11,17 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 from rq.suspension import resume, suspend
 
-from tests.nemesis.history import History, Trouble
-from tests.nemesis.machines import NAMES, Machine, Machines
+from notifier.scripts.keys import redis_key
+from tests.faults.cluster import RedisCluster
+from tests.nemesis.history import History, Trouble, wall_us
+from tests.nemesis.machines import NAMES, Machine, Machines, Told
 
 POLL_S: Final = 0.03
+LOOKS_US: Final = 1_000_000  # a file that is the same at two looks of a worker is taken for whole
 FAULTS: Final = {
     "apns": ("throttled_seconds", "unavailable", "cut", "slow", "silent", "internal", "reset_stream", "go_away"),
     "fcm": ("throttled", "unavailable", "cut", "slow", "silent", "internal", "bad_gateway"),
@@ -95,8 +99,8 @@ class Deeds:
         if "redis" in self._struck:
             return None
         self._struck.add("redis")
+        trouble = self._history.begin("redis gone", "redis", "SIGKILL redis")  # before: callers see it at once
         self._machines.server.kill()
-        trouble = self._history.begin("redis gone", "redis", "SIGKILL redis")
 
         def start() -> None:
             self._machines.server.restart()
@@ -104,6 +108,60 @@ class Deeds:
             self._history.end(trouble, "redis is back")
 
         return Begun(seconds, start)
+
+    # The nodes of a cluster.
+
+    def kill_primary(self) -> Begun | None:
+        """SIGKILL of the primary of the slot; it comes back, as a replica, when its replica has taken over."""
+        cluster = self._cluster()
+        if cluster is None:
+            return None
+        self._struck.add("redis")
+        killed = cluster.kill_owner(slot())
+        trouble = self._history.begin("redis gone", "redis", "SIGKILL of the primary")
+
+        def start() -> Begun | None:
+            if cluster.owner(slot()) is killed:
+                return Begun(POLL_S, start)
+            killed.restart()
+            self._struck.discard("redis")
+            self._history.end(trouble, "the primary is back, as a replica")
+            return None
+
+        return Begun(1.0, start)
+
+    def fail_over(self) -> None:
+        """Let the replica take over."""
+        self._to_cluster("failover", lambda cluster: cluster.fail_over(slot()))
+
+    def move_slot(self) -> None:
+        """Move the slot to another primary, as `redis-cli --cluster reshard` does."""
+        self._to_cluster("slot moves", lambda cluster: cluster.move(slot(), cluster.others(slot())[0]))
+
+    def stop_node(self) -> Begun | None:
+        """SIGSTOP of a node without the slot: for less than the others bear, or until they take it for dead."""
+        seconds = self._chance.choice((0.5, 1.5, 4))
+        cluster = self._cluster()
+        if cluster is None:
+            return None
+        node = self._chance.choice([node for node in cluster.nodes if node is not cluster.owner(slot())])
+        return self._stop(node.pid, "node", "stopped redis", seconds)
+
+    def _cluster(self) -> RedisCluster | None:
+        """The cluster, where all of its nodes are well."""
+        cluster = self._machines.cluster
+        if cluster is None or {"redis", "node"} & self._struck:
+            return None
+        try:
+            return cluster if all(cluster.is_well(node) for node in cluster.nodes) else None
+        except RedisError:
+            return None
+
+    def _to_cluster(self, what: str, do: Callable[[RedisCluster], object]) -> None:
+        if (cluster := self._cluster()) is not None:
+            trouble = self._history.begin("redis gone", "redis", what)
+            do(cluster)
+            self._history.end(trouble, f"{what}: done")
 
     def cut_redis(self) -> Begun | None:
         """Cut all connections to Redis."""
@@ -189,6 +247,26 @@ class Deeds:
         latency_ms = self._chance.choice((50, 300, 900, 1_500))
         return self._misbehave({"latency_ms": latency_ms}, {"latency_ms": 0}, f"{latency_ms} ms late", (1, 5))
 
+    def few_streams(self) -> Begun | None:
+        """Apple admits few streams at once, and says GOAWAY while all of them are in use."""
+        streams, seconds = self._chance.randint(4, 20), self._chance.uniform(1, 4)
+        if "apns" in self._struck or not self._machines.tell("apns", {"max_streams": streams, "latency_ms": 100}):
+            return None
+        self._struck.add("apns")
+        trouble = self._history.begin("few streams", "apns", f"apns: {streams} streams")
+
+        def go_away() -> Begun:
+            self._machines.tell("apns", {"go_away": {"keep": 0.5}})
+            self._history.add(f"apns: GOAWAY to {streams} streams")
+            return Begun(0.5, right)
+
+        def right() -> None:
+            self._machines.tell("apns", {"max_streams": 1000, "latency_ms": 0})
+            self._struck.discard("apns")
+            self._history.end(trouble, "apns is right again")
+
+        return Begun(seconds, go_away)
+
     def fail(self) -> Begun | None:
         """A share of the messages meets a fault: 429, 503, a cut, silence …"""
         platform = self._platform()
@@ -211,10 +289,12 @@ class Deeds:
         if "file" in self._struck:
             return None
         self._struck.add("file")
-        self._machines.write_rates(name, cut_at=part)
+        said = self._machines.begin_to_write(name, part)
         trouble = self._history.begin("half a file", "file", f"{part:.0%} of {name!r} is written")
 
         def finish() -> None:
+            if said is not None and wall_us() - trouble.since_us >= LOOKS_US:  # this machine was slow to write the rest
+                self._machines.told.append(Told(f"{part:.0%} of {name}", "file", said, trouble.since_us))
             self._machines.write_rates(name)
             self._struck.discard("file")
             self._history.end(trouble, f"the file says {name!r}")
@@ -260,8 +340,8 @@ class Deeds:
 
     def _stop(self, pid: int, name: str, kind: str, seconds: float) -> Begun:
         self._struck.add(name)
-        os.kill(pid, signal.SIGSTOP)
         trouble = self._history.begin(kind, name, f"SIGSTOP {name} for {seconds:g} s")
+        os.kill(pid, signal.SIGSTOP)
 
         def go_on() -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -280,8 +360,10 @@ class Deeds:
         return True
 
     def _once(self, what: str, call: Callable[[Any], Any]) -> None:
+        since_us = wall_us()
         if "redis" not in self._struck and self._ask(call):
             self._over(what, "redis", what)
+            self._history.troubles[-1].since_us = since_us
 
     def _over(self, kind: str, target: str, text: str) -> None:
         trouble = Trouble(kind, target, self._history.add(text))
@@ -323,6 +405,10 @@ WEIGHTS: Final = {
     "stop_redis": 3,
     "kill_redis": 3,
     "cut_redis": 3,
+    "kill_primary": 2,
+    "fail_over": 3,
+    "move_slot": 6,
+    "stop_node": 3,
     "flush_scripts": 1,
     "suspend": 2,
     "stop_provider": 4,
@@ -332,12 +418,23 @@ WEIGHTS: Final = {
     "forget_tokens": 1,
     "refuse": 3,
     "slow": 4,
+    "few_streams": 5,
     "fail": 10,
     "change_file": 4,
     "half_written_file": 2,
     "apply": 1,
     "withdraw": 1,
 }
+
+
+OF_ONE: Final = ("stop_redis", "kill_redis")  # deeds on a Redis that is alone
+OF_CLUSTER: Final = ("kill_primary", "fail_over", "move_slot", "stop_node")
+
+
+def slot() -> int:
+    """The slot of the fleet in a cluster."""
+    number: int = key_slot(redis_key("stats").encode())
+    return number
 
 
 def plan(chance: random.Random, leave_out: Collection[str]) -> Iterator[str]:

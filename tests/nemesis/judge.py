@@ -19,7 +19,7 @@ What exactly is held, of each user:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from notifier.providers.contract import Outcome
 from notifier.rules.policy import Policy
 from notifier.simulators.wire import Arrival
 from tests.nemesis.history import Trouble
-from tests.nemesis.rates_book import Rules, remembered
+from tests.nemesis.rates_book import DAY_US, Rules, reach_us, remembered
 from tests.nemesis.traffic import Accepted
 
 LEASE_US: Final = 3_000_000
@@ -65,6 +65,7 @@ class Facts:
     log: Sequence[Mapping[str, Any]] = ()
     states: Mapping[int, str | None] = field(default_factory=dict)
     stats: Mapping[str, int] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)  # the rules that had no room after an arrival
 
     def __post_init__(self) -> None:
         self.arrivals = sorted(self.arrivals, key=lambda arrival: arrival.at_us)
@@ -154,7 +155,7 @@ def limits(facts: Facts) -> Iterable[Violation]:
                 problems.append([
                     f"by {rules.name!r} {scope} {said}"
                     for number, (scope, policy, earlier) in enumerate(before)
-                    for said in _too_soon(facts, earlier, arrival, policy, (user, category if number else None))
+                    for said in _too_soon(facts, earlier, arrival, rules, policy, (user, category if number else None))
                 ])  # fmt: skip
             if all(problems):
                 why = "; or ".join(sorted({" and ".join(problem) for problem in problems})) or "no rules were in force"
@@ -168,11 +169,16 @@ def _of(facts: Facts, arrivals: Sequence[Arrival], category: str) -> list[Arriva
     return [arrival for arrival, one in of if one.category == category and not facts.may_be_default(one)]
 
 
-def _too_soon(
-    facts: Facts, earlier: Sequence[Arrival], arrival: Arrival, policy: Policy, whose: tuple[str, str | None]
+def _too_soon(  # noqa: PLR0917 - all that it is judged by
+    facts: Facts,
+    earlier: Sequence[Arrival],
+    arrival: Arrival,
+    rules: Rules,
+    policy: Policy,
+    whose: tuple[str, str | None],
 ) -> list[str]:
     """What of a policy forbids an arrival after these, in words. whose: the user, and the category if it is that's."""
-    longest = max((policy.gap_us, *(window.interval_us for window in policy.windows)))
+    longest = reach_us(policy)
     known = []
     for each in reversed(earlier):
         if arrival.at_us - each.at_us >= longest:
@@ -180,13 +186,28 @@ def _too_soon(
         if remembered(facts.rules, whose, each.at_us - LEASE_US, arrival.at_us, arrival.at_us - each.at_us):
             known.append(each)
     said = []
-    if known and arrival.at_us - known[0].at_us < policy.gap_us and not _same_send(known[0], arrival):
-        said.append(f"gap of {policy.gap_us / 1000:g} ms: {(arrival.at_us - known[0].at_us) / 1000:.1f} ms")
-    for window in policy.windows:
-        inside = [arrival, *(each for each in known if arrival.at_us - each.at_us < window.interval_us)]
-        if (count := _sends(inside)) > window.limit:
-            said.append(f"window {window}: {count}")
+    if known and policy.gap_us and not _same_send(known[0], arrival):
+        apart_us = arrival.at_us - known[0].at_us
+        if apart_us < policy.gap_us:
+            said.append(f"gap of {policy.gap_us / 1000:g} ms: {apart_us / 1000:.1f} ms")
+        facts.met[f"gap {policy.gap_us // 1000}ms"] += apart_us < 1.5 * policy.gap_us
+    for name, since_us, room in _rooms(policy, known, arrival.at_us):
+        count = _sends(facts, rules, [arrival, *(each for each in known if each.at_us > since_us)])
+        if count > room:
+            said.append(f"{name}: {count}")
+        facts.met[name] += count + _cost(facts, rules, number_of(arrival)) > room
     return said
+
+
+def _rooms(policy: Policy, known: Sequence[Arrival], at_us: int) -> Iterator[tuple[str, int, int]]:
+    """Each rule that counts: what it is called, since when it counts, and how many it admits since then."""
+    for window in policy.windows:
+        yield f"window {window}{' by buckets' if window.precision_us else ''}", at_us - window.interval_us, window.limit
+    for calendar in policy.calendar:
+        yield f"window {calendar}", at_us - at_us % DAY_US, calendar.limit
+    if (burst := policy.burst) is not None:
+        for each in known:
+            yield str(burst), each.at_us - 1, burst.limit + (at_us - each.at_us) // burst.every_us
 
 
 def _same_send(one: Arrival, other: Arrival) -> bool:
@@ -194,13 +215,18 @@ def _same_send(one: Arrival, other: Arrival) -> bool:
     return number_of(one) == number_of(other) and one.token != other.token and other.at_us - one.at_us < LEASE_US
 
 
-def _sends(arrivals: Iterable[Arrival]) -> int:
-    """The least number of sends that these can have been: one goes to each device once."""
+def _sends(facts: Facts, rules: Rules, arrivals: Iterable[Arrival]) -> int:
+    """The least that these can count for, by what each costs: one goes to each device once."""
     devices = Counter((number_of(arrival), arrival.token) for arrival in arrivals)
     sends: dict[int, int] = defaultdict(int)
     for (number, _), times in devices.items():
         sends[number] = max(sends[number], times)
-    return sum(sends.values())
+    return sum(times * _cost(facts, rules, number) for number, times in sends.items())
+
+
+def _cost(facts: Facts, rules: Rules, number: int) -> int:
+    one = facts.accepted[number]
+    return 1 if facts.may_be_default(one) else rules.policies.category(one.category).cost
 
 
 def order(facts: Facts) -> Iterable[Violation]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +18,15 @@ from typing import Any, Final, Self
 import yaml
 from redis import Redis
 
-from notifier.errors import RedisUnusableError
+from notifier.errors import RedisUnusableError, SettingsError
+from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.faults import UnusableError
+from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.testing.ports import free_port
+from tests.faults.cluster import RedisCluster
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.provider_process import make_identity
 from tests.nemesis.rates_book import RATES, Rules, sections
@@ -94,18 +97,27 @@ class Told:
 class Machines:
     """All of one run, in a folder. lanes: which lanes each worker serves; one that dies is followed by one like it."""
 
-    def __init__(self, folder: Path, history: History, lanes: list[tuple[str, ...]], rates: str = "base") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        history: History,
+        lanes: list[tuple[str, ...]],
+        rates: str = "base",
+        cluster: RedisCluster | None = None,
+    ) -> None:
+        """cluster: in which the fleet has one slot, in the place of one Redis."""
         self.folder, self.history, self.lanes = folder, history, lanes
         self.workers: list[Machine] = []
         self.providers: dict[str, Machine] = {}
-        self.ports = {"apns": _free_port(), "fcm": _free_port()}
+        self.ports = {"apns": free_port(), "fcm": free_port()}
+        self.cluster = cluster
         self.config = folder / "notifier.yaml"
         self.told: list[Told] = []
         self._numbers = 0
         self._rates = rates
 
     def __enter__(self) -> Self:
-        self.server = EmbeddedRedis(appendonly=True)
+        self.server: Any = self.cluster or EmbeddedRedis(appendonly=True)
         self.server.__enter__()
         try:
             self.sections = make_identity(self.folder, self.ports["apns"], self.ports["fcm"])
@@ -120,7 +132,7 @@ class Machines:
             for each in self.ports:
                 self.await_provider(each)
             with self.client() as redis:
-                _await(lambda: redis.scard("rq:workers") >= len(self.lanes), "the workers to register")
+                _await(lambda: redis.scard(rq_key("workers")) >= len(self.lanes), "the workers to register")
         except BaseException:
             self.__exit__()
             raise
@@ -132,15 +144,19 @@ class Machines:
                 machine.process.send_signal(signal.SIGCONT)
                 machine.process.kill()
             machine.process.wait()
-        with contextlib.suppress(ProcessLookupError, RedisUnusableError):
-            os.kill(self.server.pid, signal.SIGCONT)
+        if self.cluster is None:
+            with contextlib.suppress(ProcessLookupError, RedisUnusableError):
+                os.kill(self.server.pid, signal.SIGCONT)
         self.server.__exit__(None, None, None)
 
     # Redis.
 
-    def client(self, **options: Any) -> Redis:
+    def client(self, socket_timeout: float | None = None) -> Redis:
         """A client of the run's own."""
-        return Redis.from_url(self.server.url, **options)
+        if self.cluster is None:
+            return Redis.from_url(self.server.url, socket_timeout=socket_timeout)
+        given = {} if socket_timeout is None else {"socket_timeout_us": round(socket_timeout * 1e6)}
+        return connect(self.settings.redis.model_copy(update=given))
 
     # Workers.
 
@@ -187,8 +203,25 @@ class Machines:
 
     # Rates.
 
-    def write_rates(self, name: str, *, cut_at: float | None = None) -> None:
-        """Replace the configuration, as a deployment does; cut_at: write such a part of it in place, and stop there."""
+    def write_rates(self, name: str) -> None:
+        """Replace the configuration, as a deployment does."""
+        new = self.folder / "new.yaml"
+        new.write_text(self._text(name), encoding="utf-8")
+        settings = load_settings(new, {})
+        self.told.append(Told(name, "file", settings, wall_us()))
+        new.replace(self.config)
+
+    def begin_to_write(self, name: str, part: float) -> Settings | None:
+        """Write such a part of the configuration in place, and stop there; what it says, if it says anything."""
+        text = self._text(name)
+        begun = self.folder / "begun.yaml"
+        for path in (begun, self.config):
+            path.write_text(text[: int(len(text) * part)], encoding="utf-8")
+        with contextlib.suppress(SettingsError):
+            return load_settings(begun, {})
+        return None
+
+    def _text(self, name: str) -> str:
         document = {
             "redis": {"url": self.server.url, "socket_timeout": "1s"},
             **sections(name),
@@ -197,15 +230,7 @@ class Machines:
             "log": {"format": "json", "level": "debug"},  # the judge wants to know of each try
             **KEPT,
         }
-        text = yaml.safe_dump(document, sort_keys=False)
-        if cut_at is not None:
-            self.config.write_text(text[: int(len(text) * cut_at)], encoding="utf-8")
-            return
-        new = self.folder / "new.yaml"
-        new.write_text(text, encoding="utf-8")
-        settings = load_settings(new, {})
-        self.told.append(Told(name, "file", settings, wall_us()))
-        new.replace(self.config)
+        return yaml.safe_dump(document, sort_keys=False)
 
     def apply_rates(self, name: str) -> subprocess.Popen[str]:
         """Begin `notifier config apply`."""
@@ -216,7 +241,7 @@ class Machines:
 
     def withdraw_rates(self) -> subprocess.Popen[str]:
         """Begin `notifier config withdraw`."""
-        return self._command("withdraw")
+        return self._command("withdraw", "--yes")
 
     def _command(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "notifier.cli", "--config", str(self.config), "config", *arguments]
@@ -258,12 +283,6 @@ class Machines:
 TAKEN_UP: Final = "config_taken_up"
 NEVER: Final = 2**62
 NAMES: Final = tuple(RATES)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await(condition: Callable[[], Any], what: str) -> None:

@@ -6,6 +6,7 @@ python -m tests.nemesis.nemesis [--seconds 600] [--seed N] [--leave-out DEED …
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import itertools
 import random
@@ -26,15 +27,18 @@ from notifier import Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import redis_key, rq_key
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.connection import connect
 from notifier.store.published import followers
-from tests.faults.consistency import WORK, audit
-from tests.nemesis.deeds import POLL_S, WEIGHTS, Begun, Deeds, plan
+from tests.faults.cluster import RedisCluster
+from tests.faults.consistency import audit, work_left
+from tests.nemesis.deeds import OF_CLUSTER, OF_ONE, POLL_S, WEIGHTS, Begun, Deeds, plan
 from tests.nemesis.history import History
 from tests.nemesis.judge import Facts, Violation, judge, number_of
 from tests.nemesis.machines import Machines
 from tests.nemesis.traffic import Traffic
+from tests.nemesis.web import Web
 
 FLEETS: Final = (
     [LANES, LANES, LANES],
@@ -74,6 +78,8 @@ class Verdict:
         return (
             f"seed {self.seed}: {len(facts.accepted)} accepted: {said}; {len(facts.arrivals)} arrivals, of which"
             f" {repeats} more than once; all had ended {self.drained_s:.1f} s after the last fault\n  deeds: {deeds}"
+            f"\n  rules met: {', '.join(f'{name} ({n})' for name, n in facts.met.most_common() if n)}"
+            f"\n  never met: {', '.join(sorted(name for name, n in facts.met.items() if not n)) or 'none'}"
         )
 
     def stories(self, most: int = 5) -> str:
@@ -135,18 +141,26 @@ def _logged(facts: Facts, violation: Violation, since_us: int, until_us: int) ->
 SAID_ELSEWHERE: Final = {"timestamp", "at_us", "event", "worker", "level", "logger"}
 
 
-def run(seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: bool = False) -> Verdict:
-    """One run. seconds: how long things go wrong, without start and end. leave_out: deeds not done."""
+def run(
+    seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: bool = False, in_cluster: bool = False
+) -> Verdict:
+    """One run. seconds: how long things go wrong, without start and end. leave_out: deeds not done.
+
+    in_cluster: on a Redis Cluster. RQ, which has its prefix from the environment when it is imported, is to have that.
+    """
+    cluster = RedisCluster() if in_cluster else None
+    leave_out = {*leave_out, *(OF_ONE if in_cluster else OF_CLUSTER)}
     chance = random.Random(f"nemesis {seed}")
     history = History(echo=echo)
     fleet = chance.choice(FLEETS)
     with (
         tempfile.TemporaryDirectory(prefix="push-throttle-nemesis-") as folder,
-        Machines(Path(folder), history, list(fleet)) as machines,
+        Machines(Path(folder), history, list(fleet), cluster=cluster) as machines,
     ):
         history.add(f"seed {seed}: {len(fleet)} workers")
         found: list[Violation] = []
-        with Traffic(machines, history, seed, PER_S) as traffic:
+        web = None if in_cluster else Web(machines.server.url, history, seed)
+        with web or contextlib.nullcontext(), Traffic(machines, history, seed, PER_S) as traffic:
             rage = Rage(machines, history, chance, plan(chance, leave_out))
             found += rage.run(seconds)
         history.add("nothing goes wrong any more, and nothing more is accepted")
@@ -156,6 +170,9 @@ def run(seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: boo
         found += at_rest(machines, history)
         facts, strange = gather(machines, history, traffic)
         found += strange
+        if web is not None:
+            found += web.violations()
+            facts.met.update(web.met)
         return Verdict(
             seed, sorted([*found, *judge(facts)], key=lambda v: v.at_us), facts, history, drained_s, rage.done
         )
@@ -238,22 +255,21 @@ def drain(machines: Machines, count: int, traffic: Traffic) -> float:
         while time.monotonic() < begun + CALM_S:
             stats = _stats(redis)
             requeued = sum(len(one.requeued) for one in traffic.accepted)
-            left = any(redis.exists(*KEYS_OF_WORK) for _ in (1,))
+            left = any(redis.exists(*keys_of_work()) for _ in (1,))
             if sum(stats.get(word, 0) for word in TERMINAL) >= count + requeued or not left:
                 break
             time.sleep(0.1)
     return time.monotonic() - begun
 
 
-KEYS_OF_WORK: Final = (
-    *(f"{name}:{lane}" for name in ("rq:queue", "rq:scheduled", "rq:wip") for lane in LANES),
-    "notifier:later",
-    "notifier:leases",
-)
+def keys_of_work() -> list[str]:
+    """Where work is, save in the users' backlogs."""
+    of_lanes = [rq_key(name, lane) for name in ("queue", "scheduled", "wip") for lane in LANES]
+    return [*of_lanes, redis_key("later"), redis_key("leases")]
 
 
 def _stats(redis: Any) -> dict[str, int]:
-    return {key.decode(): int(value) for key, value in redis.hgetall("notifier:stats").items()}
+    return {key.decode(): int(value) for key, value in redis.hgetall(redis_key("stats")).items()}
 
 
 def at_rest(machines: Machines, history: History) -> list[Violation]:
@@ -261,7 +277,7 @@ def at_rest(machines: Machines, history: History) -> list[Violation]:
     found = list(unexpected_ends(machines))
     with machines.client() as redis:
         found += check_audit(machines, history)
-        left = [key.decode(errors="replace") for pattern in WORK for key in redis.scan_iter(pattern)]
+        left = [key.decode(errors="replace") for key in work_left(redis)]
         if left:
             found.append(Violation("nothing is left", history.add(f"left in Redis: {left}"), f"left: {left}"))
         deadline = time.monotonic() + 15
@@ -301,12 +317,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--leave-out", nargs="*", choices=list(WEIGHTS), default=[], metavar="DEED")
+    parser.add_argument("--cluster", action="store_true", help="on a Redis Cluster; set RQ_KEY_PREFIX='{notifier}:rq'")
     parser.add_argument("--quiet", action="store_true", help="no history")
     parser.add_argument("--stories", type=int, default=5, help="how many violations are told")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and everything that was started ends
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    verdict = run(seed, options.seconds, leave_out=set(options.leave_out), echo=not options.quiet)
+    left_out = set(options.leave_out)
+    verdict = run(seed, options.seconds, leave_out=left_out, echo=not options.quiet, in_cluster=options.cluster)
     print(f"\n{verdict.summary()}")  # noqa: T201 - what was asked for
     if verdict.violations:
         print(f"\n{verdict.stories(options.stories)}")  # noqa: T201

@@ -14,7 +14,8 @@ CHAT: Final = {"lane": "urgent", "windows": ["3/2s"]}
 DEFAULT: Final = {"lane": "default"}
 MARKETING: Final = {"lane": "bulk", "windows": ["2/2s"], "gap": "200ms", "on_unknown": "give_up"}
 NEWS: Final = {"lane": "bulk", "when_blocked": "collapse"}
-CATEGORIES: Final = {"chat": CHAT, "default": DEFAULT, "marketing": MARKETING, "news": NEWS}
+DEAR: Final = {"lane": "default", "cost": 2}
+CATEGORIES: Final = {"chat": CHAT, "default": DEFAULT, "marketing": MARKETING, "news": NEWS, "dear": DEAR}
 USER: Final = {"windows": ["6/2s", "18/8s"], "gap": "60ms"}
 
 # Each is complete. `slow` users have a gap of their own, in all of them.
@@ -31,14 +32,35 @@ RATES: Final[Mapping[str, Mapping[str, Any]]] = {
         "user": USER,
         "categories": {**CATEGORIES, "default": {"lane": "bulk"}, "marketing": {**MARKETING, "lane": "default"}},
     },
-    "fewer categories": {"user": USER, "categories": {"default": DEFAULT, "chat": CHAT, "news": NEWS}},
+    "fewer categories": {"user": USER, "categories": {"default": DEFAULT, "chat": CHAT, "news": NEWS, "dear": DEAR}},
 }
 SLOW_USERS: Final = {"u1": {"gap": "400ms"}, "u2": {"windows": ["2/2s", "8/8s"], "gap": "0s"}}
+# Each has more to get than one kind of rule lets through, all the time; what does not go expires. By user the category.
+HUNGRY: Final = {f"h{n}": "dear" if n in {3, 6, 7} else "default" for n in range(9)}
+HUNGRY_USERS: Final = {
+    "h0": {"windows": [], "gap": "0s", "burst": {"capacity": 3, "refill": "1/1s"}},
+    "h1": {"windows": [{"limit": 6, "interval": "4s", "precision": "500ms"}], "gap": "0s"},
+    "h2": {"windows": ["12/calendar-day"], "gap": "0s"},
+    "h3": {"windows": ["5/2s"], "gap": "0s"},
+    "h4": {"windows": [], "gap": "700ms"},
+    "h5": {"windows": ["9/3s"], "gap": "0s"},
+    "h6": {"windows": [], "gap": "0s", "burst": {"capacity": 6, "refill": "2/1s"}},
+    "h7": {"windows": [{"limit": 8, "interval": "4s", "precision": "500ms"}], "gap": "0s"},
+    "h8": {"windows": ["4/2s", "400/calendar-day"], "gap": "150ms", "burst": {"capacity": 3, "refill": "1/600ms"}},
+}
+DAY_US: Final = 86_400_000_000
 
 
 def sections(name: str) -> dict[str, Any]:
     """The rates of this name as they stand in a file."""
-    return {**RATES[name], "users": SLOW_USERS}
+    return {**RATES[name], "users": SLOW_USERS | HUNGRY_USERS}
+
+
+def reach_us(policy: Policy) -> int:
+    """How far back the rules look."""
+    burst_us = policy.burst.limit * policy.burst.every_us if policy.burst else 0
+    day_us = DAY_US if policy.calendar else 0
+    return max((policy.gap_us, burst_us, day_us, *(window.interval_us for window in policy.windows)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,7 @@ class Rules:
         key = user, category or ""
         if key not in self._memory:
             policy = self.policies.for_user(user) if category is None else self.policies.category(category).policy
-            self._memory[key] = max((policy.gap_us, *(window.interval_us for window in policy.windows)))
+            self._memory[key] = reach_us(policy)
         return self._memory[key]
 
 

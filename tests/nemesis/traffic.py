@@ -22,11 +22,13 @@ from notifier.rules.policy import LANES
 from notifier.store.connection import connect
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.machines import Machines
+from tests.nemesis.rates_book import HUNGRY
 
 BUSY_USERS: Final = 10
 CROWD: Final = 150
 CATEGORIES: Final = ("chat", "default", "default", "marketing", "news")
 LANE_OF: Final = {"chat": "urgent", "default": "default", "marketing": "bulk", "news": "bulk"}
+MEAL: Final = 8  # notifications for a hungry user
 
 
 @dataclass
@@ -92,6 +94,9 @@ class Traffic:
             self.error = error
 
     def _act(self, notifier: Notifier, redis: Any) -> None:
+        if self._chance.random() < 0.35:
+            user = self._chance.choice(list(HUNGRY))
+            self._send([self._hungry(user) for _ in range(MEAL)], notifier)
         draw = self._chance.random()
         if draw < 0.06:
             self._cancel(notifier)
@@ -126,6 +131,11 @@ class Traffic:
         made.high = category != "news" and send_at_us is None and self._chance.random() < 0.1
         self.accepted.append(made)
         return made
+
+    def _hungry(self, user: str) -> Accepted:
+        one = self._make(user, category=HUNGRY[user])
+        one.expires_us, one.high = self._chance.choice((1_000_000, 2_000_000, 4_000_000)), False
+        return one
 
     def _send(self, made: list[Accepted], notifier: Notifier) -> None:
         """Accept these in order, however often it must be asked."""

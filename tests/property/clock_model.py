@@ -1,4 +1,4 @@
-"""The plain model of what goes by the clock on the wall: zoneinfo, one question at a time, tried quarter by quarter."""
+"""What goes by the clock on the wall, by zoneinfo: whether one may go at a moment, and whether what was sent might."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import count
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from notifier.rules.calendar_windows import CalendarWindow
     from notifier.rules.hours import Hours
     from notifier.rules.policy import Policy
-    from tests.property.model import Sends
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
 
@@ -54,13 +52,13 @@ def period(name: str, unit: str, quarter: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockModel:
+class Clock:
     """The head of a backlog and its rules: its zone, when it came, whose quiet and send hours hold, what was sent."""
 
     zone: str
     since_us: int
     quiet: Sequence[Policy]
-    scopes: Sequence[Sends]
+    scopes: Sequence[tuple[Policy, Sequence[int]]]
     lead_us: int
 
     def admits(self, t: int) -> bool:
@@ -70,26 +68,11 @@ class ClockModel:
             return False
         return self._keeps_calendars(t) and (not self._waited(t) or self._keeps_pace(t))
 
-    def earliest(self, at_us: int) -> int:
-        """The first µs from `at_us` on at which they do."""
-        if self.admits(at_us):
-            return at_us
-        paces = [send.at_us + pace_us(sends.policy) for sends in self.scopes for send in sends.all]
-        first = at_us // QUARTER + 1
-        for quarter in count(first):
-            from_us, to_us = max(at_us, (quarter - 1) * QUARTER), quarter * QUARTER
-            for t in sorted(pace for pace in paces if from_us < pace < to_us):
-                if self.admits(t):
-                    return t
-            if self.admits(to_us):
-                return to_us
-        raise AssertionError
-
     def _keeps_calendars(self, t: int) -> bool:
-        for sends in self.scopes:
-            for window in sends.policy.calendar:
+        for policy, sends in self.scopes:
+            for window in policy.calendar:
                 # What is in flight may be received on any of the days until its lease ends.
-                days = [period(self.zone, window.unit, send.at_us // QUARTER) for send in sends.all]
+                days = [period(self.zone, window.unit, at // QUARTER) for at in sends]
                 if sum(day >= period(self.zone, window.unit, t // QUARTER) for day in days) >= window.limit:
                     return False
         return True
@@ -99,7 +82,7 @@ class ClockModel:
         return any(is_quiet(self.zone, policy, at) for policy in self.quiet for at in moments if at < t)
 
     def _keeps_pace(self, t: int) -> bool:
-        return all(t - send.at_us >= pace_us(sends.policy) for sends in self.scopes for send in sends.all)
+        return all(t - at >= pace_us(policy) for policy, sends in self.scopes for at in sends)
 
 
 def unquiet(name: str, policy: Policy, times: Iterable[int]) -> list[int]:

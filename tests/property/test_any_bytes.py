@@ -237,7 +237,7 @@ def test_no_content_ends_a_worker(redis: Redis, rates: Any, hostile: list[tuple[
         check_zone(zone.decode())  # what jobs name besides is not kept
     lost = [job_id for job_id, was in there.items() if was and not where(redis, job_id)]
     assert [(job_id, redis.hgetall(b"rq:job:" + job_id)) for job_id in lost] == []
-    audit = Audit(redis, keep_failed_us=HOUR_US, lease_us=3_000_000)
+    audit = Audit(redis, lease_us=3_000_000)
     found = [str(finding) for finding in audit.findings()]
     assert found == []
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Job, Kind, Settlement, State
-from notifier.limiter import RedisLimiter
+from notifier.dispatch.retention import Retention
 from notifier.notification import Device
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.redis import RedisLimiter
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.world import KEEP, LANES, LEASE, S, World
@@ -334,9 +335,7 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
         [settlement],
         world.rules,
         worker="w",
-        keep_failed_us=KEEP,
-        keep_delivered_us=KEEP,
-        keep_feedback_us=KEEP,
+        keep=Retention(KEEP, KEEP, KEEP),
         clock=str(world.now),
     )
     assert run(redis, back) == [True]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from notifier.dispatch import calls
 from notifier.limiter import Permit
-from notifier.limiter.memory_sends import MemorySends
+from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.memory import MemoryUserLimiter
 from tests.property.amount import examples
-from tests.property.model import Send, Sends
 from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from tests.property.world import LANES, START, Flight, S, World
 
@@ -53,8 +53,6 @@ class Changing(World):
         """Let these rules hold from now on, as a worker does that takes up a file: the wake-ups open once."""
         self.policies = rules
         self.rules = RuleTable(rules)
-        for (user, category), sends in self.sends.items():
-            sends.policy = rules.category(category).policy if category else rules.for_user(user)
         for lane in LANES:
             cursor = "0"
             while (cursor := run(self.redis, calls.retime(lane, cursor, max_users=100, clock=str(self.now)))[0]) != "0":
@@ -160,7 +158,7 @@ waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
 def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], asked: list[tuple[int, int]]) -> None:
     """Law 1 for the rules in force, where windows become bucketed and exact again: nothing sent before is forgotten."""
     now, policy, sent = START, rules[0], list[int]()
-    limiter = MemorySends(lambda: now)
+    limiter = MemoryUserLimiter(lambda: now)
     for wait_us, n in asked:
         now += wait_us
         policy = rules[n] if n < len(rules) else policy
@@ -200,14 +198,14 @@ def drained(world: Changing, new: Policies, change_us: int) -> list[int]:
 
 
 def ideal(old: Policy, new: Policy, count: int, change_us: int) -> list[int]:
-    """When each would go at the earliest, by brute force."""
-    sends, times, now = Sends(old), list[int](), START
+    """When each would go at the earliest."""
+    sends, policy, times, now = Sends(), old, list[int](), START
     while len(times) < count:
-        at = max(now, sends.earliest()[0])
-        if sends.policy is old and at >= change_us and at > now:
-            sends.policy, now = new, max(now, change_us)
+        at = max(now, sends.opens(policy)[0])
+        if policy is old and at >= change_us and at > now:
+            policy, now = new, max(now, change_us)
             continue
         now = at
         times.append(now)
-        sends.all.append(Send(str(len(times)), now))
+        sends.add(policy, str(len(times)), now, now)
     return times

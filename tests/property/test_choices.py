@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notifier.dispatch.preferences import prefer
-from notifier.rules.policies import Policies
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Mute, Preferences, UsersMay
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import People, RuleTable
 from tests.property.amount import examples
-from tests.property.model import Sends
 from tests.property.test_backlogs import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
 from tests.property.test_changed_rates import HORIZON, rule_sets, violations
 from tests.property.world import START, Flight, S, World
@@ -72,8 +71,6 @@ class Choosing(World):
         before = self.chosen.get(user, Preferences()).encode()
         assert run(self.redis, prefer(user, before, preferences.encode(), clock=str(self.now))) is None
         self.chosen[user] = preferences
-        if of_user := self.sends.get((user, "")):
-            of_user.policy = self.policy_of(user)
 
     def meet_another_worker(self) -> None:
         """The next call is another worker's, which knows nothing of what users chose."""
@@ -84,9 +81,8 @@ class Choosing(World):
         mutes = self.chosen.get(user, Preferences()).mutes
         return [m for m in mutes if m.until_us > self.now and (m.categories is None or category in m.categories)]
 
-    def _scopes(self, user: str, category: str) -> list[Sends]:
-        self.sends.setdefault((user, ""), self.kind_of_sends(self.policy_of(user)))
-        return super()._scopes(user, category)
+    def _rules(self, user: str, category: str) -> Rules:
+        return Rules(self.policy_of(user), self._category(category))
 
     def earliest(self, user: str, category: str, job_id: str) -> int:
         """And not while the user mutes it."""

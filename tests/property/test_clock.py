@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from notifier.operations.preview.replay import Replay
-from notifier.operations.preview.trace import Event
+from notifier.forecast.replay import Replay
+from notifier.forecast.trace import Event
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import EVERY_DAY, Hours, closed_minutes, longest_open_us
 from notifier.rules.policies import Policies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -10,17 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
+from notifier import Notifier
 from notifier.dispatch import calls
-from notifier.operations.forecast import Expected, find_forecast
-from notifier.operations.preview.replay import DROPPED, EXPIRED
-from notifier.operations.preview.trace import Event
+from notifier.forecast.expected import Expected, find_forecast
+from notifier.forecast.replay import DROPPED, EXPIRED
+from notifier.forecast.trace import Event
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Policy, Window
+from notifier.rules.policy import LANES, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
 from notifier.store.exchange import exchange
 from tests.property.amount import examples
 from tests.property.test_preview import S, Scripts, U, rule_sets, traces
+from tests.support import CONSOLE, note
 
 TOLERATED_US, SHARE = 100_000, 0.02
 
@@ -89,3 +93,23 @@ def test_a_thousand_wait(redis: Redis) -> None:
     sent = asked.run()
     assert hold_true(asked, sent) == 1_000
     assert all(e.at == datetime.fromtimestamp(sent[int(j)] / 1e6, tz=UTC) for j, e in asked.found.items())
+
+
+def test_behind_those_that_are_not_read_nothing_is_expected(redis: Redis) -> None:
+    """What goes before them is known; of the others, of a newcomer too, it is said that nobody knows."""
+    redis.flushdb()
+    categories = {key: {"lane": "default"} for key in ("default", "chat")}
+    given = {"user": {"gap": "1s"}, "categories": categories, "providers": CONSOLE, "worker": {"lease": "10s"}}
+    settings = parse_settings(json.dumps(given))
+    many = [f"many-{n}" for n in range(1_100)]
+    with Notifier(redis, settings) as notifier:
+        notifier.send(note("ada", category="chat"), job_id="early")
+        notifier.send_many((note("ada") for _ in many), job_ids=many)
+        notifier.send(note("ada", category="chat"), job_id="late")
+    run(redis, calls.pull(max_jobs=2_000, lease_us=1_000_000, leads=False, lanes=LANES))
+    for accepted_now in ("default", "chat"):
+        forecast = exchange(redis, find_forecast(settings.policies(), "ada", accepted_now=accepted_now))
+        assert forecast.accepted_now == Expected(None, "more than 1,000 wait before it")
+        for job_id in ("early", *many[:999]):
+            assert forecast.by_job[job_id].at is not None
+        assert [forecast.of(job_id) for job_id in (*many[1_000:], "late")] == [None] * 101

@@ -1,4 +1,4 @@
-"""The limiters: the Lua against its twin in memory against a plain model."""
+"""The limiters: the Lua against the evaluator in Python, and both against counting."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.limiter import Hold, Permit, RedisLimiter
-from notifier.limiter.memory_sends import MemorySends
-from notifier.limiter.protocol import describe
+from notifier.limiter import Hold, Permit
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy, Window
+from notifier.user_limits.memory import MemoryUserLimiter
+from notifier.user_limits.protocol import split
+from notifier.user_limits.redis import RedisLimiter
 from tests.property.amount import examples
-from tests.property.model import Send, Sends, violations
+from tests.property.model import admits, violations
+from tests.support import expire_alike
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -32,66 +34,64 @@ rules = st.one_of(policies, st.builds(Rules, policies, categories))
 steps = st.one_of(st.sampled_from([0, 1, S, M - 1, M, M + 1]), st.integers(0, 3 * M))
 
 
-class Three:
-    """One user under fixed rules, asked of Redis, of the twin and of the model at the same moment."""
+class Both:
+    """One user under fixed rules, asked of Redis and of the evaluator at the same moment; the rest is counting."""
 
     def __init__(self, redis: Redis, of_user: Policy | Rules) -> None:
         redis.flushdb()
         self.now = START
         self.rules = of_user
         self.redis = RedisLimiter(redis)
-        self.memory = MemorySends(lambda: self.now)
-        user = of_user if isinstance(of_user, Policy) else of_user.user
-        self.category = None if isinstance(of_user, Policy) else of_user.category
-        self.scopes = [Sends(user)] + ([Sends(self.category.policy)] if self.category else [])
+        self.memory = MemoryUserLimiter(lambda: self.now)
+        user, self.category = split(of_user)
+        self.policies = [user] + ([self.category.policy] if self.category else [])
         self.permits: list[tuple[Permit, Permit]] = []
+        self.sent: list[Permit] = []
 
-    def expected(self, cost: int) -> tuple[int, str]:
-        """Time left and rule, as the model has them."""
-        if self.category is not None and self.category.bypass:
-            return 0, ""
-        names = ["user", self.category.name if self.category else ""]
-        at, rule = self.scopes[0].earliest(cost)
-        scope = 0
-        for i, sends in enumerate(self.scopes[1:], 1):
-            if sends.earliest(cost)[0] > at:
-                (at, rule), scope = sends.earliest(cost), i
-        left = max(0, at - self.now)
-        return left, describe(names[scope], self.scopes[scope].policy, rule) if left else ""
+    def admits(self, at_us: int, cost: int) -> bool:
+        """Whether `cost` more may go then, by counting."""
+        sends = [(permit.at_us, permit.cost) for permit in self.sent]
+        bypass = self.category is not None and self.category.bypass
+        return bypass or all(admits(policy, sends, at_us, cost) for policy in self.policies)
+
+    def left(self, cost: int = 1) -> int:
+        """The time left."""
+        answer = self.memory.peek("ann", self.rules, cost=cost)
+        return answer.time_left_us if isinstance(answer, Hold) else 0
 
     def ask(self, cost: int = 1, *, take: bool) -> Permit | Hold:
-        """Ask all three and compare; returns the twin's answer."""
+        """Ask both and compare."""
         self.redis.clock = str(self.now)
+        expire_alike(self.redis._partitions[0].client, self.memory, self.now)
         verb = "acquire" if take else "peek"
         of_redis: Permit | Hold = getattr(self.redis, verb)("ann", self.rules, cost=cost)
         of_memory: Permit | Hold = getattr(self.memory, verb)("ann", self.rules, cost=cost)
-        left, rule = self.expected(cost)
-        if left:
-            assert of_redis == of_memory == Hold(left, rule)
+        if isinstance(of_memory, Hold):
+            assert of_redis == of_memory
+            opens = self.now + of_memory.time_left_us
+            assert self.admits(opens, cost)
+            assert not self.admits(opens - 1, cost)
             return of_memory
         assert isinstance(of_redis, Permit)
-        assert isinstance(of_memory, Permit)
         assert (of_redis.at_us, of_redis.cost) == (of_memory.at_us, of_memory.cost) == (self.now, cost)
+        assert self.admits(self.now, cost)
         if take:
             self.permits.append((of_redis, of_memory))
-            for sends in self.scopes:
-                sends.add(Send(of_memory.id, self.now, cost), self.now)
+            horizon = max(policy.horizon_us for policy in self.policies)  # what no rule can ask for is forgotten
+            self.sent = [permit for permit in self.sent if permit.at_us > self.now - horizon] + [of_memory]
         return of_memory
 
-    def refund(self, index: int) -> bool:
-        """Take a permit back from all three."""
+    def refund(self, index: int) -> None:
+        """Take a permit back from both."""
         of_redis, of_memory = self.permits[index % len(self.permits)]
-        found = [sends.take_back(of_memory.id) for sends in self.scopes]
-        assert self.redis.refund(of_redis) == self.memory.refund(of_memory) == any(found)
-        return any(found)
+        assert self.redis.refund(of_redis) == self.memory.refund(of_memory)
+        self.sent = [permit for permit in self.sent if permit is not of_memory]
 
     def reset(self) -> None:
-        """Forget all sends in all three."""
+        """Forget all sends in both."""
         names = [self.category.name] if self.category else []
-        forgotten = sum(send.cost for send in self.scopes[0].all)
-        assert self.redis.reset("ann", *names) == self.memory.reset("ann", *names) == forgotten
-        for sends in self.scopes:
-            sends.all.clear()
+        assert self.redis.reset("ann", *names) == self.memory.reset("ann", *names)
+        self.sent.clear()
 
 
 actions = st.one_of(
@@ -105,23 +105,22 @@ actions = st.one_of(
 
 @given(rules, st.lists(actions, min_size=10, max_size=40))
 @settings(max_examples=examples(250))
-def test_redis_twin_and_model_give_the_same_answers(
+def test_redis_and_the_evaluator_give_the_same_answers(
     redis: Redis, of_user: Policy | Rules, script: list[tuple[Any, ...]]
 ) -> None:
-    """Laws 1 and 3: every answer, with its time left and its rule, is the plain model's."""
-    three = Three(redis, of_user)
+    """Laws 1 and 3: the same answers, with their time left and rule; and the time left is right by counting."""
+    both = Both(redis, of_user)
     for verb, *args in script:
         if verb == "ask":
-            three.ask(args[0], take=args[1])
+            both.ask(args[0], take=args[1])
         elif verb == "advance":
-            three.now += args[0]
+            both.now += args[0]
         elif verb == "refund":
-            if three.permits:
-                three.refund(args[0])
+            if both.permits:
+                both.refund(args[0])
         else:
-            three.reset()
-    left, _ = three.expected(1)
-    assert isinstance(three.ask(take=False), Hold) == bool(left)
+            both.reset()
+    both.ask(take=False)
 
 
 @given(rules, st.lists(steps, min_size=5, max_size=40))
@@ -131,18 +130,18 @@ def test_no_window_is_exceeded_and_no_gap_undercut(redis: Redis, of_user: Policy
 
     One microsecond before it has passed the answer is still no, and when it has, it is yes.
     """
-    three = Three(redis, of_user)
+    both = Both(redis, of_user)
     for wait in waits:
-        three.now += wait
-        answer = three.ask(take=True)
+        both.now += wait
+        answer = both.ask(take=True)
         if isinstance(answer, Hold):
-            three.now += answer.time_left_us - 1
-            assert three.ask(take=True) == Hold(1, answer.rule)
-            three.now += 1
-            assert isinstance(three.ask(take=True), Permit)
-    sent = [permit.at_us for permit, _ in three.permits]
-    held = three.category is None or not three.category.bypass
-    assert not any(violations(sends.policy, sent) for sends in three.scopes if held)
+            both.now += answer.time_left_us - 1
+            assert both.ask(take=True) == Hold(1, answer.rule)
+            both.now += 1
+            assert isinstance(both.ask(take=True), Permit)
+    sent = [permit.at_us for permit, _ in both.permits]
+    held = both.category is None or not both.category.bypass
+    assert not any(violations(policy, sent) for policy in both.policies if held)
 
 
 @given(rules, st.lists(steps, min_size=3, max_size=12), st.lists(st.integers(1, 3), min_size=1, max_size=12))
@@ -150,15 +149,15 @@ def test_no_window_is_exceeded_and_no_gap_undercut(redis: Redis, of_user: Policy
 def test_a_blocked_attempt_is_not_a_send(
     redis: Redis, of_user: Policy | Rules, waits: list[int], costs: list[int]
 ) -> None:
-    """Law 5: asking again and again leaves in Redis and in the twin exactly what was there before."""
-    three = Three(redis, of_user)
+    """Law 5: asking again and again leaves in Redis exactly what was there before."""
+    both = Both(redis, of_user)
     for wait in waits:
-        three.now += wait
-        while isinstance(three.ask(take=True), Permit) and len(three.permits) < 50:
+        both.now += wait
+        while isinstance(both.ask(take=True), Permit) and len(both.permits) < 50:
             pass
         before = [redis.zrange(key, 0, -1, withscores=True) for key in sorted(redis.keys())]
-        answers = [three.ask(cost, take=True) for cost in costs if three.expected(cost)[0]]
-        peeks = [three.ask(cost, take=False) for cost in costs if three.expected(cost)[0]]
+        answers = [both.ask(cost, take=True) for cost in costs if both.left(cost)]
+        peeks = [both.ask(cost, take=False) for cost in costs if both.left(cost)]
         assert answers == peeks
         assert before == [redis.zrange(key, 0, -1, withscores=True) for key in sorted(redis.keys())]
 
@@ -167,13 +166,13 @@ def test_a_blocked_attempt_is_not_a_send(
 @settings(max_examples=examples(100))
 def test_a_clock_that_steps_back_never_bursts(redis: Redis, policy: Policy, moves: list[tuple[int, int]]) -> None:
     """Law 1 in true time: the server's clock may be set back by any amount, any number of times."""
-    three = Three(redis, policy)
+    both = Both(redis, policy)
     elapsed = 0
     sent: list[int] = []
     for wait, back in moves:
         elapsed += wait
-        three.now += wait
-        if isinstance(three.ask(take=True), Permit):
+        both.now += wait
+        if isinstance(both.ask(take=True), Permit):
             sent.append(elapsed)
-        three.now -= back
+        both.now -= back
     assert not violations(policy, sent)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Settlement
-from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
-from notifier.operations.preview.trace import Event
+from notifier.dispatch.retention import Retention
+from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
+from notifier.forecast.trace import Event
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.rules.preferences import Mute, Preferences
@@ -151,7 +152,7 @@ class Scripts:
                 leads=False,
                 lanes=LANES,
                 on_join=self.table.on_join,
-                keep_failed_us=LEASE,
+                keep=Retention(LEASE),
                 clock=str(self.now),
             ),
         )
@@ -181,9 +182,7 @@ class Scripts:
             done,
             self.table,
             worker="w",
-            keep_failed_us=LEASE,
-            keep_delivered_us=1,
-            keep_feedback_us=S,
+            keep=Retention(LEASE, 1, S),
             clock=str(self.now),
         )
         if done:

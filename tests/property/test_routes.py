@@ -12,11 +12,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from notifier.dispatch.circuits import Seen, circuit
+from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
 from tests.property.amount import examples
-from tests.property.model import Send, Sends, violations
+from tests.property.model import violations
 from tests.property.test_backlogs import moments, policies, seldom
 from tests.property.world import LEASE, Flight, S, World
 
@@ -136,13 +137,13 @@ class Routed(World):
         """What other routes took waits for the rest of its own, or for its end."""
         told = self.told[job_id]
         assert told.answered
-        assert "j" + job_id in self.parked()
+        assert "j" + job_id in self.waiting_for_routes()
         told.due_us = FAR if told.deadline_us is None else told.deadline_us
 
-    def parked(self) -> set[str]:
+    def waiting_for_routes(self) -> set[str]:
         """Who waits for something that is held, as the scripts name them."""
         names: Any = self.redis.smembers("notifier:routes")
-        members: list[Any] = [self.redis.zrange(b"notifier:parked:" + name, 0, -1) for name in names]
+        members: list[Any] = [self.redis.zrange(b"notifier:waiting_for_route:" + name, 0, -1) for name in names]
         return {member.decode() for of_name in members for member in of_name}
 
     def _due(self, user: str, category: str, head: str) -> int:
@@ -179,11 +180,11 @@ class Routed(World):
         return limits.background if ":b:" in target else Policy()
 
     def _device(self, target: str, user: str, category: str) -> int:
-        """The first µs at which one more may go to a device, by brute force."""
+        """The first µs at which one more may go to a device."""
         platform, _, device = target.split(":")
         burst = self.policies.limits_of(platform).collapsible
         policy = self._policy(target, user, category)
-        at = Sends(policy, self.devices[device].all).earliest()[0] if device in self.devices else 0
+        at = self.devices[device].opens(policy)[0] if device in self.devices else 0
         if ":c:" in target and burst is not None and device in self.full:
             at = max(at, self.full[device] - (burst.limit - 1) * burst.every_us)
         return at
@@ -220,8 +221,8 @@ class Routed(World):
         for target in self.going(flight):
             device = target.rpartition(":")[2]
             if not self._policy(target, leased.user, leased.category).is_empty:
-                sends = self.devices.setdefault(device, Sends(Policy(gap_us=1)))
-                sends.all.append(Send(leased.permit, flight.until_us))
+                sends = self.devices.setdefault(device, Sends())
+                sends.add(Policy(gap_us=1), leased.permit, flight.until_us, self.now, longest_us=FAR)
             if ":c:" in target and burst is not None:
                 self.full[device] = max(self.full.get(device, 0), self.now) + burst.every_us + LEASE
 
@@ -267,7 +268,7 @@ class Routed(World):
                 if reached:
                     self.devices[device].move(flight.leased.permit, self.now)
                 else:
-                    self.devices[device].take_back(flight.leased.permit)
+                    self.devices[device].remove(flight.leased.permit)
             if len(open_to) == 1 and burst is not None and ":c:" in target and device in self.full:
                 self.full[device] -= max(0, flight.until_us - self.now) + (0 if reached else burst.every_us)
 
@@ -277,21 +278,21 @@ class Routed(World):
         for target in self.going(flight):
             self.taken.setdefault(target, []).append(at_us)
 
-    def check_parked(self) -> None:
-        """Who has something waiting has a wake-up in that lane or is parked; nobody is parked for what is not held."""
+    def check_waiting_for_routes(self) -> None:
+        """Who has a backlog has a wake-up in that lane or waits for a route; nobody waits for a route that is open."""
         names: Any = self.redis.smembers("notifier:routes")
         assert {name.decode() for name in names} <= {*self.circuits, *self.mended, "fcm|full"}
         if b"fcm|full" in names:
             self._check_full()
-        parked = self.parked()
-        keys: Any = self.redis.keys("notifier:parked:*")
-        assert {key.removeprefix(b"notifier:parked:") for key in keys} <= names
+        waiting = self.waiting_for_routes()
+        keys: Any = self.redis.keys("notifier:waiting_for_route:*")
+        assert {key.removeprefix(b"notifier:waiting_for_route:") for key in keys} <= names
         for user in USERS:
             fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
             for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
                 if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
                     wake_up = self.redis.zscore(f"notifier:gates:{lane}", user)
-                    assert wake_up is not None or f"u{lane} {user}" in parked
+                    assert wake_up is not None or f"u{lane} {user}" in waiting
 
     def _check_full(self) -> None:
         """A project is full for a sixtieth longer than exact at the most, as it is counted in buckets so wide."""
@@ -416,7 +417,7 @@ def mend_and_drain(world: Routed) -> None:
             while world.flights:
                 settle(world, 0, "up", early=False)
             continue
-        world.check_parked()
+        world.check_waiting_for_routes()
         pulled = world.pull()
         if pulled.users:
             world.admit(pulled.users)
@@ -434,14 +435,14 @@ def mend_and_drain(world: Routed) -> None:
 def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.
 
-    At every step each job is in one place, each user who waits has a wake-up or is parked, and what
+    At every step each job is in one place, each user who waits has a wake-up or waits for a route, and what
     goes may go by the devices' limits; in the end every job has ended, once.
     """
     world = Routed(redis, rules)
     for verb, *args in schedule:
         carry_out(world, verb, args)
         world.check()
-        world.check_parked()
+        world.check_waiting_for_routes()
     mend_and_drain(world)
     world.check()
     assert sum(world.ended[word] for word in ("delivered", "expired", "cancelled")) == len(world.told)
@@ -576,7 +577,7 @@ def test_order_outlasts_an_outage_at_each_route(redis: Redis, schedule: list[tup
     for verb, *args in schedule:
         carry_out(world, verb, args)
         world.check()
-        world.check_parked()
+        world.check_waiting_for_routes()
     mend_and_drain(world)
     assert not redis.keys("notifier:rests:*")
     assert sum(world.ended[word] for word in ("delivered", "expired", "cancelled")) == len(world.told)

@@ -3,7 +3,7 @@
 The rules of this machine are what people and workers do: our calls, plain producers (with and without meta, with RQ's
 `ttl`, under ids that were used before), RQ's own cancel, delete and requeue, workers that serve some lanes and stop
 between any two calls, leases that end, permits that are refunded, rates that change and that workers take up one by
-one. Not among them: shards. It does not say what a script must answer. It holds the laws against what stands in Redis
+one. It does not say what a script must answer. It holds the laws against what stands in Redis
 and what a provider received. `STORY_EXAMPLES` sets how many stories are tried.
 """
 
@@ -31,12 +31,14 @@ from rq.serializers import JSONSerializer
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Named, Settlement, State
-from notifier.limiter import Permit, RedisLimiter
+from notifier.dispatch.retention import Retention
+from notifier.limiter import Permit
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.redis import RedisLimiter
 from tests.property.amount import examples
 from tests.property.world import KEEP, LANES, LEASE, START, S
 
@@ -211,7 +213,7 @@ class Story(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         """What RQ has cancelled, and what has expired behind others, comes to its end."""
-        run(self.redis, calls.sweep(LANES, keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now)))
+        run(self.redis, calls.sweep(LANES, Retention(KEEP, KEEP), clock=str(self.now)))
 
     @rule(us=st.sampled_from([1, S, M // 10, LEASE - 1, LEASE, M, 2 * M]))
     def time_passes(self, us: int) -> None:
@@ -258,7 +260,7 @@ class Story(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 60))
     def cancel(self, nth: int) -> None:
         """By our own call."""
-        run(self.redis, calls.cancel([self._id(nth)], keep_failed_us=KEEP, clock=str(self.now)))
+        run(self.redis, calls.cancel([self._id(nth)], Retention(KEEP), clock=str(self.now)))
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60), verb=st.sampled_from(["cancel", "delete"]))
@@ -338,7 +340,7 @@ class Story(RuleBasedStateMachine):
             lanes=worker.lanes,
             worker=worker.name,
             on_join=RuleTable(RATES[worker.rates]).on_join,
-            keep_failed_us=KEEP,
+            keep=Retention(KEEP),
             clock=str(self.now),
         )
         named: dict[str, Named] = {}
@@ -425,9 +427,7 @@ class Story(RuleBasedStateMachine):
             [done],
             RuleTable(RATES[worker.rates]),
             worker=worker.name,
-            keep_failed_us=KEEP,
-            keep_delivered_us=KEEP,
-            keep_feedback_us=KEEP,
+            keep=Retention(KEEP, KEEP, KEEP),
             clock=str(self.now),
         )
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from notifier.rules.zones import DAY_US, Zone, check_zone, zone_at
-from notifier.scripts.keys import in_script
+from notifier.scripts.keys import declared, in_script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -51,10 +51,10 @@ def plain(name: str) -> ZoneInfo:
 def changes(info: ZoneInfo) -> list[datetime]:
     """The minutes in which the clocks of a zone change, in 2026 and 2027."""
     found = []
-    hours = [BEGIN + timedelta(hours=n) for n in range((END - BEGIN) // timedelta(hours=1))]
-    for before, after in pairwise(hours):
+    days = [BEGIN + timedelta(days=n) for n in range((END - BEGIN).days)]  # no clock changes twice in one
+    for before, after in pairwise(days):
         if before.astimezone(info).utcoffset() != after.astimezone(info).utcoffset():
-            minutes = [before + timedelta(minutes=n) for n in range(61)]
+            minutes = [before + timedelta(minutes=n) for n in range(1441)]
             found.append(
                 next(m for m in minutes if m.astimezone(info).utcoffset() == after.astimezone(info).utcoffset())
             )
@@ -69,7 +69,8 @@ def is_quiet(info: ZoneInfo, begin: time, end: time, moment: datetime) -> bool:
 def in_lua(redis: Redis, zone: Zone, calls: list[tuple[Any, ...]]) -> list[int]:
     found: Any = redis.eval(
         in_script(LUA.replace("--! include quiet_hours", PIECE.read_text(encoding="utf-8"))),
-        0,
+        2,
+        *declared(),
         zone.encode(),
         json.dumps(calls),
     )
@@ -104,9 +105,9 @@ def test_quiet_hours_over_every_change_of_the_clocks(redis: Redis, name: str) ->
             begin = (reads + timedelta(minutes=shift + 1)).time().replace(second=0, microsecond=0)
             end = (datetime.combine(date(2026, 1, 1), begin) + timedelta(minutes=length)).time()
             span = [(t.hour * 60 + t.minute) * MINUTE for t in (begin, end)]
-            ends = []
+            ends, found = [], minutes[0]
             for moment in minutes:
-                found = moment
+                found = max(found, moment)  # until the end before, all was quiet
                 while is_quiet(info, begin, end, found):
                     found += timedelta(minutes=1)
                 ends.append(us(found))
@@ -131,8 +132,9 @@ def test_hours_of_a_week_over_every_change_of_the_clocks(redis: Redis, name: str
                 return (at.weekday() * 1440 + at.hour * 60 + at.minute - begin) % 10080 < length
 
             moments, ends = [change + timedelta(minutes=60 * n) for n in range(-2, 3)], []
+            found = moments[0]
             for moment in moments:
-                found = moment
+                found = max(found, moment)  # until the end before, all was inside
                 while is_inside(found):
                     found += timedelta(minutes=1)
                 ends.append(us(found))

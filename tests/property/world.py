@@ -1,24 +1,26 @@
 """The scripts in Redis and the plain model, driven side by side by the test's clock.
 
 The model does not do what the scripts do. It says what each call may do: which jobs may move and where to, when a head
-may go, until when a user may be left alone, what a worker must be told.
+may go (as `notifier/rules/evaluator.py` has it), until when a user may be left alone, what a worker must be told.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from notifier.dispatch import calls
 from notifier.dispatch.calls import DeadToken, Job, Kind, Leased, Named, Pulled, Settlement, State, Waiting
+from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
+from notifier.rules.evaluator import Sends, opens
+from notifier.rules.policies import Rules
+from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
-from tests.property.clock_model import ClockModel
-from tests.property.model import Send, Sends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +135,6 @@ class World:
     max_waiting: tuple[int, int] | None = None
     taken_at_once: int = 0
     stride: ClassVar[int] = 1  # 1: the jobs' ids are in the order of their acceptance
-    kind_of_sends: ClassVar[type[Sends]] = Sends
 
     def __post_init__(self) -> None:
         self.redis.flushdb()
@@ -142,7 +143,7 @@ class World:
         self.rules = RuleTable(self.policies)
         if self.rules.exceptions:
             self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
-        self.sends: dict[tuple[str, str], Sends] = {}
+        self.sends: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
         self.tell_zones()
 
     def tell_zones(self) -> None:
@@ -186,7 +187,7 @@ class World:
             timeout_s=60,
             stamp="",
             max_waiting=in_all,
-            keep_failed_us=KEEP,
+            keep=Retention(KEEP),
             clock=str(self.now),
         )
         entered, full = self._backlogs(), self._is_full(user)
@@ -270,7 +271,7 @@ class World:
             lanes=LANES,
             worker=worker,
             on_join=self.rules.on_join,
-            keep_failed_us=KEEP,
+            keep=Retention(KEEP),
             direct=self.rules,
             clock=str(self.now),
         )
@@ -290,7 +291,7 @@ class World:
     def _pull_once(self, call: Call[Pulled], most: int) -> Pulled:
         queued = self._queued()
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
-        parked = self.parked()
+        for_routes = self.waiting_for_routes()
         due = {
             job_id
             for job_id, told in self.told.items()
@@ -302,12 +303,14 @@ class World:
             "queue>leased",
             "queue>backlog",
             "queue>superseded",
+            "later>leased",
             "later>backlog",
+            "backlog>leased",
             "later>superseded",
             "leased>backlog",
             "backlog>superseded",
         )
-        self._note_direct(pulled, moves, waiting)
+        self._note_leased(pulled, moves, waiting)
         back = {job_id for job_id, move in moves.items() if move == "leased>backlog"}
         for job_id in back:  # nothing of it was sent: it had expired, or is dropped
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
@@ -315,7 +318,7 @@ class World:
         orphans = {orphan.job_id for orphan in pulled.orphans}
         assert back | orphans <= lapsed
         assert len(back) + len(orphans) == min(len(lapsed), most)
-        assert fell_due <= due | {member[1:] for member in parked}
+        assert fell_due <= due | {member[1:] for member in for_routes}
         assert pulled.taken == queued - self._queued()
         assert pulled.taken <= max(most, len(LANES))
         if len(lapsed) > most:  # nobody goes past the dead
@@ -324,7 +327,7 @@ class World:
         if len(lapsed) + len(due) + queued <= most // 4:  # there was room for all
             assert due <= fell_due
             assert pulled.taken == queued
-            if len(pulled.users) < most // 4:
+            if len(pulled.users) + len(pulled.leased) < most // 4:
                 assert [user for user, at in self.wake_ups().items() if at <= self.now] == []
         for user, lane, since_us in pulled.users:
             assert since_us <= self.now
@@ -337,23 +340,36 @@ class World:
     def _queued(self) -> int:
         return sum(self._read([("LLEN", f"rq:queue:{lane}") for lane in LANES]))
 
-    def _note_direct(self, pulled: Pulled, moves: dict[str, str], waiting: dict[tuple[str, str], list[str]]) -> None:
-        """What was leased from its queue: its user had nothing that waits, and nothing before it is left there."""
-        assert [leased.job_id for leased in pulled.leased] == [
-            job_id for job_id in (leased.job_id for leased in pulled.leased) if moves.get(job_id) == "queue>leased"
-        ]
-        assert len(pulled.leased) == sum(move == "queue>leased" for move in moves.values())
-        for leased in pulled.leased:
-            told = self.told[leased.job_id]
-            assert not any(backlog for (user, _), backlog in waiting.items() if user == told.user)
-            assert not [
-                other
-                for job_id, other in self.told.items()
-                if self.states[job_id] == "queue" and other.at_once and other.number < told.number
-                if (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
-            ]
+    def _note_leased(self, pulled: Pulled, moves: dict[str, str], waiting: dict[tuple[str, str], list[str]]) -> None:
+        """What was leased at once: new, of a user with nothing that waits; or due, and at the head of its backlog."""
+        assert sorted(leased.job_id for leased in pulled.leased) == sorted(
+            job_id for job_id, move in moves.items() if move.endswith(">leased")
+        )
+        had_waiting = {user for (user, _), backlog in waiting.items() if backlog}
+        new = {leased.job_id for leased in pulled.leased if leased.since_us is None}
+        for job_id in (job_id for job_id, move in moves.items() if move.startswith(("queue>", "later>"))):
+            told = self.told[job_id]
             told.entered = True
-            self._dispatched(Flight(leased, self.now, self.now + LEASE), {(told.user, told.category): [leased.job_id]})
+            if job_id not in new:
+                waiting.setdefault((told.user, told.category), []).append(job_id)
+        for leased in pulled.leased:
+            flight = Flight(leased, self.now, self.now + LEASE)
+            if leased.since_us is None:
+                self._check_new(leased, had_waiting)
+                self._dispatched(flight, {(leased.user, leased.category): [leased.job_id]})
+            else:
+                assert leased.since_us <= self.now
+                self._dispatched(flight, waiting)
+
+    def _check_new(self, leased: Leased, had_waiting: set[str]) -> None:
+        told = self.told[leased.job_id]
+        assert told.user not in had_waiting
+        assert not [
+            other
+            for job_id, other in self.told.items()
+            if self.states[job_id] == "queue" and other.at_once and other.number < told.number
+            if (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
+        ]
 
     def _lose(self, flight: Flight) -> None:
         flight.lost = True
@@ -372,8 +388,8 @@ class World:
         self._lose(flight)
         assert orphan.crashes == told.crashes
 
-    def parked(self) -> set[str]:
-        """Who waits for something that is held, as the scripts name them; see `Routed`."""
+    def waiting_for_routes(self) -> set[str]:
+        """The users who wait for something that is held, as the scripts name them; see `Routed`."""
         return set()
 
     def _check_collapsed(self) -> None:
@@ -474,7 +490,8 @@ class World:
     def check_dropped(self, leased: Leased) -> None:
         """Only where its category lets nothing wait, and what no worker has had."""
         told = self.told[leased.job_id]
-        assert (leased.dropped, self._category(leased.category).when_blocked) == ("when_blocked", "drop")
+        assert leased.dropped
+        assert self._category(leased.category).when_blocked == "drop"
         assert told.attempts == told.crashes == 0
 
     def step_aside(self, job_id: str) -> None:
@@ -540,8 +557,10 @@ class World:
         assert gathered <= self.now
         # Law 1 (and 5): it goes only when what was really sent, and nothing else, lets it.
         assert self.earliest(leased.user, leased.category, leased.job_id) <= self.now
-        for sends in self._scopes(leased.user, leased.category):
-            sends.add(Send(leased.permit, flight.until_us, self._category(leased.category).cost), self.now)
+        rules = self._rules(leased.user, leased.category)
+        scopes = zip((rules.user, rules.category.policy), self._sends(leased.user, leased.category), strict=True)
+        for policy, sends in scopes:
+            sends.add(policy, leased.permit, flight.until_us, self.now, cost=rules.category.cost)
 
     def settle(
         self,
@@ -565,7 +584,7 @@ class World:
             reached,
             state,
             word,
-            wait_us,
+            "" if state == "backlog" else wait_us,
             answered,
             gone,
         )
@@ -574,9 +593,7 @@ class World:
             [settlement],
             self.rules,
             worker="w",
-            keep_failed_us=KEEP,
-            keep_delivered_us=KEEP,
-            keep_feedback_us=KEEP,
+            keep=Retention(KEEP, KEEP, KEEP),
             clock=str(self.now),
         )
         (mine,) = run(self.redis, call)
@@ -600,17 +617,17 @@ class World:
         ]
         if word:
             self.ended[word] += 1
-        for sends in self._scopes(leased.user, leased.category):
+        for sends in self._sends(leased.user, leased.category):
             if reached:
                 sends.move(leased.permit, self.now)
             else:
-                sends.take_back(leased.permit)
+                sends.remove(leased.permit)
         return True
 
     def cancel(self, job_id: str) -> str:
         """Cancel one job; what one of its devices took before is delivered."""
         before, told = self.states[job_id], self.told[job_id]
-        cancel = calls.cancel([job_id], keep_failed_us=KEEP, keep_delivered_us=KEEP, clock=str(self.now))
+        cancel = calls.cancel([job_id], Retention(KEEP, KEEP), clock=str(self.now))
         (answer,) = run(self.redis, cancel)
         word = "delivered" if b'"delivered"' in (told.answered or b"") else "cancelled"
         moved = self._moves(*(f"{place}>{word}" for place in ("queue", "backlog", "later")))
@@ -630,8 +647,8 @@ class World:
         while places:
             place, cursor = places.pop(0), ""
             while cursor != "0":
-                times = {"keep_failed_us": KEEP, "keep_delivered_us": KEEP, "clock": str(self.now)}
-                call = calls.cancel_of(user, kind, place, cursor or "0", max_jobs=most, **times)
+                now, keep = str(self.now), Retention(KEEP, KEEP)
+                call = calls.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
                 page = run(self.redis, call)
                 cursor, cancelled = page.cursor, cancelled + page.cancelled
                 too_late |= set(page.too_late)
@@ -650,22 +667,19 @@ class World:
         self.receipts.setdefault(flight.leased.user, []).append((at_us, flight.leased.category))
 
     def earliest(self, user: str, category: str, job_id: str) -> int:
-        """The first µs at which the rules admit a send, by brute force; 0 for a category that bypasses them."""
-        if self._category(category).bypass:
-            return 0
-        scopes, cost = self._scopes(user, category), self._category(category).cost
-        at = max(sends.earliest(cost)[0] for sends in scopes)
-        if not any(sends.policy.uses_local_time for sends in scopes):
-            return at
-        told, ignores = self.told[job_id], self._category(category).ignores_quiet
-        quiet = [sends.policy for sends in scopes[ignores:]]
-        model = ClockModel(told.zone, told.since_us, quiet, scopes, self.policies.lead_us)
-        return model.earliest(max(at, self.now))
+        """The first µs at which the rules admit a send; 0 for a category that bypasses them."""
+        rules, (of_user, own), told = self._rules(user, category), self._sends(user, category), self.told[job_id]
+        clock = None
+        if rules.uses_local_time:
+            zone = zone_at(told.zone, self.now)
+            clock = ByClock(rules, zone, told.since_us, self.policies.lead_us, of_user.latest, own.latest)
+        return opens(rules, of_user, own, self.now, clock=clock)[0]
 
-    def _scopes(self, user: str, category: str) -> list[Sends]:
-        of_user = self.sends.setdefault((user, ""), self.kind_of_sends(self.policies.for_user(user)))
-        own = self.kind_of_sends(self._category(category).policy)
-        return [of_user, self.sends.setdefault((user, category), own)]
+    def _rules(self, user: str, category: str) -> Rules:
+        return self.policies.rules(user, category)
+
+    def _sends(self, user: str, category: str) -> tuple[Sends, Sends]:
+        return self.sends[user, ""], self.sends[user, category]
 
     def _category(self, name: str) -> Category:
         return self.policies.category(name)
@@ -723,8 +737,19 @@ class World:
         found = self._read([("HGET", f"rq:job:{job_id}", name) for job_id in ids])
         return {job_id: _text(value) for job_id, value in zip(ids, found, strict=True)}
 
+    def _check_waits(self) -> None:
+        """Why they wait is counted of all that stand in backlogs, each under what was decided of its backlog last."""
+        found: Counter[str] = Counter()
+        for key in self.redis.scan_iter("notifier:line:*"):
+            user, category = _text(key).removeprefix("notifier:line:{").rsplit("}:", 1)
+            why: Any = self.redis.hget(f"notifier:lines:{{{user}}}", f"#w:{category}")
+            found[_text(why or b"?")] += int(self.redis.zcard(key))  # type: ignore[arg-type]
+        counted: Any = self.redis.hgetall("notifier:waits")
+        assert {_text(why): int(n) for why, n in counted.items()} == dict(found)
+
     def check(self) -> None:
         """Law 2: all is counted, and the dead tokens are told. Law 3: whoever waits is looked at in time."""
+        self._check_waits()
         later: Any = self.redis.zrange("notifier:later", 0, -1, withscores=True)
         assert {_text(job): int(at) for job, at in later} == {
             _text(job): self.told[_text(job)].due_us for job, _ in later
@@ -743,17 +768,17 @@ class World:
         self._check_wake_ups()
 
     def _check_wake_ups(self) -> None:
-        parked, wake_ups = self.parked(), self.wake_ups()
+        waiting, wake_ups = self.waiting_for_routes(), self.wake_ups()
         of_the_dead = {flight.leased.user for flight in self.flights if flight.lost or flight.until_us <= self.now}
         in_flight = {(flight.leased.user, flight.leased.category) for flight in self.flights}
         for (user, category), backlog in self._backlogs().items():
             if not backlog:
                 continue
             lane = _text(self.redis.hget(f"notifier:lines:{{{user}}}", category))
-            is_parked = f"u{lane} {user}" in parked
-            assert is_parked or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
+            waits_for_route = f"u{lane} {user}" in waiting
+            assert waits_for_route or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
             # Of a user whom *admit* had no room for, the wake-up of one lane alone is due.
-            if not is_parked and wake_ups[user] > self.now:
+            if not waits_for_route and wake_ups[user] > self.now:
                 due = self._due(user, category, backlog[0])
                 if user in of_the_dead:  # to settle it opens the user's backlogs; their wake-ups are for the worst case
                     due = max(due, self.now + CLOSED)

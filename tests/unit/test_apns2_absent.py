@@ -8,7 +8,7 @@ import pytest
 
 from notifier.errors import SettingsError
 from notifier.settings import Settings
-from workers.wiring import build_providers
+from workers.configuration.wiring import build_providers
 
 
 def test_the_module_says_what_to_install() -> None:

@@ -14,7 +14,7 @@ from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.settings import Settings, parse_settings
-from workers.wiring import build_providers
+from workers.configuration.wiring import build_providers
 
 PEM = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"
 APPLE = "team_id: TEAM000001, key_id: KEY0000001"

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from redis import Redis
+from redis.exceptions import AuthenticationError, RedisError
 from typer.main import get_command
 
+import notifier.server
 from notifier.cli.app import app
+from notifier.operations import problems
+from notifier.settings import redis_url
+from notifier.testing.embedded import find_redis_server
+from notifier.testing.ports import free_port
+from tests.support import eventually
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", METRICS, re.MULTILINE))
 COMMANDS = get_command(app).commands
 METRIC = re.compile(r"notifier_\w+")
-PROBE = "notifier health || [ $? -eq 4 ]"
+PROBE = 'test $(($(date +%s) - $(stat -c %Y "$NOTIFIER_ALIVE_FILE"))) -lt 45'
+HELP = Path(notifier.server.__file__).parent / "help"  # of the package as it is installed
 
 
 def series() -> set[str]:
@@ -44,15 +55,66 @@ def containers() -> dict[str, dict[str, Any]]:
 
 
 def test_alerts_name_metrics_that_exist_and_each_is_explained() -> None:
-    """Every alert has a query over known metrics, and a row in docs/how-to/operate.md that says what to do."""
+    """Every alert has a query over known metrics, and a row in docs/reference/metrics.md that says what to do."""
     (group,) = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]
     for rule in group["rules"]:
         used = METRIC.findall(rule["expr"])
         assert used, rule["alert"]
         assert set(used) <= series(), rule["alert"]
         assert rule["annotations"]["summary"]
-    explained = re.findall(r"^\| (Notifier\w+) \|", PAGE, re.MULTILINE)
-    assert explained == [rule["alert"] for rule in group["rules"]]
+    explained = re.findall(
+        r"^\| \[(Notifier\w+)\]\(\.\./\.\./notifier/server/help/([\w-]+)\.md\) \|", PAGE, re.MULTILINE
+    )
+    pages = [rule["annotations"]["runbook_url"].rpartition("/")[2] for rule in group["rules"]]
+    assert explained == list(zip([rule["alert"] for rule in group["rules"]], pages, strict=True))
+
+
+def test_the_probe_tells_a_loop_that_moves_from_one_that_hangs(tmp_path: Path) -> None:
+    """By the file that the worker touches, with no Python and no Redis."""
+    alive = tmp_path / "alive"
+    environ = {"PATH": os.environ["PATH"], "NOTIFIER_ALIVE_FILE": str(alive)}
+
+    def probe() -> int:
+        return subprocess.run(["sh", "-c", PROBE], env=environ, stderr=subprocess.DEVNULL, check=False).returncode
+
+    assert probe() != 0
+    alive.touch()
+    assert probe() == 0
+    os.utime(alive, (time.time() - 60,) * 2)
+    assert probe() != 0
+
+
+def test_each_alert_names_its_page_of_the_runbook() -> None:
+    """The page is there and names the alert; and each page that the first page leads to is there."""
+    (group,) = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"]
+    for rule in group["rules"]:
+        page = HELP / f"{rule['annotations']['runbook_url'].rpartition('/')[2]}.md"
+        assert rule["alert"] in page.read_text(encoding="utf-8"), rule["alert"]
+    source = Path(problems.__file__).read_text(encoding="utf-8")
+    for page in ("suspended", "paused", "no-worker", "worker-hangs", "queue-grows"):
+        assert f'"{page}"' in source
+        assert (HELP / f"{page}.md").is_file()
+    assert (HELP / "route-stopped.md").is_file()
+    assert (HELP / "route-slow.md").is_file()
+
+
+def test_the_operator_of_prometheus_reads_the_same_alerts_and_the_service() -> None:
+    """Its rules are those of alerts.yaml; it scrapes the port of the Service, with the token of the Secret."""
+    folder = DEPLOY / "prometheus-operator"
+    listed = documents(folder / "kustomization.yaml")[0]["resources"]
+    assert {"../kubernetes", *(path.name for path in folder.glob("*.yaml"))} == {*listed, "kustomization.yaml"}
+    rules, alerts = documents(folder / "prometheusrule.yaml")[0], documents(DEPLOY / "prometheus" / "alerts.yaml")[0]
+    assert rules["spec"] == alerts
+    monitor = documents(folder / "servicemonitor.yaml")[0]["spec"]
+    kinds = {each["kind"]: each for each in documents(DEPLOY / "kubernetes" / "serve.yaml")}
+    assert monitor["selector"]["matchLabels"] == kinds["Service"]["metadata"]["labels"]
+    (endpoint,), (port,) = monitor["endpoints"], kinds["Service"]["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    (container,) = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
+    named = {each["name"]: each.get("value", "") for each in container["env"]}
+    secret = endpoint["authorization"]["credentials"]
+    assert named["NOTIFIER_SERVER_TOKEN_FILE"].endswith(secret["key"])
+    assert kinds["Deployment"]["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"] == secret["name"]
 
 
 def test_the_dashboard_names_metrics_that_exist() -> None:
@@ -66,15 +128,15 @@ def test_the_dashboard_names_metrics_that_exist() -> None:
 
 
 def test_kubernetes_probes_the_worker_by_its_health() -> None:
-    """Workers are restarted by `notifier health`, not for a Redis that is away; what is used in them is defined."""
+    """Workers are restarted if their loop hangs, not for a Redis that is away; what is used in them is defined."""
     listed = documents(DEPLOY / "kubernetes" / "kustomization.yaml")[0]["resources"]
     assert sorted(listed) == sorted(
         path.name for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml"
     )
     worker, serve = containers()["worker"], containers()["serve"]
-    for probe in ("startupProbe", "livenessProbe"):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert worker[probe]["exec"]["command"] == ["sh", "-c", PROBE]
-    assert worker["readinessProbe"]["exec"]["command"] == ["notifier", "health"]
+    assert "NOTIFIER_ALIVE_FILE" in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert serve["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert serve["readinessProbe"]["httpGet"]["path"] == "/readyz"
     kinds = {each["kind"]: each for each in documents(DEPLOY / "kubernetes" / "worker.yaml")}
@@ -96,9 +158,48 @@ def test_what_is_started_is_a_command() -> None:
     image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert "USER 10001" in image
     assert "STOPSIGNAL SIGTERM" in image
-    assert PROBE in image
+    assert PROBE.replace('"', '\\"') in image
     started += json.loads(re.findall(r"^CMD (.*)$", image, re.MULTILINE)[-1])
     assert set(started) == {"worker", "serve"} <= set(COMMANDS)
+
+
+def test_the_composed_redis_wants_its_password(tmp_path: Path) -> None:
+    """A real Redis with the file that Compose writes refuses who has none, and takes the URL of the workers."""
+    composed = documents(DEPLOY / "compose.yaml")[0]
+    places = {each["source"]: each["target"] for each in composed["services"]["redis"]["configs"]}
+    file = tmp_path / "redis.conf"
+    file.write_text(composed["configs"]["redis"]["content"].replace("${REDIS_PASSWORD:?set a password}", "s3cret"))
+    command = composed["services"]["redis"]["command"].replace(places["redis"], str(file)).split()[1:]
+    port, (program, version) = free_port(), find_redis_server()
+    if version.startswith("6."):  # which knows these options by their older names
+        command = [part.replace("listpack", "ziplist") for part in command]
+    with (
+        subprocess.Popen(
+            [program, *command, "--port", str(port), "--dir", str(tmp_path)], stdout=subprocess.DEVNULL
+        ) as server,
+        Redis(port=port) as stranger,
+    ):
+        try:
+            eventually(lambda: is_up(stranger), "the server")
+            with pytest.raises(AuthenticationError):
+                stranger.ping()
+            url: str = composed["services"]["worker"]["environment"]["NOTIFIER_REDIS_URL"]
+            url = url.replace("${REDIS_PASSWORD:?set a password}", "s3cret").replace("redis:6379", f"127.0.0.1:{port}")
+            with Redis.from_url(url) as known:
+                assert known.ping()
+        finally:
+            server.terminate()
+
+
+def is_up(redis: Redis) -> bool:
+    """Whether it answers, be it by a refusal."""
+    try:
+        redis.ping()
+    except AuthenticationError:
+        return True
+    except RedisError:
+        return False
+    return True
 
 
 def test_redis_keeps_what_it_is_given() -> None:
@@ -110,6 +211,22 @@ def test_redis_keeps_what_it_is_given() -> None:
     assert services["worker"]["deploy"]["replicas"] == 2
     (scrape,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")[0]["scrape_configs"]
     assert scrape["authorization"]["credentials_file"]
+
+
+def test_the_nodes_of_a_cluster_keep_what_they_are_given() -> None:
+    """Each persists, evicts nothing, serves what it has without the others, and is known by a name that lasts."""
+    nodes = documents(DEPLOY / "compose-cluster.yaml")[0]["services"]
+    started = {name: nodes[name]["command"] for name in ("redis", "redis-2", "redis-3")}
+    pods = {each["kind"]: each for each in documents(DEPLOY / "redis-cluster" / "redis.yaml")}
+    (pod,) = pods["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    for name, command in {**started, "$(POD_NAME).redis": " ".join(pod["args"])}.items():
+        assert f"--cluster-announce-hostname {name}" in command
+        for option in ("appendonly yes", "maxmemory-policy noeviction", "cluster-require-full-coverage no"):
+            assert f"--{option}" in command
+    url = nodes["worker"]["environment"]["NOTIFIER_REDIS_URL"].replace("${REDIS_PASSWORD:?set a password}", "secret")
+    assert redis_url.parse(url).password == "secret"
+    assert all("/etc/redis.conf" in command for command in started.values())
+    assert sorted(node for node, _ in redis_url.parse(url).hosts) == sorted(started)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
@@ -144,4 +261,5 @@ def test_the_version_is_said_once() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     (image,) = yaml.safe_load((ROOT / "deploy/kubernetes/kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert image["newTag"] == version
-    assert f"\n## [{version}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    heading = "[Unreleased]" if "dev" in version else f"[{version}] - "
+    assert f"\n## {heading}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

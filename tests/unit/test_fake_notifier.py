@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,7 @@ def test_each_end_is_told() -> None:
     made.advance("1h")
     states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
     assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
+    assert [status.reason for status in [made.status(dropped)] if status] == ["user gap 10s"]
 
 
 def test_acquire_knows_what_users_chose() -> None:
@@ -201,10 +204,17 @@ def test_what_fails_is_told_and_takes_no_place() -> None:
     assert list(made.feedback()) == []
 
 
-def test_the_fixtures(notifier_outbox: FakeNotifier, notifier_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Notifier.from_config` gives the fake; the Redis is empty."""
+def test_the_fixtures(
+    notifier_outbox: FakeNotifier, notifier_redis: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`Notifier.from_config` gives the fake, with the configuration that it is given; the Redis is empty."""
     assert Notifier.from_config() is notifier_outbox
     assert AsyncNotifier.from_config() is notifier_outbox.aio
+    config = tmp_path / "notifier.yaml"
+    config.write_text("user: {}\ncategories: {mine: {lane: bulk}}\nproviders: {apns: {client: console}}\n")
+    Notifier.from_config(config).send(note("anna", category="mine"))
+    assert AsyncNotifier.from_config(config) is notifier_outbox.aio
+    assert len(notifier_outbox.outbox) == 1
     assert notifier_redis.dbsize() == 0
     monkeypatch.undo()
     assert Notifier.from_config is not None
@@ -229,3 +239,51 @@ def test_the_django_app_sends_to_the_fake(
     monkeypatch.setattr(sending, "config_path", lambda: None)
     sending.get_notifier().send(note("anna", test))
     assert [each.notification.title for each in notifier_outbox.outbox] == [test]
+
+
+def test_what_stands_for_several_says_so() -> None:
+    """`{count}` is filled in, and a digest has its own text, as the devices get it."""
+    rules = """
+categories:
+  group: {lane: default, windows: [1/10s], when_blocked: collapse}
+  news:
+    lane: default
+    windows: [1/10s]
+    when_blocked: digest
+    digest: {after: 3, within: 1h, title: "{count} new comments", body: "Open the app."}
+"""
+    made = fake(rules)
+    for n in range(4):
+        made.send(note("ann", f"{{count}} new, the last {n}", fcm("f"), category="group", collapse_id="g"))
+        made.send(note("bob", f"comment {n}", fcm("f"), category="news"))
+        made.advance("1s")
+    made.advance("2h")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox if sent.notification.user == "ann"] == [
+        ("1 new, the last 0", 1),
+        ("3 new, the last 3", 3),
+    ]
+    last = [sent for sent in made.outbox if sent.notification.user == "bob"][-1]
+    assert (last.notification.title, last.notification.body, last.count) == ("3 new comments", "Open the app.", 3)
+
+
+def test_a_django_projects_own_configuration(tmp_path: Path) -> None:
+    """`notifier_outbox` has the rules that the project's NOTIFIER_CONFIG names."""
+    config = tmp_path / "shop.yaml"
+    config.write_text(PROVIDERS + "user: {windows: [1/1d]}\n", encoding="utf-8")
+    (tmp_path / "test_shop.py").write_text(
+        f"""
+from django.conf import settings
+settings.configure(NOTIFIER_CONFIG={str(config)!r})
+from notifier import Device, Notification, Notifier
+
+def test_one_a_day(notifier_outbox):
+    for _ in range(2):
+        Notifier.from_config().send(Notification(user="1", devices=[Device("fcm", "t" * 20)], title="x"))
+    notifier_outbox.advance("1h")
+    assert len(notifier_outbox.outbox) == 1
+""",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

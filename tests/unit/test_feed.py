@@ -17,12 +17,11 @@ Told = tuple[str, Any]
 
 
 class Source:
-    """Counts by minute, of two shards of which one may be away. asked: how many minutes each time."""
+    """Counts by minute. asked: how many minutes each time."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.counts = dict.fromkeys(range(MINUTES), 0)
-        self.dead: dict[str, str] = {}
         self.fails = ""
         self.waiting = 0
 
@@ -33,7 +32,7 @@ class Source:
             raise RedisUnusableError(self.fails)
         newest = sorted(self.counts.items())[-minutes:]
         told = [{"at": at * 60, "n": n} for at, n in newest]
-        return {"minutes": told, "now": {"waiting": self.waiting}, "dead": dict(self.dead)}
+        return {"minutes": told, "now": {"waiting": self.waiting}}
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +67,10 @@ def test_first_all_then_what_has_changed(source: Source) -> None:
         source.counts[MINUTES - 1] = 7
         assert await following(stream) == (
             "numbers",
-            {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}, "dead": {}},
+            {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}},
         )
         source.waiting = 3
-        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}, "dead": {}})
+        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}})
         source.counts[MINUTES] = 1
         assert (await following(stream))[1]["minutes"] == [{"at": MINUTES * 60, "n": 1}]
         assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
@@ -92,23 +91,6 @@ def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatc
     assert source.asked == [MINUTES]
 
 
-def test_a_shard_that_goes_and_comes(source: Source) -> None:
-    """When other shards answer than before, all minutes are read again, as each is now the sum of others."""
-
-    async def run() -> None:
-        stream = Feed(source).events()
-        await following(stream)
-        source.counts[0], source.dead = 5, {"b": "b does not answer"}
-        assert await following(stream) == (
-            "numbers",
-            {"minutes": [{"at": 0, "n": 5}], "now": {"waiting": 0}, "dead": {"b": "b does not answer"}},
-        )
-        source.counts[0], source.dead = 9, {}
-        assert (await following(stream))[1]["minutes"] == [{"at": 0, "n": 9}]
-
-    asyncio.run(run())
-
-
 def test_trouble_and_its_end(source: Source) -> None:
     """That Redis does not answer is told once, and that it answers again is told even where nothing has changed."""
 
@@ -120,7 +102,7 @@ def test_trouble_and_its_end(source: Source) -> None:
         source.fails = "Redis refuses"
         assert await following(stream) == ("trouble", {"detail": "Redis refuses"})
         source.fails = ""
-        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}, "dead": {}})
+        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}})
 
     asyncio.run(run())
 

@@ -4,12 +4,15 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import grimp
 import pytest
+
+from tests.words import RETIRED, RIDDLE
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*(ROOT / "notifier").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
@@ -174,7 +177,7 @@ def test_a_script_opens_with_its_contract(path: Path) -> None:
     """Each Lua file begins with a comment that says what it does; a verb's says its arguments and its reply."""
     lines = path.read_text(encoding="utf-8").splitlines()
     header = list(_header(lines))
-    if path.parent.name == "shared":
+    if path.parent.name in {"shared", "included"}:
         assert any(line.startswith("-- ") for line in lines)
         return
     assert header[0].startswith(f"-- {path.stem}: ")
@@ -196,10 +199,48 @@ def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert not text or ast.get_docstring(ast.parse(text))
 
 
+def test_the_map_names_what_is_there() -> None:
+    """Each path that CONTRIBUTING.md names is there, so that its map leads to a file."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = [ROOT, ROOT / "notifier", ROOT / "notifier" / "scripts"]
+    named = [path for path in re.findall(r"`([a-z_]+/[\w./-]*)`", text) if "<" not in path]
+    assert len(named) > 25
+    assert [path for path in named if not any((room / path).exists() for room in rooms)] == []
+
+
+def test_the_table_of_rooms_is_whole() -> None:
+    """Each folder of the package, and no other, has a row that says what is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / "notifier").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `notifier/(\w+)/` \|", text, re.MULTILINE)) == rooms
+
+
+def test_no_folder_is_crowded() -> None:
+    """A folder of modules has at most 20 files; those of the scripts stay to be sorted by what they serve."""
+    sources = [path.parent for path in MODULES + SCRIPTS if "lua" not in path.parts]
+    assert {name(folder): n for folder, n in Counter(sources).items() if n > 20} == {}
+
+
+def test_the_map_answers_each_question_by_a_file() -> None:
+    """Twelve questions and more lead to a file each; what a rule, a platform, a metric and a command take is listed."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    answers = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", text, re.MULTILINE))
+    assert len(answers) >= 12
+    for question, answer in answers.items():
+        assert re.search(r"`[\w/]+\.(?:py|lua)`", answer), question
+    for what in ("a rule", "a platform", "a metric", "a command"):
+        steps = text.partition(f"## Add {what}\n")[2].partition("\n## ")[0]
+        assert "git log --grep" in steps
+        assert len(re.findall(r"`notifier/[\w/]+(?:\.py|\.lua)?`", steps)) >= 2, what
+        assert "ests" in steps
+        assert "docs/" in steps, what
+
+
 def test_no_pickle_anywhere() -> None:
-    """Nothing loads or writes pickle, or leaves RQ its default serializer, which is pickle."""
+    """Nothing loads or writes pickle, or leaves RQ its default serializer, but the reader that runs nothing."""
     for path in MODULES:
-        assert not {"pickle", "cPickle", "dill", "marshal", "shelve"} & set(imports(path)), name(path)
+        if path.name != "rq_call.py":
+            assert not {"pickle", "cPickle", "dill", "marshal", "shelve"} & set(imports(path)), name(path)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {
                 "Job",
@@ -207,22 +248,39 @@ def test_no_pickle_anywhere() -> None:
                 "Queue",
                 "self.queue_class",
             }:
-                assert "JSONSerializer" in ast.unparse(node), (name(path), ast.unparse(node))
+                assert "serializer=" in ast.unparse(node), (name(path), ast.unparse(node))
 
 
 def test_nobody_sleeps_in_the_product() -> None:
     """No provider and no worker blocks its event loop by `time.sleep`."""
     for path in MODULES:
         # The demo and the embedded Redis have no loop; a worker that waits for Redis, or for its file, at its start has
-        # none yet; and to wait is what `Limiter.wait` is for.
+        # none yet; to wait is what `Limiter.wait` is for; and a thread waits for a connection that others use.
         if name(path).startswith(
             (
                 "workers/demo/",
-                "workers/start",
+                "workers/configuration/start",
                 "notifier/testing/embedded",
                 "notifier/store/connection",
-                "notifier/limiter/sync",
+                "notifier/limiter/base",
+                "notifier/scripts/turns",
             )
         ):
             continue
         assert "time.sleep(" not in path.read_text(encoding="utf-8"), name(path)
+
+
+def test_retired_words_stay_away() -> None:
+    """A word that another has replaced comes back neither in code nor in a comment."""
+    sources = [*MODULES, *SCRIPTS]
+    found = [(name(path), word) for path in sources for word in RETIRED.findall(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_docstring_opens_with_a_verb_or_a_noun(path: Path) -> None:
+    """No docstring opens with a question that only its end answers: What, Who, Those."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+    assert [docstring for docstring in docstrings if RIDDLE.match(docstring)] == []

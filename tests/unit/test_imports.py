@@ -81,7 +81,7 @@ def test_a_platform_loads_its_own_driver(tmp_path: Path, platform: str, foreign:
     assert parse_settings(text)
     build = f"""
 from workers.__main__ import main
-from workers.wiring import build_providers
+from workers.configuration.wiring import build_providers
 from notifier.settings import parse_settings
 assert build_providers(parse_settings({text!r}))
 """

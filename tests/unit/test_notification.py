@@ -1,9 +1,11 @@
 """Notification and Device by themselves: round trips, masks, and checks that need neither Redis nor settings."""
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
-from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta
-from notifier.notification.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY
+from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta, read_notification
+from notifier.notification.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY, MAPPINGS
 from notifier.units import mask
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -62,7 +64,11 @@ def test_a_notification_survives_its_job(notification: Notification) -> None:
     notification.validate()
     function, kwargs = decode_data(encode_data(notification))
     assert function == FUNCTION
-    assert Notification.from_kwargs(kwargs) == notification
+    read = Notification.from_kwargs(kwargs)
+    assert read == notification
+    assert vars(read).keys() == vars(notification).keys()
+    another = Notification.from_kwargs(kwargs)
+    assert not [name for name in MAPPINGS if name not in kwargs and vars(read)[name] is vars(another)[name]]
 
 
 @given(NOTIFICATIONS)
@@ -91,6 +97,67 @@ def test_any_json_is_a_notification_or_refused(kwargs: dict[str, Any]) -> None:
         assert found.why
     else:
         found.validate()
+
+
+ANYTHING: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    7.0,
+    1e300,
+    "",
+    "7",
+    "a",
+    "a\n",
+    "A",
+    "é" * 17,
+    "\ud800",
+    "x" * 300,
+    [],
+    {},
+]
+NESTED = {"a": [1, {"b": None}], "c": "é", "d": 2**63}
+ODD: dict[str, list[Any]] = {
+    "user": ["é" * 64, "é" * 128, "é" * 129, "x" * 256],
+    "devices": [
+        [{}],
+        [{"platform": "fcm", "token": "x" * 40, "more": 1}],
+        [{"platform": "nobody", "token": "x" * 40}],
+        [{"platform": "fcm", "token": "short"}],
+        [{"platform": "fcm", "token": 7}],
+        [{"platform": "fcm", "token": "x" * 40}] * 1001,
+    ],
+    "category": ["a" * 64, "a" * 65],
+    "badge": [2**31 - 1, 2**31, 2**64],
+    "collapse_id": ["é" * 32, "é" * 33],
+    "priority": ["normal", "high", "low"],
+    "options": [{"expo": {}}, {"expo": {"badge": 1}}, {"expo": 1}, {"nobody": {}}, {"apns": {}}],
+    "data": [NESTED, {"a": float("inf")}, {"a": 2**2000}, {"a": "\ud800"}, {"\ud800": 1}],
+}
+NAMES = [*ODD, "app", "title", "body", "sound", "tags", "zone", "expires_in", "send_at", "apns", "other"]
+GOOD_JOB: dict[str, Any] = {"user": "anna", "devices": [{"platform": "fcm", "token": "x" * 40}], "title": "Hello"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worker_takes_what_the_careful_reader_takes(name: str) -> None:
+    """A plain job is read by its types at once; what comes of any job is the same as if each field were checked."""
+    for value in [*ANYTHING, *ODD.get(name, ODD["data"])]:
+        kwargs = GOOD_JOB | {name: value}
+        data = zlib.compress(json.dumps([FUNCTION, None, [], kwargs]).encode())
+        careful, read = attempt(partial(Notification.from_kwargs, kwargs)), attempt(partial(read_notification, data))
+        if isinstance(careful, InvalidNotificationError):
+            assert str(read) == str(careful), value
+        else:
+            assert (type(read), read) == (Notification, careful), value
+
+
+def test_a_job_of_another_function_is_no_notification() -> None:
+    """None says so; arguments by position are refused where the function is ours."""
+    assert read_notification(b'["other.function", null, [1], {}]') is None
+    with pytest.raises(InvalidNotificationError, match="keyword arguments only"):
+        read_notification(b'["notifier.deliver", null, [1], {}]')
 
 
 @given(st.binary(max_size=200))

@@ -14,7 +14,7 @@ from notifier.notification import Device, Notification, platforms
 from notifier.notification.job import encode_data, encode_targets, targets_in
 from notifier.settings import parse_settings
 from notifier.settings.json_schema import schema
-from workers.wiring import build_providers, circuit_names, dry_runs
+from workers.configuration.wiring import build_providers, circuit_names, dry_runs
 
 PIGEON = """
 from notifier.providers import Answer, Outcome, Platform, PlatformSettings

@@ -1,4 +1,4 @@
-"""A preview: its traces, its figures on traffic small enough to reckon by hand, its drawing, its command."""
+"""A preview: its traces, its figures on traffic small enough to compute by hand, its drawing, its command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from notifier.cli.__main__ import main
+from notifier.forecast.trace import Event, TraceError, read_event, read_trace
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import Waits, compare, timeline
-from notifier.operations.preview.trace import Event, TraceError, read_event, read_trace
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
+from workers.demo.traffic import notifications
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "notifications.jsonl"
 S = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -104,10 +104,12 @@ def test_a_trace_may_say_when_it_began(tmp_path: Path) -> None:
         read_trace(path)
 
 
-def test_a_file_of_notifications_is_a_trace() -> None:
+def test_a_file_of_notifications_is_a_trace(tmp_path: Path) -> None:
     """What send-file sends can be replayed too, if it has times."""
-    trace = read_trace(EXAMPLE)
-    assert sum(map(len, trace.values())) == len(EXAMPLE.read_text(encoding="utf-8").splitlines())
+    path, rows = tmp_path / "notifications.jsonl", notifications()
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace = read_trace(path)
+    assert sum(map(len, trace.values())) == len(rows)
     assert len(trace) == 244
 
 
@@ -148,6 +150,18 @@ def test_a_send_that_takes_time_holds_up_the_next() -> None:
     _, sent_at = compare({"ann": [Event(0)] * 3}, SLOW, FAST, latency_us=50_000)
     assert list(sent_at["new"]) == [0, 1_050_000, 2_100_000]
     assert list(sent_at["old"]) == [0, 10_050_000, 20_100_000]
+
+
+def test_a_pace_for_all_users() -> None:
+    """At two a second over all users five go in three seconds, and one that expires until then takes nobody's place."""
+    sale = Category("sale", overall=Window(2, interval_us=S))
+    trace = {f"u{n}": [Event(0, "sale", expires_in_us=S if n == 2 else None)] for n in range(6)}
+    paced = Policies(Policy(), categories={"sale": sale})
+    report, sent_at = compare(trace, Policies(Policy()), paced)
+    assert sorted(sent_at["new"]) == [0, 0, S, S, 2 * S]
+    assert (report.overall["new"].expired, report.longer) == (1, 3)
+    (moment,) = timeline(trace, "u5", Policies(Policy()), paced)
+    assert (moment.sent_us["new"], moment.decided_by["new"]) == (2 * S, "sale overall 2/1s")
 
 
 def test_a_timeline() -> None:
@@ -234,13 +248,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 def test_the_command(run: Run) -> None:
     """It needs no Redis; the configured file is the old one, unless another is named."""
-    status, out, err = run("preview", "--config", "new.yaml", "--trace", "trace.jsonl", "--plot", "plot.svg")
+    status, out, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--plot", "plot.svg")
     assert (status, err) == (0, "")
     assert "3 notifications for 1 user in 0; old → new:" in out
     assert "10s → 1s" in out
     assert "0 would wait longer, 2 shorter" in out
     assert ET.parse("plot.svg").getroot().tag == f"{SVG}svg"
-    status, out, _ = run("preview", "--config", "new.yaml", "--old", "new.yaml", "--trace", "trace.jsonl", "--json")
+    status, out, _ = run("preview", "--new", "new.yaml", "--old", "new.yaml", "--trace", "trace.jsonl", "--json")
     found = json.loads(out)
     assert found["overall"]["old"] == found["overall"]["new"]
     assert found["overall"]["new"]["longest_us"] == 2 * S
@@ -253,16 +267,16 @@ def test_the_command_shows_what_collapses(run: Run) -> None:
         yaml.safe_dump(new | {"categories": {"default": {"lane": "bulk", "when_blocked": "collapse"}}})
     )
     Path("trace.jsonl").write_text('{"at": 0, "user": "ann", "collapse_id": "match"}\n' * 3)
-    _, out, _ = run("preview", "--config", "new.yaml", "--trace", "trace.jsonl")
+    _, out, _ = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
     head, _, row, *_ = [line.split() for line in out.splitlines()[1:]]
     assert head[:4] == ["category", "sent", "expired", "superseded"]
     assert row[:8] == ["default", "3", "→", "1", "0", "0", "→", "2"]
-    assert "superseded" in run("preview", "--config", "new.yaml", "--trace", "trace.jsonl", "--user", "ann")[1]
+    assert "superseded" in run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--user", "ann")[1]
 
 
 def test_the_commands_timeline(run: Run) -> None:
     """Of one user; status 1 for one who is not in the trace."""
-    asked = ("preview", "--config", "new.yaml", "--trace", "trace.jsonl", "--user")
+    asked = ("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--user")
     status, out, _ = run(*asked, "ann")
     assert status == 0
     assert [line.split()[2:] for line in out.splitlines()[-2:]] == [
@@ -279,7 +293,7 @@ def test_the_commands_timeline(run: Run) -> None:
     [
         ({"--trace": "none.jsonl"}, 1, "none.jsonl: cannot be read: No such file"),
         ({"--trace": "old.yaml"}, 1, "old.yaml:1: is not a JSON object"),
-        ({"--config": "none.yaml"}, 3, "none.yaml: cannot be read"),
+        ({"--new": "none.yaml"}, 3, "none.yaml: cannot be read"),
         ({"--plot": "plot.png"}, 2, ".svg"),
         ({"--plot": "none/plot.svg"}, 1, "none/plot.svg: cannot be written"),
         ({"--live": "5s"}, 2, "a file, or --live TIME"),
@@ -289,6 +303,6 @@ def test_the_commands_timeline(run: Run) -> None:
 )
 def test_what_is_not_right_is_said(run: Run, changed: dict[str, str], status: int, said: str) -> None:
     """Each with its exit status, and no trace of Python."""
-    options = {"--config": "new.yaml", "--trace": "trace.jsonl", **changed}
+    options = {"--new": "new.yaml", "--trace": "trace.jsonl", **changed}
     ended, _, err = run("preview", *(word for option in options.items() for word in option))
     assert (ended, said in err, "Traceback" in err) == (status, True, False), err

@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from notifier.store.connection import unusable
-from workers.engine import is_passing
+from workers.loop.engine import is_passing
 
 FULL = "command not allowed when used memory > 'maxmemory'."
 IN_A_SCRIPT = "Error running script (call to f_1): @user_script:9: @user_script: 9: -"

@@ -51,10 +51,8 @@ def test_the_shipped_file_loads_and_runs_on_the_console() -> None:
     assert loaded.providers.fcm is not None
     assert (loaded.providers.apns.client, loaded.providers.fcm.client) == ("console", "console")
     policies = loaded.policies()
-    assert policies.for_user("42") == Policy((Window(4, interval_us=MINUTE), Window(40, interval_us=DAY)), 5 * SECOND)
-    assert policies.for_user("43") == Policy(
-        (Window(10, interval_us=MINUTE), Window(200, interval_us=DAY)), 10 * SECOND
-    )
+    everyone = Policy((Window(10, interval_us=MINUTE), Window(200, interval_us=DAY)), 1_500_000)
+    assert policies.for_user("42") == everyone, "nobody is throttled for having the id of an example"
     assert policies.category("chat").lane == "urgent"
     assert policies.category("security").bypass
     assert policies.category("marketing").lane == "bulk"
@@ -204,7 +202,7 @@ def test_delivered_records_may_be_switched_off() -> None:
             ("2:13: user.windows[0]: '10/fortnight': unknown unit 'fortnight'; "
             "use ms, s, m, h, d, w or second, minute, hour, day, week"),
         ),
-        ("user: {gap: 5}", "1:13: user.gap: '5': a number without a unit; write 5s, or use ms, s, m, h, d or w"),
+        ("user: {gap: 5}", "1:13: user.gap: '5': a number without a unit; write 5ms or 5s, or use ms, s, m, h, d or w"),
         ("user: {gap: -5s}", "1:13: user.gap: '-5s': a duration cannot be negative; the least is 0s"),
         ("user: {gap: true}", "1:13: user.gap: must be a duration such as 1500ms, 10s or 7d, is true"),
         ("user: {gap: [1s]}", "1:13: user.gap: must be a duration such as 1500ms, 10s or 7d, is a list"),
@@ -259,6 +257,10 @@ def test_delivered_records_may_be_switched_off() -> None:
          "without a unit, is 2.5")),
         ("categories: {c: {lane: bulk, expires: 0s}}", ("1:39: categories.c.expires: '0s' is outside what is allowed; "
          "give from 1ms to 366d")),
+        ("categories: {c: {lane: bulk, overall: 1/s, bypass: true}}", ("1:39: categories.c.overall: holds nothing back "
+         "beside bypass: true; leave out one of them")),
+        ("categories: {c: {lane: bulk, overall: 200000/s}}", ("1:39: categories.c.overall: is more than 100000, "
+         "and each send is counted; give fewer in a shorter time, such as 1000/s")),
         ("categories: {c: {lane: bulk, when_blocked: digest}}", ("1:14: categories.c.digest: is missing; "
          "give after, within and a text")),
         ("categories: {c: {lane: bulk, digest: {after: 2, within: 1h, body: x}}}", ("1:38: categories.c.digest: needs "
@@ -278,7 +280,8 @@ def test_delivered_records_may_be_switched_off() -> None:
          "give at least 1h")),
         ("log: {level: loud}", "1:14: log.level: must be one of debug, info, warning, error, critical, is 'loud'"),
         ("redis: {url: http://x}", ("1:14: redis.url: is not the URL of a Redis; write redis://host:6379/0, "
-         "rediss://host:6379/0, unix:///path/to/socket or redis+sentinel://host:26379,host:26379/service/0")),
+         "rediss://host:6379/0, unix:///path/to/socket, redis+sentinel://host:26379,host:26379/service/0 "
+         "or redis+cluster://host:6379,host:6379")),
         ("redis: {password_file: 5}", "1:24: redis.password_file: must be the path of a file"),
         ("providers: {gcm: {}}", "1:13: providers.gcm: not installed; did you mean fcm?"),
         ("providers: {fcm: {endpoint: http://x}}", ("1:29: providers.fcm.endpoint: is not the address of a server; "

@@ -1,5 +1,6 @@
 """Web Push before any wire: subscriptions and options are read strictly, and nothing of a subscription is shown."""
 
+import base64
 import contextlib
 import json
 from collections.abc import Mapping
@@ -7,6 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -322,3 +325,22 @@ def test_what_was_read_lately_is_kept_within_bounds() -> None:
         assert host_of(written(endpoint=f"https://a{n}.notify.windows.com/w")) == f"a{n}.notify.windows.com"
     assert subscription._kept_host.cache_info().currsize == MAX_KEPT
     assert host_of(long) == "updates.push.services.mozilla.com"
+
+
+@given(st.integers(min_value=1, max_value=2**255), st.sampled_from([0, 0, 1, 2**200]), st.booleans())
+def test_points_of_the_curve_are_told_as_by_openssl(secret: int, off: int, over: bool) -> None:
+    """A key is a point of P-256 where OpenSSL says so too: a real one, one beside it, one whose x is too large."""
+    point = ec.derive_private_key(secret, ec.SECP256R1()).public_key().public_bytes(
+        Encoding.X962, PublicFormat.UncompressedPoint
+    )  # fmt: skip
+    x, y = int.from_bytes(point[1:33]), int.from_bytes(point[33:])
+    raw = b"\x04" + (x + over * subscription.P256_PRIME).to_bytes(33)[-32:] + ((y + off) % 2**256).to_bytes(32)
+    try:
+        ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), raw)
+        good = True
+    except ValueError:
+        good = False
+    assert good is not (off or over)
+    p256dh = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    with contextlib.nullcontext() if good else pytest.raises(ValueError, match="P-256"):
+        assert read_subscription(written(keys={**KEYS, "p256dh": p256dh})).p256dh == p256dh

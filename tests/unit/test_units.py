@@ -31,7 +31,7 @@ def test_a_duration_is_microseconds_rounded_up(text: str, us: int) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("5", "'5': a number without a unit; write 5s, or use ms, s, m, h, d or w"),
+        ("5", "'5': a number without a unit; write 5ms or 5s, or use ms, s, m, h, d or w"),
         ("5 fortnights", "unknown unit 'fortnights'; use ms, s, m, h, d or w"),
         ("-5s", "'-5s': a duration cannot be negative; the least is 0s"),
         ("", "is not a duration; write a number and a unit"),
@@ -132,12 +132,12 @@ def test_a_rate_is_a_limit_and_an_interval(text: str, window: Window) -> None:
         ("10/", "is not a rate"),
         ("ten/day", "is not a rate"),
         ("1.5/day", "is not a rate"),
-        ("10/5", "the interval '5': a number without a unit; write 5s"),
+        ("10/5", "the interval '5': a number without a unit; write 5ms or 5s"),
         ("10/0s", "the interval '0s' is outside what is allowed; give from 1ms to 366d"),
         ("10/0.5ms", "from 1ms to 366d"),
         ("10/53w", "from 1ms to 366d"),
         ("10/-1s", "unknown unit"),
-        ("1000001/day", "the limit must be at most 1000000"),
+        ("1000000000001/day", "the limit must be at most 1000000000000"),
         ("10/minute/day", "unknown unit"),
         ("", "is not a rate"),
     ],

@@ -17,7 +17,7 @@ from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
 from notifier.settings.users_files import as_written
-from workers.reload import read
+from workers.configuration.reload import read
 
 S, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
 CONFIG = "user: {windows: [10/minute], gap: 1s}\ntiers: {quiet: {gap: 9s}}\nusers_from: users.csv\n"

@@ -15,7 +15,7 @@ from notifier.providers.webpush.keys import make_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
-from workers.wiring import build_providers
+from workers.configuration.wiring import build_providers
 
 SUBJECT = "subject: mailto:push@example.com"
 

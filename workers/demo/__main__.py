@@ -13,6 +13,8 @@ import sys
 import time
 from typing import Final
 
+from notifier.errors import needs_extra
+
 INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
 STOPPED: Final = "\nstopped; everything that the demo had started has ended\n"
 AGAIN_S: Final = 5.0  # stopping takes less: until then a second Ctrl-C changes nothing
@@ -27,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.json:
         sys.stderr.write(f"Setting up Redis, simulators of APNs and FCM, and {arguments.workers} workers …\n")
         sys.stderr.flush()
-    from workers.demo.run import play  # noqa: PLC0415 - this takes about a second
+    with needs_extra("the demo", "simulators"):
+        from workers.demo.run import play  # noqa: PLC0415 - this takes about a second
 
     try:
         signal.signal(signal.SIGINT, _Stop())

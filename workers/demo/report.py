@@ -1,4 +1,4 @@
-"""What the demo found: counts from Redis, the laws from the wire, one verdict."""
+"""Report the demo: counts from Redis, the laws from the wire, one verdict."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""The demo itself: starts everything, sends the file at its own pace, waits for the end of it, and measures."""
+"""The demo itself: starts everything, sends the notifications at their pace, waits for the end of it, and measures."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from redis import Redis
@@ -24,6 +26,7 @@ from notifier.store.connection import connect
 from workers.demo.report import Accepted, Report, report
 from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage
+from workers.demo.traffic import notifications
 
 MAX_TEMP_CHARACTERS: Final = 60  # a socket is to stand in it, and systems take paths of about 100 for those
 LONGEST_S = 60.0
@@ -46,12 +49,11 @@ def play(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> Report:
-    rows = [json.loads(line) for line in arguments.file.read_text(encoding="utf-8").splitlines()]
+    rows = notifications()
     tokens = [device for row in rows for device in row["devices"]]
     scripts = {d["token"]: [DEAD[d["platform"]]] for d in tokens if d["token"].startswith("dead")}
     with contextlib.ExitStack() as stack:
-        above = None if len(tempfile.gettempdir()) <= MAX_TEMP_CHARACTERS else "/tmp"  # noqa: S108 - a folder in it
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-demo-", dir=above)))
+        folder = _folder(stack)
         set_up = stack.enter_context(stage(folder, arguments.rates, scripts, arguments.workers))
         redis = stack.enter_context(contextlib.closing(connect(set_up.settings)))
         screen = stack.enter_context(Screen(len(rows), set_up.redis, quiet=arguments.json))
@@ -67,6 +69,15 @@ def _run(arguments: argparse.Namespace) -> Report:
         stats, waiting = _progress(redis)
         screen.show(stats, waiting)
         return report(accepted, WireLog.read(set_up.wire_log), stats, waiting, set_up.settings.policies(), seconds)
+
+
+def _folder(stack: contextlib.ExitStack) -> Path:
+    """A folder of the demo's own. Its end is registered before it is there, as Ctrl-C may come in between."""
+    above = tempfile.gettempdir() if len(tempfile.gettempdir()) <= MAX_TEMP_CHARACTERS else "/tmp"  # noqa: S108 - a folder in it
+    folder = Path(above, f"push-throttle-demo-{token_hex(8)}")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder.mkdir(0o700)
+    return folder
 
 
 def _plan(rows: list[dict[str, Any]]) -> tuple[int, int]:

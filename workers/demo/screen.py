@@ -1,4 +1,4 @@
-"""What the demo shows: progress while it runs, and the report at its end."""
+"""Show the demo: progress while it runs, and the report at its end."""
 
 from __future__ import annotations
 

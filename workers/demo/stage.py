@@ -29,7 +29,7 @@ END_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs: the settings that everything was started with, the wire log, and whose version of Redis."""
+    """Hold what runs: the settings that everything was started with, the wire log, and the version of Redis."""
 
     settings: Settings
     config: Path

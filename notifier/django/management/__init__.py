@@ -1,1 +1,1 @@
-"""What Django looks for by this name."""
+"""The package of commands that Django looks for by this name."""

@@ -4,7 +4,7 @@
 """
 
 from notifier.limiter.middleware.asgi import ASGILimits
-from notifier.limiter.middleware.guard import SERVER_ERRORS, WebLimit
+from notifier.limiter.middleware.guard import SERVER_ERRORS, WebAnswer, WebLimit
 from notifier.limiter.middleware.keys import api_key, client_address, user
 from notifier.limiter.middleware.request import WebRequest
 from notifier.limiter.middleware.wsgi import WSGILimits
@@ -13,6 +13,7 @@ __all__ = [
     "SERVER_ERRORS",
     "ASGILimits",
     "WSGILimits",
+    "WebAnswer",
     "WebLimit",
     "WebRequest",
     "api_key",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebLimit
+from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebAnswer, WebLimit
 from notifier.limiter.middleware.request import of_scope
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -22,9 +22,9 @@ class ASGILimits:
     is opened.
     """
 
-    def __init__(self, app: App, limiter: AnyLimiter, *limits: WebLimit) -> None:
+    def __init__(self, app: App, limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> None:
         self.app = app
-        self.guard = Guard(limiter, limits)
+        self.guard = Guard(limiter, limits, answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""

@@ -10,15 +10,16 @@ from typing import Any
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, Verdict, WebLimit
+from notifier.limiter.answers import LimitExceeded
+from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, Verdict, WebAnswer, WebLimit, exceeded
 from notifier.limiter.middleware.request import WebRequest, of_environ
 
 View = Callable[..., Any]
 
 
-def rate_limit(limiter: AnyLimiter, *limits: WebLimit) -> Callable[[View], View]:
+def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit a view, plain or async: `@rate_limit(limiter, WebLimit("login", "5/minute"))`."""
-    guard = Guard(limiter, limits)
+    guard = Guard(limiter, limits, answer)
 
     def decorate(view: View) -> View:
         if inspect.iscoroutinefunction(view):
@@ -56,13 +57,33 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit) -> Callable[[View], View]
     return decorate
 
 
-def middleware(limiter: AnyLimiter, *limits: WebLimit) -> Callable[[View], View]:
+def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit all views: in a module of yours, give a name to `middleware(limiter, WebLimit("api", "100/minute"))`.
 
     Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key asks for the user, it goes below
     AuthenticationMiddleware.
     """
-    return rate_limit(limiter, *limits)
+    return rate_limit(limiter, *limits, answer=answer)
+
+
+def answer_exceeded(get_response: View) -> View:
+    """A middleware, "notifier.limiter.middleware.django.answer_exceeded": what `limiter.check` raises is a 429."""
+
+    def limited(request: HttpRequest) -> Any:
+        return get_response(request)
+
+    async def limited_async(request: HttpRequest) -> Any:
+        return await get_response(request)
+
+    def process_exception(_request: HttpRequest, error: Exception) -> HttpResponse | None:
+        return _refused(exceeded(error)) if isinstance(error, LimitExceeded) else None
+
+    made: View = limited_async if inspect.iscoroutinefunction(get_response) else limited
+    made.process_exception = process_exception  # type: ignore[attr-defined]
+    return made
+
+
+answer_exceeded.sync_capable = answer_exceeded.async_capable = True  # type: ignore[attr-defined]
 
 
 def _asked(request: HttpRequest) -> WebRequest:

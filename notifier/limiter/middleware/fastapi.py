@@ -8,8 +8,11 @@ from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebLimit
+from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebAnswer, WebLimit
 from notifier.limiter.middleware.request import of_scope
+from notifier.limiter.middleware.starlette import answer_exceeded
+
+__all__ = ["RateLimitedError", "answer_exceeded", "answer_refused", "rate_limit"]
 
 INVALID = 422
 
@@ -18,17 +21,19 @@ class RateLimitedError(HTTPException):
     """A request that was refused: 429 with all headers. See `answer_refused` for the whole body."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.status, refusal.problem["detail"], dict(refusal.headers))
+        super().__init__(refusal.status, refusal.detail, dict(refusal.headers))
         self.refusal = refusal
 
 
-def rate_limit(limiter: AnyLimiter, *limits: WebLimit) -> Callable[[Request, Response], AsyncIterator[None]]:
+def rate_limit(
+    limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None
+) -> Callable[[Request, Response], AsyncIterator[None]]:
     """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
 
     It counts once for each request. A route that returns a Response of its own gets no RateLimit header from here, and
     `not_counted` sees the errors that a route raises, not the statuses that it returns; `ASGILimits` has neither bound.
     """
-    guard = Guard(limiter, limits)
+    guard = Guard(limiter, limits, answer)
 
     async def limited(request: Request, response: Response) -> AsyncIterator[None]:
         verdict = await guard.ask_async(of_scope(request.scope, request))

@@ -9,16 +9,17 @@ from typing import Any
 import flask
 from werkzeug.exceptions import HTTPException
 
-from notifier.limiter.middleware.guard import Guard, WebLimit
+from notifier.limiter.answers import LimitExceeded
+from notifier.limiter.base import KeyLimiter
+from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit, exceeded
 from notifier.limiter.middleware.request import of_environ
-from notifier.limiter.sync import KeyLimiter
 
 View = Callable[..., Any]
 
 
-def rate_limit(limiter: KeyLimiter, *limits: WebLimit) -> Callable[[View], View]:
+def rate_limit(limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit a view: below `@app.route(…)` write `@rate_limit(limiter, WebLimit("login", "5/minute"))`."""
-    guard = Guard(limiter, limits)
+    guard = Guard(limiter, limits, answer)
 
     def decorate(view: View) -> View:
         @functools.wraps(view)
@@ -26,7 +27,7 @@ def rate_limit(limiter: KeyLimiter, *limits: WebLimit) -> Callable[[View], View]
             verdict = guard.ask(of_environ(flask.request.environ, flask.request))
             refusal = verdict.refusal
             if refusal is not None:
-                return flask.Response(refusal.body, refusal.status, refusal.headers)
+                return _refused(refusal)
             try:
                 response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
             except Exception as error:
@@ -40,3 +41,12 @@ def rate_limit(limiter: KeyLimiter, *limits: WebLimit) -> Callable[[View], View]
         return limited
 
     return decorate
+
+
+def answer_exceeded(error: LimitExceeded) -> flask.Response:
+    """For `site.register_error_handler(LimitExceeded, answer_exceeded)`: what `limiter.check` raises is a 429."""
+    return _refused(exceeded(error))
+
+
+def _refused(refusal: Refusal) -> flask.Response:
+    return flask.Response(refusal.body, refusal.status, refusal.headers)

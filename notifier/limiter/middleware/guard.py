@@ -1,35 +1,43 @@
-"""What every binding does with a request: it asks for the limits, writes headers, refuses, and gives permits back."""
+"""The work of every binding with a request: it asks for the limits, writes headers, refuses, and gives permits back."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter.aio import AsyncLimiter
+from notifier.limiter.aio import AsyncKeyLimiter
+from notifier.limiter.answers import LimitExceeded
+from notifier.limiter.base import KeyLimiter
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.middleware.headers import (
     PROBLEM_JSON,
     as_json,
+    familiar,
     item_name,
     limit_item,
     no_answer,
     policy_items,
     quota_exceeded,
     whole_seconds,
+    wrong_cost,
 )
 from notifier.limiter.middleware.keys import Key, client_address, digest
 from notifier.limiter.middleware.request import WebRequest
+from notifier.limiter.outage import UNREACHABLE
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
-from notifier.limiter.sync import UNREACHABLE, KeyLimiter
+from notifier.rules.costs import check_fits_all
 
 P = ParamSpec("P")
 T = TypeVar("T")
-AnyLimiter: TypeAlias = KeyLimiter | AsyncLimiter
+AnyLimiter: TypeAlias = KeyLimiter | AsyncKeyLimiter
 SERVER_ERRORS: Final = range(500, 600)
 MAX_KEY: Final = 200  # characters; what a client chose may be longer, and is then hashed
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -59,7 +67,7 @@ class WebLimit:
             raise ValueError(f"the name of a limit is 1 to 64 letters, digits, '.', '_' and '-', not {self.name!r}")
 
     def asked(self, request: WebRequest) -> tuple[str, Rates, int] | None:
-        """What is asked of the limiter; None where this limit does not concern the request."""
+        """Build what is asked of the limiter; None where this limit does not concern the request."""
         if self.exempt is not None and self.exempt(request):
             return None
         key = self.key(request)
@@ -71,28 +79,50 @@ class WebLimit:
         return whole if len(whole) <= MAX_KEY else f"{self.name}:#{digest(key)}", rates, cost
 
 
+AskedLimit: TypeAlias = tuple[WebLimit, tuple[str, Rates, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebAnswer:
+    """How a program answers, beside the fields of the draft and the problem of RFC 9457.
+
+    x_headers: X-RateLimit-Limit, -Remaining and -Reset too, of the rule with the least room. body: makes the body of a
+    429 of the request and the problem: text, or what becomes JSON. on_refused: is told of each 429 the names of the
+    rules that are used up, for metrics.
+    """
+
+    x_headers: bool = False
+    body: Callable[[WebRequest, dict[str, Any]], str | dict[str, Any]] | None = None
+    on_refused: Callable[[WebRequest, Sequence[str]], object] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The response in place of the program's."""
+    """The response in place of the program's. problem: text, or what becomes JSON."""
 
     status: int
     headers: Sequence[tuple[str, str]]
-    problem: dict[str, Any]
+    problem: str | dict[str, Any]
 
     @property
     def reason(self) -> str:
         """The words beside the status."""
-        return "Too Many Requests" if self.status == 429 else "Service Unavailable"  # noqa: PLR2004
+        return HTTPStatus(self.status).phrase
 
     @property
     def body(self) -> bytes:
-        """The problem as JSON."""
-        return as_json(self.problem)
+        """The problem as JSON, or the text."""
+        return self.problem.encode() if isinstance(self.problem, str) else as_json(self.problem)
+
+    @property
+    def detail(self) -> str:
+        """Say what is wrong, in one line."""
+        return self.reason if isinstance(self.problem, str) else str(self.problem.get("detail", self.reason))
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of a request. headers: for the response, whatever it is. permits: what it took, by which limit."""
+    """The outcome of a request. headers: for the response, whatever it is. permits: what it took, by which limit."""
 
     headers: list[tuple[str, str]] = field(default_factory=list)
     refusal: Refusal | None = None
@@ -112,10 +142,11 @@ class Guard:
     "hold" answer 503.
     """
 
-    def __init__(self, limiter: AnyLimiter, limits: Iterable[WebLimit]) -> None:
+    def __init__(self, limiter: AnyLimiter, limits: Iterable[WebLimit], answer: WebAnswer | None = None) -> None:
         self.limiter = limiter
+        self.answer = answer or WebAnswer()
         self.limits = tuple(limits)
-        if not isinstance(limiter, KeyLimiter | AsyncLimiter):
+        if not isinstance(limiter, KeyLimiter | AsyncKeyLimiter):
             raise TypeError(f"a limiter is a Limiter, AsyncLimiter or MemoryLimiter, not {type(limiter).__name__}")
         if not self.limits:
             raise ValueError("give at least one WebLimit, such as WebLimit('api', '100/minute')")
@@ -130,58 +161,58 @@ class Guard:
 
     def ask(self, request: WebRequest) -> Verdict:
         """Whether a request may go on; for a limiter that is not awaited."""
-        if isinstance(self.limiter, AsyncLimiter):
+        if isinstance(self.limiter, AsyncKeyLimiter):
             raise TypeError("an AsyncLimiter is for asyncio; give Limiter or MemoryLimiter to a program without it")
         asked = self._asked(request)
-        if not asked:
-            return Verdict()
+        if isinstance(asked, Verdict):
+            return asked
         try:
-            answers = self.limiter.acquire_many(one for _, one in asked)
-            self._give_back(taken(answers))
+            answers = self.limiter._ask_every(one for _, one in asked)  # noqa: SLF001 - each limit's answer is told
         except LimiterUnreachableError:
             return unreachable()
-        return self._verdict(asked, answers)
+        return self._verdict(request, asked, answers)
 
     async def ask_async(self, request: WebRequest) -> Verdict:
         """Whether a request may go on. A plain `Limiter` is asked in a thread, so that the event loop goes on."""
-        if not isinstance(self.limiter, AsyncLimiter):
+        if not isinstance(self.limiter, AsyncKeyLimiter):
             return await self._in_thread(self.ask, request)
         asked = self._asked(request)
-        if not asked:
-            return Verdict()
+        if isinstance(asked, Verdict):
+            return asked
         try:
-            answers = await self.limiter.acquire_many(one for _, one in asked)
-            for permit in taken(answers):
-                await self.limiter.refund(permit)
+            answers = await self.limiter._ask_every(one for _, one in asked)  # noqa: SLF001
         except LimiterUnreachableError:
             return unreachable()
-        return self._verdict(asked, answers)
+        return self._verdict(request, asked, answers)
 
     def close(self, verdict: Verdict, status: int) -> None:
         """Give back what a response of this status does not count. Where Redis is away, it stays counted."""
-        try:
-            self._give_back(verdict.uncounted(status))
-        except LimiterUnreachableError:
-            return
+        assert isinstance(self.limiter, KeyLimiter)
+        with suppress(LimiterUnreachableError):
+            for permit in verdict.uncounted(status):
+                self.limiter.refund(permit)
 
     async def close_async(self, verdict: Verdict, status: int) -> None:
         """See `close`."""
-        if not isinstance(self.limiter, AsyncLimiter):
+        if not isinstance(self.limiter, AsyncKeyLimiter):
             await self._in_thread(self.close, verdict, status)
             return
-        try:
+        with suppress(LimiterUnreachableError):
             for permit in verdict.uncounted(status):
                 await self.limiter.refund(permit)
-        except LimiterUnreachableError:
-            return
 
-    def _asked(self, request: WebRequest) -> list[tuple[WebLimit, tuple[str, Rates, int]]]:
-        return [(limit, one) for limit in self.limits if (one := limit.asked(request)) is not None]
-
-    def _give_back(self, permits: Iterable[Permit]) -> None:
-        assert isinstance(self.limiter, KeyLimiter)
-        for permit in permits:
-            self.limiter.refund(permit)
+    def _asked(self, request: WebRequest) -> list[AskedLimit] | Verdict:
+        """Build what each limit asks for; or the verdict, where none does, or a cost that was asked for never fits."""
+        asked = [(limit, one) for limit in self.limits if (one := limit.asked(request)) is not None]
+        for limit, (_, rates, cost) in asked:
+            if callable(limit.cost):
+                policy = self.limiter.policy(rates)  # a wrong rate is the program's mistake, and raises
+                try:
+                    check_fits_all(policy, cost)
+                except ValueError as error:
+                    headers = [("Content-Type", PROBLEM_JSON), ("Cache-Control", "no-store")]
+                    return Verdict(refusal=Refusal(400, headers, wrong_cost(limit.name, str(error))))
+        return asked or Verdict()
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         # What is in memory answers at once.
@@ -190,35 +221,57 @@ class Guard:
         return await asyncio.to_thread(function, *args, **kwargs)
 
     def _verdict(
-        self, asked: Sequence[tuple[WebLimit, tuple[str, Rates, int]]], answers: Sequence[Permit | Hold]
+        self,
+        request: WebRequest,
+        asked: Sequence[AskedLimit],
+        answers: Sequence[Permit | Hold],
     ) -> Verdict:
         if any(isinstance(answer, Hold) and answer.rule == UNREACHABLE for answer in answers):
             return unreachable()
         policies: list[str] = []
-        items, violated, holds = [], [], []
+        items, violated, holds, least = [], [], [], []
         for (limit, (_, rates, _)), answer in zip(asked, answers, strict=True):
             policy = self.limiter.policy(rates)
             if isinstance(answer, Hold):
                 items.append(limit_item(limit.name, policy, answer.rule, 0, answer.time_left_us))
                 violated.append(item_name(limit.name, policy, answer.rule))
                 holds.append(answer)
+                least.append((0, -answer.time_left_us, policy, answer.rule))
             elif not answer.id:
                 continue  # nobody was asked: see on_error="permit"
             elif answer.remaining is not None:
-                items.append(limit_item(limit.name, policy, answer.rule, answer.remaining, answer.reset_after_us or 0))
+                after = answer.reset_after_us or 0
+                items.append(limit_item(limit.name, policy, answer.rule, answer.remaining, after))
+                least.append((answer.remaining, -after, policy, answer.rule))
             policies += policy_items(limit.name, policy)
         headers = [("RateLimit-Policy", ", ".join(policies))] if policies else []
         headers += [("RateLimit", ", ".join(items))] if items else []
+        if self.answer.x_headers and least:
+            remaining, after, policy, rule = min(least, key=lambda each: each[:2])
+            headers += familiar(policy, rule, remaining, -after)
         if holds:
-            return Verdict(refusal=_refusal(429, headers, quota_exceeded(violated, holds), _seconds(holds)))
+            return Verdict(refusal=self._refused(request, headers, violated, holds))
         permits = [(limit, answer) for (limit, _), answer in zip(asked, answers, strict=True)]
         return Verdict(headers, permits=[(limit, answer) for limit, answer in permits if isinstance(answer, Permit)])
 
+    def _refused(
+        self, request: WebRequest, headers: list[tuple[str, str]], names: Sequence[str], holds: Sequence[Hold]
+    ) -> Refusal:
+        if self.answer.on_refused is not None:
+            self.answer.on_refused(request, names)
+        refusal = _refusal(429, headers, quota_exceeded(names, holds), _seconds(holds))
+        if self.answer.body is None or isinstance(refusal.problem, str):
+            return refusal
+        body = self.answer.body(request, refusal.problem)
+        kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
+        changed = [(name, kind if name == "Content-Type" else value) for name, value in refusal.headers]
+        return Refusal(429, changed, body)
 
-def taken(answers: Sequence[Permit | Hold]) -> list[Permit]:
-    """The permits to give back, since not all were granted."""
-    permits = [answer for answer in answers if isinstance(answer, Permit)]
-    return [] if len(permits) == len(answers) else permits
+
+def exceeded(error: LimitExceeded) -> Refusal:
+    """The response to a `LimitExceeded` that a program raised. It does not say of which key."""
+    hold = Hold(error.time_left // timedelta(microseconds=1), error.rule)
+    return _refusal(429, [], quota_exceeded([error.rule], [hold]), _seconds([hold]))
 
 
 def unreachable() -> Verdict:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from notifier.limiter.protocol import Hold
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.units import UNITS, format_duration
 
@@ -26,6 +28,13 @@ def policy_items(name: str, policy: Policy) -> Iterator[str]:
 def limit_item(name: str, policy: Policy, rule: str, remaining: int, reset_us: int) -> str:
     """An item of RateLimit: how many are left by a rule, and in how many seconds there are more."""
     return f'"{item_name(name, policy, rule)}";r={remaining};t={whole_seconds(reset_us)}'
+
+
+def familiar(policy: Policy, rule: str, remaining: int, reset_us: int) -> list[tuple[str, str]]:
+    """The three fields X-RateLimit-…, as many programs know them. Reset is in seconds since the epoch."""
+    quota = next((quota for each, quota, _ in _rules(policy) if each == rule), 0)
+    values = {"Limit": quota, "Remaining": remaining, "Reset": whole_seconds(reset_us) + int(time.time()) + 1}
+    return [(f"X-RateLimit-{name}", str(value)) for name, value in values.items()]
 
 
 def item_name(name: str, policy: Policy, rule: str) -> str:
@@ -67,6 +76,16 @@ def no_answer() -> dict[str, Any]:
     }
 
 
+def wrong_cost(name: str, why: str) -> dict[str, Any]:
+    """The body of a 400: the request asks for what never fits."""
+    return {
+        "type": "about:blank",
+        "title": "Bad Request",
+        "status": 400,
+        "detail": f"{name}: {why}",
+    }
+
+
 def as_json(problem: dict[str, Any]) -> bytes:
     """A problem as it goes over the wire."""
     return json.dumps(problem).encode()
@@ -74,9 +93,11 @@ def as_json(problem: dict[str, Any]) -> bytes:
 
 def _rules(policy: Policy) -> Iterator[tuple[str, int, int]]:
     """Each rule as it is written in a `Hold`, its quota, and the µs for which that is."""
-    rule: Window | Burst
+    rule: Window | CalendarWindow | Burst
     for rule in policy.windows:
         yield str(rule), rule.limit, rule.interval_us
+    for rule in policy.calendar:
+        yield str(rule), rule.limit, 1  # it has no length of its own
     if policy.gap_us:
         yield f"gap {format_duration(policy.gap_us)}", 1, policy.gap_us
     if policy.burst is not None:

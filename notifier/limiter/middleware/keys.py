@@ -13,6 +13,7 @@ Key: TypeAlias = Callable[[WebRequest], str | None]
 Address: TypeAlias = IPv4Address | IPv6Address
 UNKNOWN: Final = "ip:unknown"
 UNIX: Final = "unix"
+NAT64: Final = IPv6Network("64:ff9b::/96")  # an IPv4 address behind a translator
 
 
 def client_address(
@@ -126,7 +127,9 @@ def _address(text: str) -> Address | None:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+    if isinstance(address, IPv6Address):
+        return IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else address.ipv4_mapped or address
+    return address
 
 
 def _client(address: Address, ipv6_prefix: int) -> str:

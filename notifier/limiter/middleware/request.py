@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WebRequest:
-    """What keys, costs and exemptions are made of.
+    """The parts of a request that keys, costs and exemptions are made of.
 
     headers: by name in lower case; what came several times is joined by commas. peer: the address at the other end of
     the connection, None for a Unix socket. raw: the framework's own request, the ASGI scope or the WSGI environ.

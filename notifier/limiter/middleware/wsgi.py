@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from notifier.limiter.middleware.guard import Guard, Verdict, WebLimit
+from notifier.limiter.base import KeyLimiter
+from notifier.limiter.middleware.guard import Guard, Verdict, WebAnswer, WebLimit
 from notifier.limiter.middleware.request import of_environ
-from notifier.limiter.sync import KeyLimiter
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -17,11 +17,11 @@ App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 class WSGILimits:
     """`app = WSGILimits(app, limiter, WebLimit("api", "100/minute"))`; in Flask it goes around `app.wsgi_app`."""
 
-    def __init__(self, app: App, limiter: KeyLimiter, *limits: WebLimit) -> None:
+    def __init__(self, app: App, limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> None:
         if not isinstance(limiter, KeyLimiter):
             raise TypeError(f"WSGI takes a Limiter or a MemoryLimiter, not {type(limiter).__name__}")
         self.app = app
-        self.guard = Guard(limiter, limits)
+        self.guard = Guard(limiter, limits, answer)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request, or refuse it."""

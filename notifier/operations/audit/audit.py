@@ -12,14 +12,15 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from notifier.dispatch.preferences import prefer
-from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_users
+from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_key, audit_users
 from notifier.operations.audit.queues import Queues
-from notifier.operations.audit.times import Times
+from notifier.operations.audit.times import Times, shown
 from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
+from notifier.scripts.keys import is_key, job_key, redis_key, rq_key, types_of
 from notifier.scripts.loader import Call, run
 from notifier.store.connection import redis_answers
 from notifier.units import from_bytes, readable
@@ -33,6 +34,7 @@ JOBS_A_CALL: Final = 25
 ENTRIES_A_CALL: Final = 50
 BACKLOGS_A_LOOK: Final = 50
 
+WRONG_TYPE: Final = "WRONGTYPE"
 REGISTRIES: Final = ("scheduled", "wip", "failed", "canceled")  # RQ's, of each lane
 
 
@@ -46,17 +48,16 @@ class Audit:
         self,
         redis: Redis,
         *,
-        keep_failed_us: int,
         lease_us: int,
         repair: bool = False,
         on_progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         self._redis: Any = redis
-        self._keep_failed_s = -(-keep_failed_us // 1_000_000)
         self._lease_us = lease_us
         self._repair = repair
         self._on_progress = on_progress
         self._times = Times(redis, repair=repair)
+        self._wrong: set[bytes] = set()  # keys of a wrong type that are there still
         self._queues = Queues(redis, repair=repair, lease_us=lease_us)
         self.jobs = 0
         self.users = 0
@@ -64,24 +65,30 @@ class Audit:
     def findings(self) -> Iterator[Finding]:
         """Every inconsistency, as it is found; with `repair`, what was done about each.
 
-        Raises RedisUnusableError.
+        What a key of a wrong type makes unreadable is passed over, unless that is repaired first. Raises
+        RedisUnusableError.
         """
         with redis_answers():
-            jobs = job_key("")
             for keys in self._pages():
-                yield from self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
-                yield from self._judge_backlogs(keys)
-                yield from self._times.look_at(keys)
-            for name in ("later", "leases"):
-                yield from self._judge_entries(self._members(redis_key(name).encode()))
-            for kind in REGISTRIES:
-                for lane in LANES:
-                    yield from self._judge_entries(self._members(rq_key(kind, lane).encode()))
-            for lane in LANES:
-                yield from self._judge_users(self._members(redis_key("gates", lane).encode()))
-            yield from self._queues.findings()
-            yield from self._times.findings()
-            yield from self._judge_preferences()
+                yield from self._judge_types(keys)
+            for judged in self._stages():
+                yield from _readable(judged)
+
+    def _stages(self) -> Iterator[Iterator[Finding]]:
+        jobs = job_key("")
+        for page in self._pages():
+            keys = [key for key in page if key not in self._wrong]
+            yield self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
+            yield self._judge_backlogs(keys)
+            yield self._times.look_at(keys)
+        names = [redis_key("later"), redis_key("leases")]
+        for name in names + [rq_key(kind, lane) for kind in REGISTRIES for lane in LANES]:
+            yield self._judge_entries(self._members(name.encode()))
+        for lane in LANES:
+            yield self._judge_users(self._members(redis_key("gates", lane).encode()))
+        yield self._queues.findings()
+        yield self._times.findings()
+        yield self._judge_preferences()
 
     def _pages(self) -> Iterator[list[bytes]]:
         cursor, seen, keys = -1, 0, self._redis.dbsize()
@@ -91,9 +98,22 @@ class Audit:
             seen += len(page)
             self._on_progress(min(seen, keys), keys)
 
+    def _judge_types(self, keys: list[bytes]) -> Iterator[Finding]:
+        """Find keys of a wrong type, which something else than this software wrote: nothing of ours can be in them."""
+        right = {key: types for key in keys if (types := types_of(key))}
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in right:
+                pipe.type(key)
+            found = pipe.execute()
+        for (key, types), kind in zip(right.items(), found, strict=True):
+            if kind.decode() not in {"none", *types}:
+                gone = self._repair and run(self._redis, audit_key("type", key, kind))
+                self._wrong |= set() if gone else {key}
+                would_be = f"a {' or '.join(sorted(types))}, or nothing"
+                yield Finding(f"key {shown(key)}", f"is a {kind.decode()}", would_be, "removed" if gone else "")
+
     def _judge_jobs(self, job_ids: list[bytes]) -> Iterator[Finding]:
-        for some in _cut(job_ids, JOBS_A_CALL):
-            judged = self._run(audit_jobs(some, repair=self._repair, lease_us=self._lease_us))
+        for judged in self._each(audit_jobs, job_ids, JOBS_A_CALL):
             self.jobs += judged.notifications
             yield from judged.findings
             yield from self._queues.expect(judged.queued)
@@ -106,16 +126,16 @@ class Audit:
         self.users += len(noted)
         yield from self._judge_users((key, b"") for key in backlogs + noted)
         for key in keys:
-            if is_key(key, "parked"):
+            if is_key(key, "waiting_for_route"):
                 yield from self._judge_users(self._members(key))
 
     def _judge_entries(self, entries: Iterable[Entry]) -> Iterator[Finding]:
-        for some in _cut(entries, ENTRIES_A_CALL):
-            yield from self._run(audit_entries(some, repair=self._repair, keep_failed_s=self._keep_failed_s))
+        for found in self._each(audit_entries, entries, ENTRIES_A_CALL):
+            yield from found
 
     def _judge_users(self, entries: Iterable[Entry]) -> Iterator[Finding]:
-        for some in _cut(entries, ENTRIES_A_CALL):
-            yield from self._run(audit_users(some, repair=self._repair))
+        for found in self._each(audit_users, entries, ENTRIES_A_CALL):
+            yield from found
 
     def _judge_preferences(self) -> Iterator[Finding]:
         """Workers go on as if a user whose preferences cannot be read had none."""
@@ -124,7 +144,7 @@ class Audit:
                 Preferences.decode(text)
             except (ValueError, TypeError):
                 name, stands = from_bytes(user), from_bytes(text)
-                gone = self._repair and self._run(prefer(name, stands, "", who="notifier audit")) is None
+                gone = self._repair and run(self._redis, prefer(name, stands, "", who="notifier audit")) is None
                 saw, right = "has preferences that cannot be read", "what notifier.users writes, or none"
                 yield Finding(f"user {readable(name)}", saw, right, "forgotten" if gone else "")
 
@@ -143,8 +163,25 @@ class Audit:
             yield from ((key, member) for member, _ in page)
             yield from self._members(key, cursor)
 
-    def _run(self, call: Call[T]) -> T:
-        return run(self._redis, call)
+    def _each(self, audit: Callable[..., Call[T]], items: Iterable[Any], size: int) -> Iterator[T]:
+        """Judge so many at a time; where that meets a key of a wrong type one by one, without those that touch it."""
+        for some in _cut(items, size):
+            try:
+                yield run(self._redis, audit(some, repair=self._repair, lease_us=self._lease_us))
+            except ResponseError as error:
+                if WRONG_TYPE not in str(error):
+                    raise
+                if size > 1:
+                    yield from self._each(audit, some, 1)
+
+
+def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """These, up to a key of a wrong type, which was told."""
+    try:
+        yield from findings
+    except ResponseError as error:
+        if WRONG_TYPE not in str(error):
+            raise
 
 
 def _cut(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What *audit_job* found. queued: ids that their queues must name. notifications: how many were ours."""
+    """The findings of *audit_job*. queued: ids that their queues must name. notifications: how many were ours."""
 
     queued: list[bytes]
     notifications: int
@@ -58,15 +58,15 @@ def audit_jobs(job_ids: Sequence[bytes], *, repair: bool, lease_us: int, unliste
     return Call(script("audit_job"), [], args, lambda reply: Judged(reply[0], reply[1], _findings(reply[2])))
 
 
-def audit_entries(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, keep_failed_s: int) -> Call[list[Finding]]:
+def audit_entries(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
     """Judge what stands in sorted sets of jobs: (key, member)."""
-    args: list[str | bytes | int] = ["", int(repair), _LANES, keep_failed_s]
+    args: list[str | bytes | int] = ["", int(repair), lease_us]
     return Call(script("audit_entry"), [], args + [part for entry in entries for part in entry], _findings)
 
 
-def audit_users(entries: Sequence[tuple[bytes, bytes]], *, repair: bool) -> Call[list[Finding]]:
+def audit_users(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
     """Judge users: (a key that names one, b'') or (a set of users, its member)."""
-    args: list[str | bytes | int] = ["", int(repair), _LANES]
+    args: list[str | bytes | int] = ["", int(repair), _LANES, lease_us]
     return Call(script("audit_user"), [], args + [part for entry in entries for part in entry], _findings)
 
 
@@ -76,8 +76,11 @@ def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple
     return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
 
 
-def audit_key(kind: Literal["permit", "claim", "parked"], key: bytes, of: bytes = b"") -> Call[bool]:
-    """Put right a key that holds what nobody stands for; the reply tells whether it was still to be done."""
+Kind = Literal["permit", "claim", "waits_for_route", "route", "type"]
+
+
+def audit_key(kind: Kind, key: bytes, of: bytes = b"") -> Call[bool]:
+    """Put right a key that holds what cannot be right; the reply tells whether it was still to be done."""
     return Call(script("audit_key"), [], ["", kind, key, of], bool)
 
 

@@ -20,7 +20,7 @@ UNLISTED_A_CALL: Final = 25
 
 
 class Queues:
-    """What stands in the queues, and what should.
+    """Compares the queues with the jobs that say they are queued.
 
     A job of ours that is queued stays in its list until it has another status, and a list is read from its tail, where
     what comes in between is only seen twice. So what was queued before a reading, was not in it and is queued after it,
@@ -40,7 +40,7 @@ class Queues:
             yield from self._look_for_expected()
 
     def findings(self) -> Iterator[Finding]:
-        """What stands in a queue and should not, and what should and does not."""
+        """Report what stands in a queue and should not, and what should and does not."""
         for lane in LANES:
             start, found = 0, JUDGED_A_CALL
             while found == JUDGED_A_CALL:

@@ -1,4 +1,4 @@
-"""What bears a time, audited: permits in the future that nobody is sending under, claims without an end.
+"""Audits what bears a time: permits in the future that nobody is sending under, claims and circuits without an end.
 
 A permit stands in the future while its job is in flight under a lease, never before and never again. So one that did
 before all leases were read, and does after it, and belongs to none of them, was left behind.
@@ -7,11 +7,11 @@ before all leases were read, and does after it, and belongs to none of them, was
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from redis import Redis
 
-from notifier.operations.audit.calls import Finding, audit_key
+from notifier.operations.audit.calls import Finding, Kind, audit_key
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
@@ -19,11 +19,14 @@ from notifier.store.connection import time_us
 
 MAX_NOTED: Final = 10_000
 A_LOOK: Final = 100
-DONE: Final = {"permit": "dated now", "claim": "removed", "parked": "removed"}
+DONE: Final = {
+    "permit": "dated now", "claim": "removed", "waits_for_route": "removed", "route": "asked for by a probe now",
+}  # fmt: skip
+MAX_CIRCUIT_US: Final = 2 * 86_400_000_000  # a provider is asked again within a day
 
 
 class Times:
-    """Looks at permits, claims and what is parked, a page of keys at a time."""
+    """Looks at permits, claims and who waits for a route, a page of keys at a time."""
 
     def __init__(self, redis: Redis, *, repair: bool) -> None:
         self._redis: Any = redis
@@ -38,8 +41,10 @@ class Times:
             yield from self.findings()
         yield from self._endless([key for key in keys if is_key(key, "claim")])
         for key in keys:
-            if is_key(key, "parked"):
-                yield from self._parked(key)
+            if is_key(key, "waiting_for_route"):
+                yield from self._waits_for_route(key)
+            elif is_key(key, "route"):
+                yield from self._circuit(key)
 
     def findings(self) -> Iterator[Finding]:
         """Judge what was noted."""
@@ -52,9 +57,9 @@ class Times:
         for key, permit in suspects:
             at = self._redis.zscore(key, permit)
             if at is not None and at > now_us:
-                saw = f"is dated {at:.0f} µs in {_text(key)}, in the future, and nothing is in flight under it"
+                saw = f"is dated {at:.0f} µs in {shown(key)}, in the future, and nothing is in flight under it"
                 done = self._put_right("permit", key, permit)
-                yield Finding(f"permit {_text(permit)}", saw, "dated now, as it may have been used", done)
+                yield Finding(f"permit {shown(permit)}", saw, "dated now, as it may have been used", done)
 
     def _note(self, sets: list[bytes]) -> None:
         now_us = time_us(self._redis) if sets else 0
@@ -69,15 +74,17 @@ class Times:
     def _permits_in_flight(self) -> set[bytes]:
         """The permits of all leases; and of RQ's started registries, where those of deleted jobs stand too."""
         held = set()
+        in_flight = [job_id for job_id, _ in self._redis.zscan_iter(redis_key("leases"), count=A_LOOK)]
         for lane in LANES:
             for entry, _ in self._redis.zscan_iter(rq_key("wip", lane), count=A_LOOK):
-                held.add(entry.rpartition(b":")[2])
-        leased = [job_id for job_id, _ in self._redis.zscan_iter(redis_key("leases"), count=A_LOOK)]
-        for start in range(0, len(leased), A_LOOK):
+                job_id, _, permit = entry.rpartition(b":")
+                held.add(permit)
+                in_flight.append(job_id)
+        for start in range(0, len(in_flight), A_LOOK):
             with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in leased[start : start + A_LOOK]:
-                    pipe.hget(job_key(job_id), "push_permit")
-                held.update(permit for permit in pipe.execute() if permit)
+                for job_id in in_flight[start : start + A_LOOK]:
+                    pipe.hmget(job_key(job_id), "push_permit", "push_rq_job")
+                held.update(permit for both in pipe.execute() for permit in both if permit)
         return held
 
     def _endless(self, claims: list[bytes]) -> Iterator[Finding]:
@@ -90,20 +97,30 @@ class Times:
         for key, ms in zip(claims, left, strict=True):
             if ms == -1:
                 saw = "is kept for ever, and holds its backlog for one worker"
-                yield Finding(f"claim {_text(key)}", saw, "gone with its lease", self._put_right("claim", key))
+                yield Finding(f"claim {shown(key)}", saw, "gone with its lease", self._put_right("claim", key))
 
-    def _parked(self, key: bytes) -> Iterator[Finding]:
-        route = key.removeprefix(redis_key("parked", "").encode())
+    def _waits_for_route(self, key: bytes) -> Iterator[Finding]:
+        route = key.removeprefix(redis_key("waiting_for_route", "").encode())
         with self._redis.pipeline() as pipe:
             pipe.sismember(redis_key("routes"), route)
             pipe.exists(key)
             is_held, exists = pipe.execute()
         if exists and not is_held:
             saw = "holds up users, and that route is not held"
-            done = self._put_right("parked", key, route)
-            yield Finding(f"parking {_text(key)}", saw, "gone, and its users with wake-ups", done)
+            done = self._put_right("waits_for_route", key, route)
+            yield Finding(f"waiting for a route {shown(key)}", saw, "gone, and its users with wake-ups", done)
 
-    def _put_right(self, kind: Literal["permit", "claim", "parked"], key: bytes, of: bytes = b"") -> str:
+    def _circuit(self, key: bytes) -> Iterator[Finding]:
+        state, until = self._redis.hmget(key, "state", "until")
+        if state == b"paused" or until is None:  # a person says until when, and may say for ever
+            return
+        if not until.isdigit() or int(until) > time_us(self._redis) + MAX_CIRCUIT_US:
+            saw = f"is {shown(state or b'')} until {shown(until)}"
+            yield Finding(
+                f"circuit {shown(key)}", saw, "a time in µs, within two days", self._put_right("route", key, until)
+            )
+
+    def _put_right(self, kind: Kind, key: bytes, of: bytes = b"") -> str:
         if not self._repair:
             return ""
         return DONE[kind] if run(self._redis, audit_key(kind, key, of)) else "right again by itself"
@@ -113,5 +130,6 @@ def _is_device(key: bytes) -> bool:
     return is_key(key, "device") and key.count(b":") == redis_key("device", "").count(":")
 
 
-def _text(name: bytes) -> str:
+def shown(name: bytes) -> str:
+    """A name of Redis as text."""
     return name.decode(errors="replace")

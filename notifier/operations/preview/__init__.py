@@ -1,1 +1,1 @@
-"""What rules would have done to recorded traffic: reads traces, replays them in simulated time, compares."""
+"""Preview what rules would have done to recorded traffic: read traces, replay them in simulated time, compare."""

@@ -11,15 +11,17 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from notifier.errors import NotifierError
-from notifier.scripts.keys import redis_key
+from notifier.scripts.keys import redis_key, under
 from notifier.store.connection import ask, unusable
-from notifier.units import moment
+from notifier.store.partitions import Partition, Partitions
+from notifier.store.together import on_all
+from notifier.units import clock_us, moment
 
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
 LAPSE_MS: Final = 30_000
@@ -31,72 +33,73 @@ class RecordingError(NotifierError):
 
 
 class Recorder:
-    """Reads what is accepted from now on, until it is closed. One at a time on a Redis.
+    """Reads what is accepted from now on, until it is closed. One at a time in a fleet.
 
     began_us: when the trace began, µs on Redis's clock.
     """
 
-    def __init__(self, redis: Redis, *, hash_users: bool = False) -> None:
+    def __init__(self, redis: Any, *, hash_users: bool = False) -> None:
         """hash_users: by a key that nobody learns, so that no list of names leads back to them.
 
-        Raise RecordingError where somebody records already, RedisUnusableError if Redis does not answer.
+        Raise RecordingError where somebody records already, RedisUnusableError if a partition does not answer.
         """
-        self._redis = redis
+        self._begun: dict[int, int] = {}  # by partition, µs on its clock
+        self._last: dict[int, bytes] = {}
         self._name: Callable[[str], str] = _hasher("u") if hash_users else str
         self._collapse_id = _hasher("c")  # which are the same is all that matters; a producer may have put a text there
-        self._last = b"0-0"
-        try:
-            with redis.pipeline(transaction=True) as pipe:
-                pipe.xgroup_create(redis_key("trace"), GROUP, id="$", mkstream=True)
-                pipe.pexpire(redis_key("trace"), LAPSE_MS)
-                pipe.time()
-                seconds, us = pipe.execute()[-1]
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                raise unusable(error) from error
-            raise RecordingError(
-                f"another recording is running, or was {LAPSE_MS // 1000} s ago; there can be one at a time"
-            ) from None
-        except RedisError as error:
-            raise unusable(error) from error
-        self.began_us = seconds * 1_000_000 + us
+        self._at: list[Partition] = []
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            for at in Partitions.around(redis):
+                with under(at.prefixes):
+                    self._begun[at.number] = _begin(at.client)
+                self._at.append(at)
+            stack.pop_all()
+        self.began_us = self._begun[self._at[0].number]
         self._first = True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ask(lambda: self._redis.delete(redis_key("trace")))
+        self._end()
+
+    def _end(self) -> None:
+        on_all(self._at, lambda redis: redis.delete(redis_key("trace")))
 
     def read(self) -> Iterator[str]:
-        """What was accepted since the last time, as lines of a trace.
+        """Return what was accepted since the last call, as lines of a trace.
 
         Raise RecordingError where the stream has gone meanwhile: what came since then is not known.
         """
-        while entries := self._next():
-            for _, fields in entries:
-                yield self._line({name.decode(): value.decode() for name, value in fields.items()})
-            self._last = entries[-1][0]
+        for at in self._at:
+            while entries := self._next(at):
+                for _, fields in entries:
+                    fields_of = {name.decode(): value.decode() for name, value in fields.items()}
+                    yield self._line(fields_of, self._begun[at.number])
+                self._last[at.number] = entries[-1][0]
 
-    def _next(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    def _next(self, at: Partition) -> list[tuple[bytes, dict[bytes, bytes]]]:
         def once() -> tuple[Any, bool]:
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.xtrim(redis_key("trace"), minid=self._last, approximate=True)
-                pipe.xrange(redis_key("trace"), min=b"(" + self._last, count=BATCH)
+            last = self._last.get(at.number, b"0-0")
+            with at.client.pipeline(transaction=True) as pipe:
+                pipe.xtrim(redis_key("trace"), minid=last, approximate=True)
+                pipe.xrange(redis_key("trace"), min=b"(" + last, count=BATCH)
                 pipe.pexpire(redis_key("trace"), LAPSE_MS)
                 _, entries, alive = pipe.execute()
                 return entries, bool(alive)
 
-        entries, alive = ask(once)
+        with under(at.prefixes):
+            entries, alive = ask(once)
         if not alive:
             raise RecordingError(
                 "the recording broke off, because its stream in Redis is gone; what came since is missing"
             )
         return list(entries)
 
-    def _line(self, entry: dict[str, str]) -> str:
+    def _line(self, entry: dict[str, str], began_us: int) -> str:
         meta = json.loads(entry["meta"])
-        event = {"at": max(0, int(float(entry["at"])) - self.began_us) / 1_000_000, "user": self._name(meta["user"])}
+        event = {"at": max(0, int(float(entry["at"])) - began_us) / 1_000_000, "user": self._name(meta["user"])}
         event["category"] = meta["category"]
         event |= {name: meta[name] for name in ("priority", "zone") if name in meta}
         if entry["expires"]:
@@ -107,6 +110,24 @@ class Recorder:
         if "collapse_id" in meta:
             event["collapse_id"] = self._collapse_id(meta["collapse_id"])
         return json.dumps(event, ensure_ascii=False) + "\n"
+
+
+def _begin(redis: Any) -> int:
+    """Let a stream be there, in which *enqueue* writes; the µs of now."""
+    try:
+        with redis.pipeline(transaction=True) as pipe:
+            pipe.xgroup_create(redis_key("trace"), GROUP, id="$", mkstream=True)
+            pipe.pexpire(redis_key("trace"), LAPSE_MS)
+            pipe.time()
+            return clock_us(pipe.execute()[-1])
+    except ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise unusable(error) from error
+        raise RecordingError(
+            f"another recording is running, or was {LAPSE_MS // 1000} s ago; there can be one at a time"
+        ) from None
+    except RedisError as error:
+        raise unusable(error) from error
 
 
 def _hasher(letter: str) -> Callable[[str], str]:

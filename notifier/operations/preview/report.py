@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain
 from typing import Any, Final, Literal
 
-from notifier.operations.preview.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
-from notifier.operations.preview.trace import Event, Trace
+from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
+from notifier.forecast.trace import Event, Trace
 from notifier.rules.policies import Policies
+from notifier.rules.policy import Window
 
 Side = Literal["old", "new"]
 SIDES: Final[tuple[Side, Side]] = ("old", "new")
@@ -36,7 +37,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class OfUser:
-    """What a user would notice. mean_us: of a notification's wait; one that ends unsent waited until then, in vain."""
+    """Hold what a user would notice. mean_us: of a wait; one that ends unsent waited until then, in vain."""
 
     user: str
     notifications: int
@@ -47,7 +48,7 @@ class OfUser:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a preview found.
+    """Hold what a preview found.
 
     longer, shorter: how many notifications would wait so under the new rules, and be sent under both. max_held: how
     many waited at once at most. worst: the users whose mean wait grows most, those alone whose it grows.
@@ -80,7 +81,7 @@ class Moment:
 
 
 class _Found:
-    """What is gathered of one side. waits: of the sent, by category."""
+    """Gather the figures of one side. waits: of the sent, by category."""
 
     def __init__(self) -> None:
         self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
@@ -138,13 +139,9 @@ def compare(
     found = {side: _Found() for side in SIDES}
     users = list[OfUser]()
     longer = shorter = 0
-    for user, events in trace.items():
-        replays = {
-            side: Replay(rules[side], user, events, latency_us, begins_us=begins_us, mutes=True) for side in SIDES
-        }
+    for events, user, replays in _replayed(trace, rules, latency_us, begins_us=begins_us, mutes=True):
         sent, ended = {}, {}
         for side, replay in replays.items():
-            replay.run()
             sent[side], ended[side] = replay.sent, list(_ended(rules[side], events, replay))
         for side in SIDES:
             for event, at, end in zip(events, sent[side], ended[side], strict=True):
@@ -175,12 +172,11 @@ def timeline(
     trace: Trace, user: str, old: Policies, new: Policies, latency_us: int = 0, *, begins_us: int = 0
 ) -> list[Moment]:
     """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
-    events = trace.get(user, [])
-    of = {"old": old, "new": new}
-    options: dict[str, Any] = {"begins_us": begins_us, "explained": True, "mutes": True}
-    replays = {side: Replay(of[side], user, events, latency_us, **options) for side in SIDES}
-    for replay in replays.values():
-        replay.run()
+    rules: Mapping[Side, Policies] = {"old": old, "new": new}
+    if not any(map(_paces, rules.values())):
+        trace = {user: trace.get(user, [])}
+    found = _replayed(trace, rules, latency_us, begins_us=begins_us, explained=True, mutes=True)
+    events, replays = next(((events, replays) for events, whose, replays in found if whose == user), ([], {}))
     return [
         Moment(
             event.at_us,
@@ -192,6 +188,60 @@ def timeline(
         )
         for n, event in enumerate(events)
     ]
+
+
+def _replayed(
+    trace: Trace, rules: Mapping[Side, Policies], latency_us: int, **options: Any
+) -> Iterator[tuple[Sequence[Event], str, dict[Side, Replay]]]:
+    """Replay each user alone; then what all users have together holds back what goes, first come, first served."""
+    found = (
+        (events, user, {side: Replay(rules[side], user, events, latency_us, **options) for side in SIDES})
+        for user, events in trace.items()
+    )
+    if not any(map(_paces, rules.values())):
+        for events, user, replays in found:
+            for replay in replays.values():
+                replay.run()
+            yield events, user, replays
+        return
+    known = list(found)
+    for _, _, replays in known:
+        for replay in replays.values():
+            replay.run()
+    for side in SIDES:
+        for name, window in _paces(rules[side]).items():
+            _hold_back(name, window, rules[side], [(events, replays[side]) for events, _, replays in known], latency_us)
+    yield from known
+
+
+def _paces(policies: Policies) -> dict[str, Window]:
+    found = {name: of.overall for name, of in policies.categories.items() if not of.bypass}
+    return {name: window for name, window in found.items() if window is not None}
+
+
+def _hold_back(
+    name: str, window: Window, policies: Policies, replays: Sequence[tuple[Sequence[Event], Replay]], latency_us: int
+) -> None:
+    """Move what goes of a category to when its pace for all users allows it; what expires until then is not sent."""
+    category = policies.categories[name]
+    decides = max(window.limit - category.cost, 0) + 1  # the so-many-th latest is to have left
+    recent = deque[int](maxlen=window.limit)
+    going = sorted(
+        (at, place, n)
+        for place, (events, replay) in enumerate(replays)
+        for n, (event, at) in enumerate(zip(events, replay.sent, strict=True))
+        if at >= 0 and event.category == name
+    )
+    for at, place, n in going:
+        events, replay = replays[place]
+        opens = max(at, recent[-decides] + window.interval_us) if len(recent) >= decides else at
+        expires_in_us = events[n].expires_in_us or category.expires_us
+        if expires_in_us is not None and events[n].at_us + expires_in_us <= opens:
+            replay.sent[n] = EXPIRED
+            continue
+        recent.extend([opens + latency_us] * category.cost)
+        if opens > at:
+            replay.sent[n], replay.decided[n] = opens, f"{name} overall {window}"
 
 
 def _ended(policies: Policies, events: Sequence[Event], replay: Replay) -> Iterator[int]:

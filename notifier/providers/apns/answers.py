@@ -1,7 +1,8 @@
-"""What Apple's answers mean, as a table: status and reason to an Answer. Unknown ones never raise."""
+"""The meaning of Apple's answers, as a table: status and reason to an Answer. Unknown ones never raise."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MS_US: Final = 1_000
-LATEST_MS: Final = 7_258_118_400_000  # the year 2200
+DAY_MS: Final = 86_400_000  # by which two clocks may differ
 SERVER_ERROR_US: Final = 15 * MINUTE_US  # Apple: after a 5xx, retry after 15 minutes
 
 # Of a message Apple says 400, 410 or 413. These are about who asks, and where: a credential, a proxy, a host.
@@ -80,7 +81,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic:
 
 
 def _gone_at_us(timestamp_ms: object) -> int | None:
-    """Read since when Apple knows that a token is gone; None for what no clock shows."""
-    if type(timestamp_ms) is int and 0 < timestamp_ms < LATEST_MS:
+    """Read since when Apple knows that a token is gone; None for what is yet to come."""
+    if type(timestamp_ms) is int and 0 < timestamp_ms < time.time() * 1000 + DAY_MS:
         return timestamp_ms * MS_US
     return None

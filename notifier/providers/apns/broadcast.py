@@ -35,7 +35,7 @@ def channel_of(token: str) -> str:
 
 
 def problem(channel_id: str) -> str:
-    """What is wrong with a channel's id; '' where it is well formed."""
+    """Say what is wrong with a channel's id; '' if it is well formed."""
     return "" if CHANNEL_ID.fullmatch(channel_id) else "is not the id of a channel: base64, as Apple gave it"
 
 

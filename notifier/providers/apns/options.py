@@ -26,7 +26,7 @@ EVENTS: Final = ("start", "update", "end")
 
 @dataclass(frozen=True, slots=True)
 class PushType:
-    """What Apple asks of one `apns-push-type`.
+    """Apple's requirements of one `apns-push-type`.
 
     suffix: what follows the app's bundle id in the topic. priorities: those allowed, the first unless told otherwise.
     store: whether Apple keeps it for a device that is off, unless told otherwise. shows: of the notification's own
@@ -203,7 +203,7 @@ class Options:
 
     @property
     def type(self) -> PushType:
-        """What Apple asks of this type of push."""
+        """Apple's requirements of this type of push."""
         return PUSH_TYPES[self.push_type]
 
 

@@ -1,4 +1,4 @@
-"""What may stand under `providers.apns`."""
+"""The settings under `providers.apns`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_TOKEN: Final = ("team_id", "key_id", "key_id_file", "key_file")
 
 
 class ApnsApp(Section):
-    """What tells one of Apple's apps from another."""
+    """Identify one of Apple's apps."""
 
     team_id: str = ""
     key_id: str = ""
@@ -55,7 +55,7 @@ class ApnsApp(Section):
 
 
 class ApnsLimits(Section):
-    """What Apple itself admits; an empty list holds nothing back."""
+    """Limits of Apple itself; an empty list holds nothing back."""
 
     # Defaults by factory, as all that the JSON Schema cannot say.
     background: Rates = Field(default_factory=lambda: (Window(3, interval_us=UNITS["h"]),))

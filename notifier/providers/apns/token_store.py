@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from notifier.errors import NotifierError
-from notifier.scripts.keys import redis_key
+from notifier.scripts.keys import in_force, redis_key, under
 from notifier.scripts.loader import Call, run_async, script
 
 
@@ -20,7 +20,7 @@ class TokenStoreError(NotifierError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What stands in the store: sealed, empty for nothing; times in microseconds since 1970 on the store's clock."""
+    """The entry of the store: sealed, empty for nothing; times in microseconds since 1970 on the store's clock."""
 
     sealed: bytes = field(repr=False)
     made_us: int
@@ -46,7 +46,7 @@ class RedisTokenStore:
     """
 
     def __init__(self, redis: Any) -> None:
-        self._redis = redis
+        self._redis, self._prefixes = redis, in_force()
 
     async def look(self, name: str) -> Kept:
         """See `TokenStore.look`."""
@@ -54,9 +54,10 @@ class RedisTokenStore:
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
         """See `TokenStore.offer`."""
-        call = Call(script("token"), [redis_key("token", name)], [seen, sealed, made_us], lambda reply: Kept(*reply))
         try:
-            return await run_async(self._redis, call)
+            with under(self._prefixes):  # of those that share it, whichever partition's message asks
+                keys, args = [redis_key("token", name)], (seen, sealed, made_us)
+                return await run_async(self._redis, Call(script("token"), keys, args, lambda reply: Kept(*reply)))
         except (RedisError, OSError) as error:
             raise TokenStoreError(f"Redis does not keep the token: {type(error).__name__}") from None
 

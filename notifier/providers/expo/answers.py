@@ -1,4 +1,4 @@
-"""What Expo's answers mean: of a whole request, of a ticket in it, and of a receipt. Unknown ones never raise."""
+"""The meaning of Expo's answers: of a whole request, of a ticket in it, and of a receipt. Unknown ones never raise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
+MAX_ID: Final = 100  # characters; Expo's have 36
 GONE: Final = "DeviceNotRegistered"
 # Our own word: a 200 without a ticket for the message, such as a proxy's page.
 NO_TICKET: Final = "NoTicket"
@@ -70,7 +71,7 @@ def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
     """Return what Expo says of one message, and the id of its receipt, or ''."""
     if ticket.get("status") == "ok":
         receipt = ticket.get("id")
-        return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) else ""
+        return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) and len(receipt) <= MAX_ID else ""
     reason = error_of(ticket)
     outcome = TICKETS.get(reason, Outcome.REJECTED)
     repair = CREDENTIALS if outcome is Outcome.REFUSED else ""

@@ -13,6 +13,7 @@ from notifier.providers.contract import Answer, Outcome
 MAX_MESSAGES: Final = 100  # Expo's limit of a request
 OK: Final = 200
 MAX_REQUESTS: Final = 6  # at once, as Expo asks
+TOO_LATE: Final = Answer(Outcome.UNSENT, reason="TooLate")
 
 Replied: TypeAlias = tuple[Answer, str]  # what Expo says of a message, and the id of its receipt or ''
 
@@ -61,11 +62,14 @@ class Batches:
         now = asyncio.get_running_loop().time()
         for waiting in batch:
             if waiting.send_by <= now and not waiting.answer.done():
-                waiting.answer.set_result((Answer(Outcome.UNSENT, reason="TooLate"), ""))
+                waiting.answer.set_result((TOO_LATE, ""))
         batch = [waiting for waiting in batch if not waiting.answer.done()]
         if not batch:
             return
         replied = await self._post(batch)
+        if replied[0][0] == TOO_LATE:  # those whose time was up have held up the others
+            await self._send(batch)
+            return
         if len(batch) > 1 and all(answer.outcome is Outcome.REJECTED and answer.status != OK for answer, _ in replied):
             # One of them made Expo refuse the whole request, which took none: the others are not to suffer for it.
             for waiting in batch:

@@ -20,6 +20,7 @@ from notifier.providers.build import Late
 from notifier.providers.expo.answers import GONE, error_of
 
 MAX_IDS: Final = 1000  # Expo's limit of a request
+MAX_TOLD: Final = 50
 MAX_KEPT: Final = 100_000
 TRIES: Final = 4  # Expo may need half an hour; each try waits as long as the first did
 Fetch: TypeAlias = Callable[[bytes], Awaitable[Mapping[str, Any] | None]]
@@ -88,6 +89,8 @@ class Receipts:
         error = error_of(receipt)
         if error == GONE:
             self._report(Late(ticket.device, GONE, ticket.user, ticket.job_id))
-        elif error not in self._told:  # one line for each kind of trouble, whatever follows
+        elif (
+            error not in self._told and len(self._told) < MAX_TOLD
+        ):  # one line for each kind of trouble, whatever follows
             self._told.add(error)
             self._log.error("expo_receipt", reason=error or "unknown", job_id=ticket.job_id, help="reported once")

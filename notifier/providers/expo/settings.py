@@ -1,4 +1,4 @@
-"""What may stand under `providers.expo`."""
+"""The settings under `providers.expo`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.units import UNITS
 
 
 class ExpoApp(Section):
-    """What tells one of Expo's projects from another."""
+    """Identify one of Expo's projects."""
 
     access_token_file: File | None = None
     open_access: bool = False
@@ -24,7 +24,7 @@ class ExpoApp(Section):
 
 
 class ExpoLimits(Section):
-    """What Expo itself admits; an empty list, or null, holds nothing back."""
+    """Limits of Expo itself; an empty list, or null, holds nothing back."""
 
     device: Rates = ()
     project: Rate | None = Field(default_factory=lambda: Window(600, interval_us=UNITS["s"]))

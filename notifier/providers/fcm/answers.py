@@ -1,4 +1,4 @@
-"""What FCM's answers mean, as a table: status and errorCode to an Answer. Unknown ones never raise."""
+"""The meaning of FCM's answers, as a table: status and errorCode to an Answer. Unknown ones never raise."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from notifier.notification import Notification
 
 PAYLOAD_BYTES: Final = 4096
+JSON_BYTES: Final = 6  # of a character at the most, as \u001f
+BLOCKS_BYTES: Final = 512  # more than the names around the texts, and a badge, take
 MAX_TTL_S: Final = 2_419_200  # four weeks, also what FCM assumes without a ttl
 SECOND_US: Final = 1_000_000
 # What FCM limits of a platform's block; the rest of it only routes the message.
@@ -64,6 +66,15 @@ def message_arguments(notification: Notification, ttl_us: int | None) -> dict[st
     if "fcm_options" in options:
         arguments["fcm_options"] = dict(options["fcm_options"])
     return arguments
+
+
+def is_short(notification: Notification) -> bool:
+    """Whether it is text alone, and so little that it fits however it is written: nothing need be built to know."""
+    of = notification
+    if of.data or of.fcm:
+        return False
+    texts = len(of.title or "") + len(of.body or "") + 2 * len(of.sound or "") + 2 * len(of.collapse_id or "")
+    return BLOCKS_BYTES + JSON_BYTES * texts <= PAYLOAD_BYTES
 
 
 def payload_size(notification: Notification) -> int:

@@ -54,7 +54,7 @@ class Fcm(Platform):
         """See `Platform`."""
         if notification.fcm:
             options.check_options(notification.fcm)
-        if self.is_addressed(notification):
+        if self.is_addressed(notification) and not payload.is_short(notification):
             self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
 
     def kind(self, notification: Notification) -> Kind:

@@ -1,4 +1,4 @@
-"""What may stand under `providers.fcm`."""
+"""The settings under `providers.fcm`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from notifier.units import UNITS
 
 
 class FcmApp(Section):
-    """What tells one of Firebase's projects from another."""
+    """Identify one of Firebase's projects."""
 
     service_account: File | None = None
     endpoint: HttpsEndpoint = "https://fcm.googleapis.com"
@@ -32,7 +32,7 @@ class BurstSettings(Section):
 
 
 class FcmLimits(Section):
-    """What Google itself admits; an empty list, or null, holds nothing back."""
+    """Limits of Google itself; an empty list, or null, holds nothing back."""
 
     device: Rates = Field(
         default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))

@@ -1,4 +1,4 @@
-"""What Huawei's answers mean, as a table: its own code in the body, else the HTTP status. Unknown ones never raise."""
+"""The meaning of Huawei's answers, as a table: its code in the body, else the HTTP status. Unknown ones never raise."""
 
 from __future__ import annotations
 

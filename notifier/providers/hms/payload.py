@@ -87,7 +87,7 @@ def _android(notification: Notification, ttl_us: int | None) -> dict[str, Any]:
 
 
 def _shown(notification: Notification, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the phone shows; nothing for a message of data alone."""
+    """Return the part that the phone shows; nothing for a message of data alone."""
     if not (notification.title or notification.body):
         if options:
             _refuse("options.hms.notification", "shows nothing without a title and a body")

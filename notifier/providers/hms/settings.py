@@ -1,4 +1,4 @@
-"""What may stand under `providers.hms`."""
+"""The settings under `providers.hms`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.settings.schema_types import File, HttpsEndpoint, Rate, Rates, Sec
 
 
 class HmsApp(Section):
-    """What tells one of Huawei's apps from another."""
+    """Identify one of Huawei's apps."""
 
     app_id: str = ""
     project_id: str = ""
@@ -33,7 +33,7 @@ class HmsApp(Section):
 
 
 class HmsLimits(Section):
-    """What Huawei itself admits; an empty list, or null, holds nothing back."""
+    """Limits of Huawei itself; an empty list, or null, holds nothing back."""
 
     device: Rates = ()
     project: Rate | None = None

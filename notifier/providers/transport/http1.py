@@ -19,6 +19,7 @@ from notifier.errors import SettingsError
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.backoff import Backoff
 from notifier.providers.transport.http1_connections import Connector
+from notifier.providers.transport.words import origin_words
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
@@ -39,7 +40,7 @@ FAULT_US: Final = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answered; the names of the headers in any case; of the body the first `max_bytes` that came."""
+    """A server's answer; the names of the headers in any case; of the body the first `max_bytes` that came."""
 
     status: int
     headers: Mapping[str, str]
@@ -69,7 +70,7 @@ class Pool:
         self._log = structlog.get_logger(__name__)
 
     def unsent(self, origin: str, send_by: float) -> Answer | None:
-        """What to answer at once because no request to this server may begin now; None where one may."""
+        """Return the answer to give at once if no request to this server may begin now; else None."""
         now = asyncio.get_running_loop().time()
         if self._closed or now >= send_by:
             return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
@@ -109,7 +110,7 @@ class Pool:
             ) as answer:
                 response = Response(answer.status, answer.headers, await _beginning(answer.content, self._max_bytes))
         except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
-            return self._without_answer(origin, error, began)
+            return self._without_answer(origin, error, began, send_by)
         except ValueError as error:
             # A line break in an access token, say: HTTP cannot carry it, so nothing left, and no message is to blame.
             log = self._log.debug if self._broken else self._log.error
@@ -147,15 +148,18 @@ class Pool:
             )
         return self._session
 
-    def _without_answer(self, origin: str, error: Exception, began: float) -> Answer:
+    def _without_answer(self, origin: str, error: Exception, began: float, send_by: float) -> Answer:
         if not isinstance(error, NEVER_SENT):
             reason = "Timeout" if isinstance(error, TimeoutError) else type(error).__name__
             return Answer(Outcome.UNKNOWN, reason=reason)
         now = asyncio.get_running_loop().time()
+        if isinstance(error, aiohttp.ConnectionTimeoutError) and send_by - began < self._timeout_s:
+            return Answer(Outcome.UNSENT, reason="TooLate")  # it had no time; another may get through
         backoff = self._backoff(origin)
         if backoff.failed(began, now):
             self._log.warning(f"{self._name}_unreachable", origin=origin, error=type(error).__name__)
-        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=backoff.left_us(now) or None)
+        left_us, seen = backoff.left_us(now) or None, origin_words(error, origin)
+        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=left_us, seen=seen)
 
     def _backoff(self, origin: str) -> Backoff:
         backoff = self._backoffs.get(origin)

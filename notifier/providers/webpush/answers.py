@@ -1,4 +1,4 @@
-"""What the browsers' push services answer, as a table: status and reason to an Answer. Unknown ones never raise."""
+"""The meaning of push services' answers, as a table: status and reason to an Answer. Unknown ones never raise."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OK: Final = range(200, 300)
+NO_POST: Final = 405
 NUMBERS: Final = range(1000)
 
 # A refusal of who sends. Whose fault it is, ours or the subscription's, the status does not say: see `Authorization`.
-CREDENTIAL_STATUSES: Final = frozenset({401, 403})
+# A 405 says that there is no push service at this address; the address is the subscription's.
+CREDENTIAL_STATUSES: Final = frozenset({401, 403, NO_POST})
 CREDENTIAL_REASONS: Final = frozenset({(400, "VapidPkHashMismatch")})  # Apple's, of a subscription for another key
 
 TABLE: Final = Table(
@@ -27,7 +29,7 @@ TABLE: Final = Table(
         410: Outcome.DEAD_TOKEN,
         401: Outcome.FAULT,
         403: Outcome.FAULT,
-        405: Outcome.FAULT,  # whoever does not take a POST is no push service
+        NO_POST: Outcome.FAULT,
         406: Outcome.BUSY,  # Microsoft's word for too many
         408: Outcome.RETRY,
         429: Outcome.BUSY,
@@ -54,6 +56,11 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
 def is_about_credentials(answer: Answer) -> bool:
     """Whether the service refused who sends, and not what was sent."""
     return answer.status in CREDENTIAL_STATUSES or (answer.status, answer.reason) in CREDENTIAL_REASONS
+
+
+def why(answer: Answer) -> str:
+    """Name what a refusal without a reason means."""
+    return "AnotherKey" if answer.status != NO_POST else ""
 
 
 def _reason(body: bytes) -> str:

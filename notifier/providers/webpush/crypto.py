@@ -1,10 +1,11 @@
-"""What is encrypted, by RFC 8291 on the primitives of `cryptography`; and what is signed, by py_vapid of pywebpush.
+"""Encryption by RFC 8291 on the primitives of `cryptography`; signatures by py_vapid of pywebpush.
 
 pywebpush's own encryption takes twice as long for the same bytes: see docs/explanation/performance.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import time
@@ -20,7 +21,7 @@ from py_vapid import Vapid02
 
 from notifier.notification.subscription import Subscription
 from notifier.providers.contract import Outcome
-from notifier.providers.webpush.keys import load_key
+from notifier.providers.webpush.keys import load_key, public_key
 
 CURVE: Final = ec.SECP256R1()
 HASH: Final = "sha256"
@@ -56,7 +57,7 @@ def _bytes(text: str) -> bytes:
 
 
 class Authorization:
-    """What shows one push service who sends, and what that service has made of it so far.
+    """Shows one push service who sends, and keeps what that service has made of it so far.
 
     header: the value of ``Authorization``. A refusal of it looks the same whether this one subscription was made for
     another key, or our key, subject or clock is wrong for all. Several in a row, with none taken between them, are our
@@ -98,6 +99,7 @@ class Vapid:
         # Not strict: the subject has been checked, more closely than py_vapid would.
         self._vapid = Vapid02(load_key(key), conf={"no-strict": True})  # type: ignore[no-untyped-call]
         self._subject = subject
+        self.key_digest = hashlib.sha256(public_key(load_key(key)).encode()).hexdigest()[:16]
         self._clock = clock
         self._made: dict[str, Authorization] = {}
 

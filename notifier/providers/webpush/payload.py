@@ -1,4 +1,4 @@
-"""What a page's service worker is sent, and the headers that go with it. Imports no driver: producers check cheaply."""
+"""The body for a page's service worker, and the headers that go with it. Imports no driver: producers check cheaply."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.notification.platforms import Platform
 from notifier.notification.subscription import host_of, read_subscription
@@ -34,13 +33,7 @@ class WebPush(Platform):
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""
-        try:
-            from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise SettingsError(
-                f"providers.webpush: client pywebpush needs the package {error.name}, which is not installed:"
-                " pip install 'push-throttle[webpush]'"
-            ) from None
+        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
 
         mine = settings.app(app)
         return WebPushProvider(

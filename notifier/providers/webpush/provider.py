@@ -52,6 +52,7 @@ class WebPushProvider:
         max_connections: int = 50,
     ) -> None:
         self._vapid = Vapid(key=key, subject=subject)
+        self.key_digest = self._vapid.key_digest
         self._hosts = tuple(hosts)
         self._timeout_s = timeout_us / SECOND_US
         self._pool = Pool(
@@ -133,7 +134,9 @@ class WebPushProvider:
         elif webpush_answers.is_about_credentials(answer):
             outcome = authorization.refused(subscription.endpoint)
             wait_us = None if outcome is Outcome.REJECTED else answer.retry_after_us
-            answer = replace(answer, outcome=outcome, reason=answer.reason or "AnotherKey", retry_after_us=wait_us)
+            answer = replace(
+                answer, outcome=outcome, reason=answer.reason or webpush_answers.why(answer), retry_after_us=wait_us
+            )
         if answer.outcome is Outcome.FAULT:
             self._log.error(
                 "webpush_fault",

@@ -1,4 +1,4 @@
-"""What may stand under `providers.webpush`."""
+"""The settings under `providers.webpush`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.settings.schema_types import Contact, File, Hosts, Section
 
 
 class WebPushApp(Section):
-    """What tells one web push sender from another."""
+    """Identify one web push sender."""
 
     key_file: File | None = None
     subject: Contact = ""

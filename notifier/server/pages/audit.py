@@ -1,4 +1,4 @@
-"""The page Audit: run one, what it found; and what people did here."""
+"""The page Audit: run one, and what it found."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ def audit_page(told: dict[str, Any], view: View) -> str:
         body.append(act("/audit/run", "Run an audit"))
         if run is not None and run["left"]:
             body.append(act("/audit/run", "Run it, and repair what it finds", mild=True, repair="1"))
-    body += [
-        tag("h2", "What was done here"),
-        table(
-            ("when", "who", "from", "what", "of", "answer"),
-            [
-                (moment(a["at"], now), a["who"], a["address"], a["action"], a["of"], a["answer"])
-                for a in told["actions"]
-            ],
-            "Nothing yet.",
-        ),
-        tag("p", "The last 50; Redis keeps about 10,000.", class_="hint"),
-    ]
     return document(view, "Audit", body, renew=running)
 
 
@@ -47,11 +35,7 @@ def _run(run: dict[str, Any], now: Any) -> list[Any]:
         verdict = f"{run['found'] - run['left']:,} repaired, {run['left']:,} left"
     else:
         verdict = f"{run['found']:,} found"
-    rows = [
-        (each["what"], each["saw"], each["right"], each["done"] or "nothing", each["shard"]) for each in run["findings"]
-    ]
-    columns = ("what", "stands", "right would be", "done", "shard")
-    sharded = any(row[-1] for row in rows)
+    rows = [(each["what"], each["saw"], each["right"], each["done"] or "nothing") for each in run["findings"]]
     return [
         wrong(run["problem"]) if run["problem"] else None,
         facts(
@@ -62,7 +46,7 @@ def _run(run: dict[str, Any], now: Any) -> list[Any]:
                 ("Looked at", f"{counted(run['jobs'], 'job')}, {counted(run['users'], 'user')} with something waiting"),
             ]
         ),
-        table(columns if sharded else columns[:-1], [row if sharded else row[:-1] for row in rows]) if rows else None,
+        table(("what", "stands", "right would be", "done"), rows) if rows else None,
         tag("p", f"The first {len(rows)} of {run['found']:,} are shown.", class_="hint")
         if run["found"] > len(rows)
         else None,

@@ -1,4 +1,4 @@
-"""What became of a user's notifications: a coloured bar of what held each one back, and the words beside it."""
+"""Show what became of a user's notifications: a coloured bar of what held each one back, and the words beside it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def held_back(record: dict[str, Any]) -> Any:
 
 
 def answers(record: dict[str, Any]) -> str:
-    """What the providers said."""
+    """Show the answers of providers."""
     return "; ".join(record["answered"])
 
 
@@ -72,7 +72,7 @@ def _bar(parts: list[dict[str, Any]]) -> Html:
 
 
 def record_facts(record: dict[str, Any] | None, now: datetime) -> list[tuple[str, Any]]:
-    """What the page of one notification says of it."""
+    """Return the facts of one notification, for its page."""
     if record is None:
         return []
     return [

@@ -39,7 +39,6 @@ def job_page(told: dict[str, Any], view: View) -> str:
                 ("Accepted", moment(told.get("accepted_at"), now)),
                 *record_facts(told["record"], now),
                 ("Attempts", told["attempts"] or None),
-                ("Shard", told["shard"]),
             ]
         ),
     ]

@@ -1,4 +1,4 @@
-"""What all pages have: their head, the way to the others, and how to say what was done or what is wrong."""
+"""Build what all pages have: their head, links to the others, and sentences on what was done or is wrong."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from notifier.server.html import Html, tag
+from notifier.server.html import Html, moment, table, tag
 
 PAGES: Final = (
     ("/", "Now"),
-    ("/user", "User"),
-    ("/job", "Job"),
     ("/routes", "Routes"),
     ("/rates", "Rates"),
+    ("/problems", "Problems"),
+    ("/pause", "Pause"),
+    ("/log", "Log"),
     ("/audit", "Audit"),
     ("/limits", "Limits"),
 )
@@ -27,6 +28,9 @@ DONE: Final = {
     "unknown": (False, "Not cancelled: no notification of this id is known."),
     "all_cancelled": (True, "Cancelled. What waited for this user will not be sent."),
     "all_but_some": (False, "Cancelled, but a worker has some already."),
+    "paused": (True, "Paused. It waits until it is resumed, or until the time is over."),
+    "resumed": (True, "Resumed. What waited is let go in order."),
+    "not_paused": (False, "It was not paused."),
     "applied": (True, "Applied. All workers follow in about two seconds; what waits follows the new rates too."),
     "withdrawn": (True, "Taken back. Each worker follows its own file again."),
     "none": (False, "No rates were applied, so none were taken back."),
@@ -37,7 +41,7 @@ DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """For whom a page is made. at: which page. may_act: whether the server takes actions. done: see DONE.
+    """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
     is_long: all is shown, not the first alone.
     """
@@ -74,7 +78,10 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
         tag(
             "body",
             tag("a", "To the content", href="#main", class_="skip"),
-            tag("header", tag("div", tag("strong", "push-throttle"), tag("nav", links, aria_label="Pages"))),
+            tag(
+                "header",
+                tag("div", tag("strong", "push-throttle"), tag("nav", links, aria_label="Pages"), _find()),
+            ),
             tag("main", _done(view.done), body, id="main", tabindex=-1),
             tag("footer", _footer(view)),
             data_renew=RENEW_S if renew else None,
@@ -84,19 +91,19 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
     return "<!doctype html>" + html
 
 
-def problem_page(view: View, title: str, detail: str) -> str:
-    """What is wrong, for a person. It renews itself: the next time it may be well."""
-    return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
+def problem_page(view: View, title: str, detail: str, help_: str | None = None) -> str:
+    """Show what is wrong. It renews itself: the next time it may be well. help_: a page of the runbook."""
+    if help_ is None:
+        return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
+    says = detail if detail.startswith(title) else f"{title}: {detail}"
+    said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.")
+    helps = tag("div", link(help_, "What to do"), class_="do")
+    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), renew=True)
 
 
 def wrong(detail: str) -> Html:
-    """What was wrong with what somebody gave, line by line."""
+    """Show what was wrong with an input, line by line."""
     return tag("div", tag("ul", [tag("li", line) for line in detail.splitlines()]), class_="said wrong", role="alert")
-
-
-def dead_shards(told: dict[str, Any]) -> Html | None:
-    """Which shards do not answer: what is shown is of the others."""
-    return wrong("\n".join(told["dead"].values())) if told["dead"] else None
 
 
 def lines(of: str) -> list[Any]:
@@ -119,6 +126,20 @@ def act(path: str, label: str, *, mild: bool = False, says: str | None = None, *
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]
     button = tag("button", label, type="submit", class_="mild" if mild else None, aria_label=says)
     return tag("form", hidden, button, method="post", action=path, class_="line")
+
+
+def _find() -> Html:
+    """The form of every page that looks for a user or a job."""
+    box = tag(
+        "input", type="search", name="id", placeholder="user or job", aria_label="Find a user or a job", required=True
+    )
+    return tag("form", box, tag("button", "Find", type="submit"), action="/find", role="search", class_="find")
+
+
+def log_table(actions: list[dict[str, Any]], now: datetime) -> Html:
+    """Show who did what, the last first."""
+    rows = [(moment(a["at"], now), a["who"], a["address"], a["action"], a["of"], a["answer"]) for a in actions]
+    return table(("when", "who", "from", "what", "of", "answer"), rows, "Nothing yet.")
 
 
 def find_form(path: str, name: str, label: str, value: str) -> Html:
@@ -152,4 +173,4 @@ def _done(word: str) -> Html | None:
 def _footer(view: View) -> Any:
     if view.may_act:
         return tag("p", "Times are UTC.")
-    return tag("p", "Times are UTC. To act here, start the server with NOTIFIER_SERVER_TOKEN.")
+    return tag("p", "Times are UTC. To act here, ask with a token that may act: NOTIFIER_SERVER_TOKEN.")

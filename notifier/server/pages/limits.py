@@ -14,22 +14,19 @@ WORDS = {"total": "used most", "rate": "used most in the last hour", "held": "he
 def namespaces_page(told: dict[str, Any], view: View) -> str:
     """All namespaces."""
     now = told["at"]
-    is_sharded = any(each["shard"] for each in told["namespaces"])
     rows = [
-        (
-            link("/limits", each["namespace"], id=each["namespace"]),
-            *([each["shard"]] if is_sharded else []),
-            each["keys"],
-            moment(each["last_used"], now),
-        )
+        (link("/limits", each["namespace"], id=each["namespace"]), each["keys"], moment(each["last_used"], now))
         for each in told["namespaces"]
     ]
-    columns = ["namespace", *(["shard"] if is_sharded else []), "keys", "used"]
     return document(
         view,
         "Limits",
         tag("h1", "Limits"),
-        table(columns, rows, "No limiter of a program counts its usage: give one usage_keep, such as '30d'."),
+        table(
+            ("namespace", "keys", "used"),
+            rows,
+            "No limiter of a program counts its usage: give one usage_keep, such as '30d'.",
+        ),
         tag(
             "p", "What notifier.limiter limits in your programs. Users' notifications are not among it.", class_="hint"
         ),

@@ -1,62 +1,107 @@
-"""The page Now: lanes, closed routes, workers, the last minutes."""
+"""The first page: what is wrong and since when, how many wait and why, when it will be empty; who changed what."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from collections import Counter
+from datetime import datetime
+from operator import itemgetter
+from typing import Any, Final
 
-from notifier.server.html import Html, counted, moment, span, table, tag
-from notifier.server.pages.layout import View, dead_shards, document, link, when
+from notifier.operations.problems import Problem, find_problems, why_of
+from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
+from notifier.server.pages.details import details
+from notifier.server.pages.layout import View, act, document, link, when
+
+SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔"}
 
 
 def now_page(told: dict[str, Any], view: View) -> str:
     """The page, of what `Stats.as_json` tells."""
-    body: list[Any] = [tag("h1", "Now"), dead_shards(told), _figures(told), _plots()]
-    for shard, now in told["now"].items():
-        of = "" if shard == "redis" else f" on {shard}"
-        body += [tag("h2", f"Lanes{of}"), _lanes(now)]
-        body += [tag("h2", f"Closed routes{of}"), _routes(now), tag("h2", f"Workers{of}"), _workers(now)]
-    body += [
+    body: list[Any] = [
+        tag("h1", "Now", class_="unseen"),
+        _problems(told, view),
+        _figures(told),
+        tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
+        _plots(),
+        tag("div", tag("section", _routes(told)), tag("section", _workers(told)), class_="halves"),
         tag("h2", "Who waits most"),
         _throttled(told["throttled"], told["at"]),
-        tag("h2", "Minutes"),
-        _minutes(told),
-    ]
-    for title, key, of in (
-        ("How late, by category", "lateness", "category"),
-        ("How long providers take, by route", "provider_latency", "route"),
-    ):
-        rows = [(name, each["count"], _span(each["p50"]), _span(each["p99"])) for name, each in told[key].items()]
-        body += [tag("h2", title), table((of, "count", "p50", "p99"), rows, "Nothing was sent.", slim=True)]
-    number = len(told["minutes"])
-    ends = [
-        (o["route"], o["category"], o["outcome"], o["count"], f"{o['count'] / number:.1f}") for o in told["outcomes"]
-    ]
-    body += [
-        tag("h2", f"What ended in {counted(number, 'minute')}"),
-        table(("route", "category", "outcome", "count", "a minute"), ends, "Nothing ended.", slim=True),
+        tag("p", link("/user", "Who is looked at next")),
+        details(told),
     ]
     return document(view, "Now", body, renew=True, plots=True)
 
 
+def _problems(told: dict[str, Any], view: View) -> list[Html]:
+    """Show what is wrong, the worst first, each with what to do."""
+    found = find_problems(told["now"])
+    if not found:
+        return [
+            tag("p", tag("strong", "✔ All is well."), " Everything that may go goes.", class_="said", role="status")
+        ]
+    return [_problem(each, told["at"], view) for each in found]
+
+
+def _problem(each: Problem, now: datetime, view: View) -> Html:
+    is_stopped = each.level == "stopped"
+    act_on: Any = None
+    if view.may_act and each.what:
+        paused = each.page == "paused"
+        act_on = act("/resume", "Resume", what=each.what) if paused else link("/pause", "Pause", what=each.what)
+    said = [tag("strong", "✖ " if is_stopped else "⚠ "), each.text(now), " "]
+    help_ = link(f"/help/{each.page}", "What to do")
+    return tag(
+        "div",
+        tag("p", said),
+        tag("div", help_, " ", act_on, class_="do"),
+        class_="said wrong" if is_stopped else "said near",
+        role="alert",
+    )
+
+
 def _figures(told: dict[str, Any]) -> Html:
-    """Large figures of this minute and of now; live.js keeps them up to date by their data-live."""
-    minute, live = told["minutes"][-1], told["live"]
-    delivered = minute["ended"].get("delivered", 0)
+    """Large figures; live.js keeps them up to date by their data-live."""
+    live = told["live"]
     shown = (
-        ("accepted this minute", "accepted", f"{minute['accepted']:,}"),
-        ("delivered this minute", "delivered", f"{delivered:,}"),
-        ("other ends this minute", "others", f"{sum(minute['ended'].values()) - delivered:,}"),
-        ("late, p99, this minute", "late", _span(minute["lateness"]["p99"]) or "\N{EN DASH}"),
+        ("in", "in_s", rate(live["in_s"])),
+        ("out", "out_s", rate(live["out_s"])),
         ("queued", "queued", f"{live['queued']:,}"),
         ("waiting", "waiting", f"{live['waiting']:,}"),
-        ("oldest due", "oldest_due", span(live["oldest_due"]) if live["due_users"] else "none"),
+        ("being sent", "in_flight", f"{live['in_flight']:,}"),
+        ("late, p99", "late_p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
     )
     return tag(
         "dl",
         [tag("div", tag("dt", name), tag("dd", value, data_live=key)) for name, key, value in shown],
         class_="figures",
     )
+
+
+def _waits(told: dict[str, Any]) -> list[Html]:
+    """Why they wait, as it was counted when it was decided."""
+    now, queued = told["now"], told["live"]["queued"]
+    later, nobody = now["later"], "rq resume" if now["suspended"] else "a worker: in the queue still"
+    found = [(each["what"], each["waiting"]) for each in now["waits"]]
+    found += [(nobody, queued)] if queued else []
+    found += [("its own time: send_at, or a retry", later)] if later else []
+    most = max((n for _, n in found), default=0)
+    rows = [(what, column(n, most)) for what, n in sorted(found, key=itemgetter(1), reverse=True)]
+    return [tag("h2", "Why they wait"), table(("for", "how many"), rows, "Nothing waits.", slim=True)]
+
+
+def _behind(told: dict[str, Any]) -> list[Html]:
+    now, live = told["now"], told["live"]
+    return [
+        tag("h2", "Behind"),
+        facts(
+            [
+                ("Oldest overdue", span(now["oldest_due"]) if live["due_users"] else "none"),
+                ("Oldest queued", span(now["oldest_queued"]) if live["queued"] else "none"),
+                ("Users overdue", f"{live['due_users']:,}"),
+                ("Empty", tag("span", live["empty"], data_live="empty")),
+            ]
+        ),
+    ]
 
 
 def _plots() -> Html:
@@ -72,41 +117,43 @@ def _plots() -> Html:
     return tag("div", figures, id="plots", class_="plots", hidden=True)
 
 
-def _lanes(now: dict[str, Any]) -> Html:
-    rows = [
-        (
-            name,
-            each["queued"],
-            each["waiting"],
-            each["due_users"],
-            span(each["oldest_due_s"]) if each["due_users"] else "",
+def _routes(told: dict[str, Any]) -> list[Any]:
+    rows = []
+    for each in told["routes"]:
+        state = tag("span", f"{SIGNS[each['state']]} {each['state']}", class_=f"is-{each['state']}")
+        why = (
+            None
+            if each["kind"] is None
+            else [why_of(each), f", {span((told['at'] - each['since']).total_seconds())}" if each["since"] else None]
         )
-        for name, each in now["lanes"].items()
+        took = told["provider_latency"].get(each["route"])
+        rows.append((link("/routes", each["route"]), state, at_most(took["p99"]) if took else None, why))
+    return [
+        tag("h2", "Routes"),
+        table(("route", "state", "answers, p99", "why"), rows, "The configuration names no platform."),
     ]
-    return table(("lane", "queued", "waiting", "users due", "oldest due"), rows, slim=True)
 
 
-def _routes(now: dict[str, Any]) -> Html:
-    rows = [
-        (each["route"], each["state"], each["reason"] or each["kind"] or "", each["waiting"], moment(each["next_at"]))
-        for each in now["routes"]
+def _workers(told: dict[str, Any]) -> list[Any]:
+    workers = told["now"]["workers"]
+    healthy = sum(each["healthy"] for each in workers)
+    versions = Counter(each["version"] for each in workers if each["version"])
+    rates = ", ".join(f"{version} \N{MULTIPLICATION SIGN}{n}" for version, n in versions.most_common()) or "none"
+    change = told["changed"]
+    changed = None
+    if change is not None:
+        changed = [f"{change['action']} by {change['who'] or 'somebody'} ", moment(change["at"], told["at"])]
+    return [
+        tag("h2", "Workers"),
+        facts(
+            [
+                ("Working", f"{healthy} of {len(workers)}"),
+                ("Rates", rates),
+                ("Changed last", changed or "never, through Redis"),
+            ]
+        ),
+        tag("p", link("/log", "Who changed what")),
     ]
-    return table(("route", "state", "why", "waiting", "next try"), rows, "None: everything goes.")
-
-
-def _workers(now: dict[str, Any]) -> Html:
-    rows = [
-        (
-            each["name"],
-            each["host"],
-            tag("span", "yes", class_="good") if each["healthy"] else tag("span", "NO", class_="bad"),
-            f"{span(each['age_us'] / 1e6)} ago",
-            each["version"],
-        )
-        for each in now["workers"]
-    ]
-    columns = ("worker", "host", "healthy", "looked for work", "rates")
-    return table(columns, rows, "No worker is known, so nothing is sent: start notifier worker.")
 
 
 def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
@@ -114,8 +161,8 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
         (
             link("/user", each["user"], id=each["user"]),
             f"{each['waiting']:,}",
-            ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
-            moment(when(each["next_at"]), now),
+            each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
+            moment(when(each["next_at"]), now) if each["next_at"] is not None else "when it is let go",
         )
         for each in told["users"]
     ]
@@ -124,23 +171,4 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
         if told["is_all"]
         else tag("p", "Too many wait to look at all: these are of some by chance.", class_="hint")
     )
-    return [table(("user", "waiting", "of these", "looked at next"), rows, "No user waits."), hint]
-
-
-def _minutes(told: dict[str, Any]) -> Html:
-    rows = [
-        (
-            datetime.fromtimestamp(each["at"], tz=UTC).strftime("%H:%M"),
-            each["accepted"],
-            each["ended"].get("delivered", 0),
-            sum(each["ended"].values()) - each["ended"].get("delivered", 0),
-            each.get("retried", 0),
-            _span(each["lateness"]["p99"]),
-        )
-        for each in reversed(told["minutes"])
-    ]
-    return table(("minute", "accepted", "delivered", "other ends", "retried", "late, p99"), rows, slim=True)
-
-
-def _span(seconds: float | None) -> str:
-    return "" if seconds is None else span(seconds)
+    return [table(("user", "waiting", "what for", "next"), rows, "No user waits."), hint]

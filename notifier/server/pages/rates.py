@@ -7,7 +7,7 @@ from typing import Any
 
 from notifier.operations.preview.plot import span
 from notifier.server.html import Html, counted, facts, moment, table, tag
-from notifier.server.pages.layout import View, act, dead_shards, document, wrong
+from notifier.server.pages.layout import View, act, document, wrong
 
 MINUTES = (1, 5, 15, 60)
 MAX_LINES = 100
@@ -19,7 +19,6 @@ def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, pr
     body = [
         tag("h1", "Rates"),
         wrong(problem) if problem else None,
-        dead_shards(told),
         facts(_facts(told)),
         tag("h2", "Who follows them"),
         table(
@@ -39,7 +38,7 @@ def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, pr
 
 
 def preview_page(told: dict[str, Any], view: View) -> str:
-    """What new rates would change."""
+    """Show what new rates would change."""
     lines = told["changes"]
     body: list[Any] = [
         tag("h1", "Preview"),

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from notifier.operations.problems import why_of
 from notifier.server.html import Html, bar, moment, span, table, tag
-from notifier.server.pages.layout import View, dead_shards, document
-
-MEANS = {
-    "open": "closed: nothing goes",
-    "closing": "opening again, one by one",
-    "full": "full: its project has no room",
-    "busy": "as much as its provider bears",
-}
+from notifier.server.pages.layout import View, document
 
 
 def routes_page(told: dict[str, Any], view: View) -> str:
     """The page of all routes."""
-    now, is_sharded = told["at"], any(each["shard"] for each in told["routes"])
-    is_held = any(each["held"] for each in told["routes"])
+    now = told["at"]
+    is_held = any(each["kind"] for each in told["routes"])
     rows = [
         (
             each["route"],
-            *([each["shard"]] if is_sharded else []),
             _state(each),
-            *(_held(each["held"], now) if is_held else ()),
+            *(_held(each, now) if is_held else ()),
             each["at_once"],
             _project(each),
             each["delivered"],
@@ -35,21 +28,19 @@ def routes_page(told: dict[str, Any], view: View) -> str:
     ]
     columns = [
         "route",
-        *(["shard"] if is_sharded else []),
         "state",
-        *(("why", "since", "next try", "users waiting") if is_held else ()),
+        *(("why", "since", "next probe", "users waiting") if is_held else ()),
         *("at once", "project", "delivered", "other ends", "answers, p99"),
     ]
     return document(
         view,
         "Routes",
         tag("h1", "Routes"),
-        dead_shards(told),
         table(columns, rows, "The configuration names no platform: nothing can be sent."),
         tag(
             "p",
             "At once: how many sends all workers together may have under way, as they have found out. "
-            "Delivered, other ends and answers are those of the last ten minutes, of all shards.",
+            "Delivered, other ends and answers are those of the last ten minutes.",
             class_="hint",
         ),
         renew=True,
@@ -57,21 +48,14 @@ def routes_page(told: dict[str, Any], view: View) -> str:
 
 
 def _state(each: dict[str, Any]) -> Html:
-    if each["held"] is None:
-        return tag("span", "everything goes", class_="good")
-    state = each["held"]["state"]
-    return tag("span", MEANS.get(state, state), class_=None if state in {"busy", "closing"} else "bad")
+    return tag("span", each["state"], class_={"working": "good", "stopped": "bad"}.get(each["state"]))
 
 
-def _held(held: dict[str, Any] | None, now: Any) -> tuple[Any, ...]:
-    if held is None:
+def _held(held: dict[str, Any], now: Any) -> tuple[Any, ...]:
+    if held["kind"] is None:
         return None, None, None, None
-    return _why(held), moment(held["since"], now), moment(held["next_at"], now), held["waiting"]
-
-
-def _why(held: dict[str, Any]) -> str:
-    ours = " (ours to mend)" if held["kind"] == "fault" else ""
-    return (held["reason"] or held["kind"] or "") + ours
+    probe = held["next_at"] if held["state"] == "stopped" else None
+    return why_of(held), moment(held["since"], now), moment(probe, now), held["waiting"]
 
 
 def _project(each: dict[str, Any]) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from notifier.operations.problems import why_of
 from notifier.server.html import Html, bar, facts, moment, table, tag, text
 from notifier.server.pages.history import history_table
-from notifier.server.pages.layout import View, act, dead_shards, document, find_form, job_link, link
+from notifier.server.pages.layout import View, act, document, find_form, job_link, link
 
 FIRST: Final = 20  # of what waits in backlogs; the others are a link away
 
@@ -25,7 +26,6 @@ def find_user_page(told: dict[str, Any], view: View) -> str:
         tag("h1", "User"),
         find_form("/user", "user", "User id", ""),
         tag("h2", "Next to be looked at"),
-        dead_shards(told),
         table(("user", "lane", "when"), rows, "Nobody has something waiting."),
         tag("p", "At most 50 are listed.", class_="hint") if rows else None,
     )
@@ -59,7 +59,6 @@ def user_page(told: dict[str, Any], view: View) -> str:
 
 
 def _facts(told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "Shard", told.get("shard")
     yield "So far", ", ".join(f"{n:,} {word}" for word, n in told["totals"].items()) or "nothing in the last 30 days"
     yield "Time zone", told["zone"]
 
@@ -124,27 +123,43 @@ def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
     return act("/user/cancel", "Cancel all that waits", user=told["user"])
 
 
+def _stopped(told: dict[str, Any]) -> str:
+    """Show what people have stopped, so that no rule matters."""
+    if told["suspended"]:
+        return "rq suspend: no worker looks for work until rq resume"
+    if told["paused"] is None:
+        return ""
+    until = told["paused"]["next_at"]
+    return f"{told['paused']['why']}, until {'it is resumed' if until is None else f'{until:%H:%M:%S}'}"
+
+
 def _next(told: dict[str, Any]) -> Html:
     now = told["at"]
-    at = told["newcomer_at"]
+    at = told["accepted_now_at"]
     waits = any(told["waiting"].values())
+    stopped = _stopped(told)
+    if stopped:
+        return facts([("Category", f"{told['category']}, in the lane {told['lane']}"), ("Held by", stopped)])
     shown: Any = "now" if at is None or at <= now else moment(at, now)
     if told["not_before"]:
-        shown = text(["not before ", shown, ": ", told["not_before"]])
+        shown = told["not_before"] if at is None else text(["not before ", shown, ": ", told["not_before"]])
     held = told["decided_by"] if told["next_at"] is not None else "no rule"
     return facts(
         [
             ("Category", f"{told['category']}, in the lane {told['lane']}"),
             ("Held by", f"{held}, and what waits before it" if waits else held),
             ("Would go", shown),
-            ("Closed routes", [[_closed(held, now), tag("br")] for held in told["routes"]] or None),
+            ("Routes", [[_not_working(held, now), tag("br")] for held in told["routes"]] or None),
         ]
     )
 
 
-def _closed(held: dict[str, Any], now: datetime) -> Any:
-    what = "its project is full, there is room" if held["state"] == "full" else "its circuit is open, the next try is"
-    return [link("/routes", held["route"]), f": {what} ", moment(held["next_at"], now)]
+def _not_working(held: dict[str, Any], now: datetime) -> Any:
+    said = f" {held['state']}: {why_of(held)}"
+    if held["next_at"] is None or held["kind"] == "recovering":
+        return [link("/routes", held["route"]), said]
+    what = "until" if held["kind"] == "paused" else "next probe" if held["state"] == "stopped" else "room"
+    return [link("/routes", held["route"]), f"{said}; {what} ", moment(held["next_at"], now)]
 
 
 def _uses(uses: list[dict[str, Any]], now: datetime) -> Html:

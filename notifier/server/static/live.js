@@ -7,19 +7,25 @@
   const plots = [];
   let source = null;
 
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  // As seconds_text of notifier/units.py.
+  const two = (number) => String(number).padStart(2, "0");
   const span = (seconds) => {
     if (seconds === null || seconds === undefined) return "–";
     if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-    if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
-    const [size, unit] = units.find(([size]) => seconds >= size);
-    return `${Number((seconds / size).toFixed(1))} ${unit}`;
+    if (seconds < 60) return `${seconds.toFixed(1)} s`;
+    const all = Math.floor(Math.round(seconds) / 60);
+    const [days, hours, minutes] = [Math.floor(all / 1440), Math.floor(all / 60) % 24, all % 60];
+    if (days) return `${days} d ${hours} h`;
+    return hours ? `${hours} h ${two(minutes)} min` : `${minutes} min ${two(Math.round(seconds) % 60)} s`;
   };
+  const most = (seconds) => (seconds === null || seconds === undefined ? "–" : `≤ ${span(seconds)}`);
+  const rate = (each) => (each > 0 && each < 1 ? `${Math.round(each * 60)}/min` : `${Math.round(each).toLocaleString("en")}/s`);
   const whole = (number) => (number ?? "–").toLocaleString("en");
   const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 16);
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name);
   const delivered = (minute) => minute.ended.delivered ?? 0;
-  const others = (minute) => Object.values(minute.ended).reduce((sum, n) => sum + n, 0) - delivered(minute);
+  const cancelled = (minute) => minute.ended.cancelled ?? 0;
+  const others = (minute) => Object.values(minute.ended).reduce((sum, n) => sum + n, 0) - delivered(minute) - cancelled(minute);
 
   const show = (values) => {
     for (const [name, value] of Object.entries(values)) {
@@ -33,7 +39,7 @@
     font: "12px system-ui, sans-serif", values: (_, splits) => splits.map(values), ...more,
   });
   const line = (label, name, value, more) => ({
-    label, stroke: colour(name), width: 2, points: { size: 5 }, value: (_, number) => value(number), ...more,
+    label, stroke: colour(name), width: 2, value: (_, number) => value(number), ...more,
   });
   // While nobody points at a minute, the newest one's numbers stand below.
   const tell = (plot) => (plot.cursor.left ?? -1) < 0 && plot.data[0].length && plot.setLegend({ idx: plot.data[0].length - 1 });
@@ -59,15 +65,16 @@
       [
         line("delivered", "--some", whole, { fill: colour("--some"), paths: uPlot.paths.bars({ size: [0.7, 40] }), width: 0, points: { show: false } }),
         line("accepted", "--link", whole),
+        line("cancelled", "--night", whole),
         line("other ends", "--full", whole),
       ],
       (number) => (Number.isInteger(number) ? whole(number) : ""),
       { range: (_, __, most) => [0, Math.max(5, most * 1.1)] },
-      (of) => [of.map((each) => each.at), of.map(delivered), of.map((each) => each.accepted), of.map(others)],
+      (of) => [of.map((each) => each.at), of.map(delivered), of.map((each) => each.accepted), of.map(cancelled), of.map(others)],
     );
     draw(
       "plot-lateness",
-      [line("p50", "--link", span), line("p99", "--near", span)],
+      [line("p50", "--link", most, { points: { show: true, size: 5 } }), line("p99", "--near", most, { points: { show: true, size: 5 } })],
       (seconds) => (seconds === null ? "" : span(seconds)),
       { distr: 3, ticks: [0.001, 0.01, 0.1, 1, 10, 60, 600, 3600], range: (_, least, most) => (most === null ? [0.001, 1] : [Math.min(0.001, least), Math.max(1, most * 2)]) },
       (of) => [of.map((each) => each.at), of.map((each) => each.lateness.p50), of.map((each) => each.lateness.p99)],
@@ -80,11 +87,10 @@
     for (const { at } of known.splice(0, known.length - HOUR)) minutes.delete(at);
     if (!plots.length) drawAll();
     for (const { plot, columns } of plots) plot.setData(columns(known));
-    const newest = known.at(-1);
     show({
-      accepted: whole(newest.accepted), delivered: whole(delivered(newest)), others: whole(others(newest)),
-      late: span(newest.lateness.p99), queued: whole(now.queued), waiting: whole(now.waiting),
-      oldest_due: now.due_users ? span(now.oldest_due) : "none",
+      in_s: rate(now.in_s), out_s: rate(now.out_s), late_p99: most(now.late_p99), queued: whole(now.queued),
+      waiting: whole(now.waiting), in_flight: whole(now.in_flight),
+      empty: now.empty,
     });
   };
 

@@ -2,6 +2,7 @@
 (() => {
   const every = Number(document.body.dataset.renew) * 1000;
   if (!every) return;
+  const plots = document.getElementById("plots");
   const here = new URL(location.pathname + location.search, location.origin);
   const isQuiet = () => {
     const main = document.querySelector("main");
@@ -12,13 +13,14 @@
       try {
         const answer = await fetch(here, { signal: AbortSignal.timeout(10000) });
         const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-        if (answer.ok && found && isQuiet()) {
-          // What live.js has drawn stays.
-          const plots = document.getElementById("plots");
-          if (plots) found.querySelector("#plots")?.replaceWith(plots);
+        if (found && isQuiet()) {
+          // What live.js has drawn stays. A page that began without it begins anew.
+          const drawn = found.querySelector("#plots");
+          if (drawn && !plots) location.reload();
+          drawn?.replaceWith(plots);
           document.querySelector("main").replaceChildren(...found.childNodes);
         }
-        document.body.classList.toggle("stale", !answer.ok);
+        document.body.classList.toggle("stale", !found);
       } catch {
         document.body.classList.add("stale");
       }

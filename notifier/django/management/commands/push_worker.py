@@ -22,7 +22,6 @@ class Command(BaseCommand):
             "lanes", nargs="*", help=f"lanes to serve, the most urgent first (default: {' '.join(LANES)})"
         )
         parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
-        parser.add_argument("--shard", help="which of redis.shards to serve")
         parser.add_argument("--burst", action="store_true", help="end when nothing is due")
 
     def handle(self, *_: Any, **options: Any) -> None:
@@ -30,7 +29,7 @@ class Command(BaseCommand):
         from workers.__main__ import main  # noqa: PLC0415 - other commands of manage.py need no RQ
 
         path = config_path()
-        told = {"--config": path and str(path), "--name": options["name"], "--shard": options["shard"]}
+        told = {"--config": path and str(path), "--name": options["name"]}
         arguments = [part for name, value in told.items() if value for part in (name, value)]
         arguments += ["--burst"] if options["burst"] else []
         sys.exit(main([*arguments, *options["lanes"]], prog="manage.py push_worker"))

@@ -195,8 +195,11 @@ class Connection(HTTP20Connection):
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
             results |= {i: Answer(Outcome.UNSENT, reason="GoAway") for i in self.open if i > last}
         ended = [(self._close(i), result) for i, result in results.items() if result is not None]
-        for request in list(self._blocked.values()):
-            self._send_body(request)
+        for stream_id, request in list(self._blocked.items()):
+            if time.monotonic() >= request.send_by_s:
+                ended.append((self._close(stream_id), Answer(Outcome.UNSENT, reason="TooLate")))
+            else:
+                self._send_body(request)
         return ended
 
     def drop(self, request: Request, *, timed_out: bool) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Connection(Protocol):
-    """What a push needs of its connection."""
+    """The part of a connection that a push needs."""
 
     def add(self, authority: str, headers: Mapping[str, str]) -> None:
         """Send the next request with this authority and with these headers more."""

@@ -1,4 +1,4 @@
-"""What travels between the event loop and the thread of apns2: a request, and who has it at the moment."""
+"""A request on its way between the event loop and the thread of apns2, and which of them has it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Request:
             return self._begun
 
     def lost(self, reason: str) -> Answer:
-        """What it comes to without a response: UNKNOWN if the whole of it may have left, else UNSENT."""
+        """Return the result without a response: UNKNOWN if the whole of it may have left, else UNSENT."""
         complete = self._begun and self.sent == len(self.body)
         return Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason)
 

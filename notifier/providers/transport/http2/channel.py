@@ -13,6 +13,7 @@ from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.connection import Connection
 from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request, Result, Waiting
 from notifier.providers.transport.http2.wire import Said
+from notifier.providers.transport.words import unreachable_words
 
 if TYPE_CHECKING:
     import ssl
@@ -38,6 +39,7 @@ class Channel:
         self._port = port
         self._tls = tls
         self._timeout_s = timeout_s
+        self._words = ""  # why it cannot be reached
         self._log = structlog.get_logger(__name__).bind(host=host, port=port)
         self._waiting: Waiting = OrderedDict()
         self._connection: Connection | None = None
@@ -97,8 +99,8 @@ class Channel:
 
     def _expire(self, request: Request) -> None:
         now = asyncio.get_running_loop().time()
-        if request.connection is not None and now < request.deadline:
-            self._arm(request, request.deadline)  # it was the time to begin that has passed, and it has begun
+        if request.complete and now < request.deadline:
+            self._arm(request, request.deadline)  # it was the time to send it that has passed, and it has left
         else:
             self._drop(request, "Timeout" if now >= request.deadline else "TooLate")
 
@@ -137,7 +139,7 @@ class Channel:
                     ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
                 )
         except OSError as error:  # TLS errors and timeouts are among them
-            self._back_off(type(error).__name__, str(error))
+            self._back_off(type(error).__name__, str(error), unreachable_words(error, self._host, self._port))
             return
         if connection.protocol != "h2":
             connection.abort()
@@ -153,7 +155,7 @@ class Channel:
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._back_off(type(error).__name__, str(error))
+            self._back_off(type(error).__name__, str(error), unreachable_words(error, self._host, self._port))
         elif self._waiting and self._connection is None and not self._closed:
             self._replace()
 
@@ -187,9 +189,10 @@ class Channel:
         else:
             self._refuse_waiting("Unreachable")
 
-    def _back_off(self, kind: str, why: str) -> None:
+    def _back_off(self, kind: str, why: str, words: str = "") -> None:
         if self._closed:
             return
+        self._words = words or f"{self._host}:{self._port}: {why}"
         max_s = min(BACKOFF_MIN_S * 2**self._failures, BACKOFF_MAX_S)
         wait_s = max(BACKOFF_MIN_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
         self._failures = min(self._failures + 1, 16)
@@ -206,7 +209,7 @@ class Channel:
 
     def _unsent(self, reason: str) -> Answer:
         left_s = max(self._not_before - asyncio.get_running_loop().time(), 0.0)
-        return Answer(Outcome.UNSENT, reason=reason, retry_after_us=round(left_s * 1_000_000) or None)
+        return Answer(Outcome.UNSENT, reason=reason, retry_after_us=round(left_s * 1_000_000) or None, seen=self._words)
 
 
 def _unanswered(connection: Connection) -> str:

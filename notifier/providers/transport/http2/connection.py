@@ -60,7 +60,9 @@ class Connection(Wire):
             return
         self._blocked.pop(request.stream_id, None)
         self.reset_stream(request.stream_id)
-        if self.heard_at < request.started_at:
+        if reason == "TooLate":
+            pass  # its body waited for a window until its time was up, which says nothing of the server
+        elif self.heard_at < request.started_at:
             # Not a word for a whole timeout: what waits shall not run into the same silence.
             self._retire()
         else:

@@ -139,7 +139,7 @@ class LeanH2(H2Connection):
         self.incoming_buffer.add_data(data)
 
     def next_frame(self) -> list[Event] | None:
-        """What the next frame means; None where no whole frame is left. Raises H2Error as `receive_data` does.
+        """Read the next frame; None if no whole frame is left. Raises H2Error as `receive_data` does.
 
         `receive_data` returns the events of all that came, or, if one frame is wrong, of nothing.
         """

@@ -1,4 +1,4 @@
-"""What travels over an HTTP/2 connection: a request, and the one result it ends in.
+"""A request over an HTTP/2 connection, and the one result it ends in.
 
 A request's result is the server's `Response`, also one whose end never came, or an `Answer` when there was none:
 UNSENT if the server cannot have acted on it (it never had a stream, its body was not complete, or the server says
@@ -29,7 +29,7 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the server answered."""
+    """The server's answer."""
 
     status: int
     headers: dict[bytes, bytes]

@@ -38,7 +38,7 @@ SAID_FOR_S: Final = 60.0  # a line that says what the last one of its kind said 
 
 
 class Said:
-    """What was said of a server lately: one that breaks every connection shall not fill the log."""
+    """The messages logged of a server lately: one that breaks every connection shall not fill the log."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -103,7 +103,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def protocol(self) -> str | None:
-        """What the server chose by ALPN."""
+        """The protocol that the server chose by ALPN."""
         assert self._transport is not None
         tls = self._transport.get_extra_info("ssl_object")
         return cast("str | None", tls.selected_alpn_protocol()) if tls else None

@@ -1,26 +1,34 @@
 -- audit_entry: judges what stands in backlogs, leases and registries: whether there is such a job, and it belongs
 -- there.
--- ARGV 1 clock  2 '1' to take out what does not belong there  3 lanes, JSON  4 keep_failed s
---      5.. for each: the key, its member
+-- ARGV 1 clock  2 '1' to take out what does not belong there  3 lease µs  4.. for each: the key, its member
 -- returns {finding, …} (see audit.lua). Whether a job that belongs there should stand there now is judged by audit_job.
--- What a lease names that has not ended is left to it: its worker may have the job still, though somebody deleted it.
---! include clock keys idle_leaders audit
-local now, repair, lanes, keep = now_us(ARGV[1]), ARGV[2] == '1', {}, tonumber(ARGV[4])
-for _, lane in ipairs(cjson.decode(ARGV[3])) do lanes[lane] = true end
+-- A lease of a job that somebody deleted is no fault until it ends: its worker may have the job still.
+--! needs backlog_key backlogs_key finding findings job_key now_us steered
+local now, repair, LEASE = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local SLACK = 2 -- s: registries count in whole ones
 
+-- live_lease: no worker holds one for longer than LEASE from now; what says so was not written by one.
 local function live_lease(id)
-  local lease = redis.call('ZSCORE', '@leases', id)
-  return lease and tonumber(lease) > now
+  local lease = tonumber(redis.call('ZSCORE', '@leases', id) or 0)
+  return lease > now and lease <= now + LEASE + SLACK * 1000000
 end
 
 local function take_out(key, member, id)
   if not repair then return '' end
-  if key ~= '@later' and not key:find('^@line') and live_lease(id) then
-    return 'left until its lease ends'
-  end
+  if key:find('@rq:', 1, true) == 1 and live_lease(id) then return 'left until its lease ends' end
   redis.call('ZREM', key, member)
   return 'taken out'
+end
+
+-- queue_again: one of which nobody can tell whose it is goes to its queue: whoever pulls it there reads its data.
+local function queue_again(key, id, origin)
+  if not repair then return '' end
+  redis.call('ZREM', key, id)
+  redis.call('ZREM', '@rq:scheduled:' .. origin, id)
+  redis.call('HDEL', job_key(id), 'push_order', 'push_read')
+  redis.call('HSET', job_key(id), 'status', 'queued')
+  redis.call('LPUSH', '@rq:queue:' .. origin, id)
+  return 'put back in its queue'
 end
 
 -- fading: of what has ended the registry may remember for a moment longer than the job is kept.
@@ -49,11 +57,17 @@ local function judge(key, member)
   local job = redis.call('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_rq_job')
   if not job[1] then
     if key == '@leases' and tonumber(score) <= now or fading(kind, tonumber(score)) then return end
+    if (key == '@leases' or kind) and live_lease(id) then return end
     local done = take_out(key, member, id)
     if not deleted(key) then finding(id, 'stands in ' .. key .. ' and has no job', 'nowhere', done) end
     return
   end
   local user, category = steered(job[2], job[4])
+  if not user and not kind and key ~= '@leases' and not job[3] and not job[4] then
+    local done = queue_again(key, id, job[1])
+    finding('job ' .. id, 'stands in ' .. key .. ', and its meta cannot be read', 'in its queue', done)
+    return
+  end
   local belongs
   if kind == 'wip' then
     belongs = job[3] == permit and job[1] == lane
@@ -69,5 +83,5 @@ local function judge(key, member)
   end
 end
 
-for i = 5, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1]) end
+for i = 4, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1]) end
 return findings

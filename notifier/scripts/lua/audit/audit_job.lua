@@ -5,7 +5,8 @@
 -- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
 -- a backlog or in `later` stays there, in one of them; who stands nowhere goes to its backlog. Of what a live lease
 -- holds nothing is changed. A lease that ended is *pull*'s affair.
---! include clock keys history idle_leaders candidate ends leaving enter_backlog audit
+--! needs backlog_key date_permit ensure_wake_up enter_backlog finding findings waits_for_route is_text job_key note_due
+--! needs now_us seconds sent_key steered text waits
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
@@ -16,10 +17,10 @@ local FADING = 2000 -- ms before a job's own end in which RQ may have cleared it
 
 local function read(id)
   local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome',
-    'push_rq_job')
+    'push_rq_job', 'push_deadline', 'push_orphan')
   if job.err or not job[1] or not rank[job[1]] then return nil end -- RQ's sets beside its jobs, and other queues
   local j = {id = id, key = job_key(id), origin = job[1], status = job[2] or 'none', permit = job[4], order = job[5],
-    outcome = job[6]}
+    outcome = job[6], ends = job[8], orphan = job[9]}
   j.user, j.category = steered(job[3], job[7])
   local ends = redis.call('ZSCORE', '@leases', id)
   j.lease = ends and tonumber(ends)
@@ -78,7 +79,11 @@ function by_status.scheduled(j)
   if j.in_backlog and (not j.order or tonumber(j.order) ~= tonumber(j.in_backlog)) then
     return 'at its own place in the backlog, ' .. (j.order or 'which it does not know')
   end
-  if j.in_later and tonumber(j.in_later) >= FAR and not is_parked('j' .. j.id) then
+  if j.in_backlog and j.ends and redis.call('ZRANK', j.backlog, j.id) > 0
+    and not redis.call('ZSCORE', '@expiring', j.id) then
+    return 'in @expiring too'
+  end
+  if j.in_later and tonumber(j.in_later) >= FAR and not waits_for_route('j' .. j.id) then
     return 'in its backlog: no route is held that it waits for'
   end
 end
@@ -156,7 +161,7 @@ local function wait_on(j)
   if of_its_own and j.in_backlog then
     of_its_own = j.scheduled and math.abs(j.scheduled * 1000000 - j.in_later) < 1000
   end
-  if of_its_own or j.in_later and is_parked('j' .. j.id) then
+  if of_its_own or j.in_later and waits_for_route('j' .. j.id) then
     remove(j, j.backlog)
     redis.call('HSET', j.key, 'status', 'scheduled')
     redis.call('ZADD', '@rq:scheduled:' .. j.origin, 'NX', seconds(j.in_later), j.id)
@@ -181,6 +186,7 @@ local function forget(j)
 end
 
 local function mend(j)
+  if j.orphan and not j.lease then redis.call('HDEL', j.key, 'push_orphan') end
   if j.held then
     fly_on(j)
     return 'left in flight, under the lease that holds it'
@@ -209,6 +215,7 @@ local function judge(id, unlisted)
   local check = by_status[j.status]
   local right = check and check(j)
   if not check then right = 'the status of a notification' end
+  if j.orphan and not j.lease then right = right or 'no orphan' end
   if j.delivered then right = 'delivered, and nowhere else' end
   if not right then return end
   local stands = places(j)
@@ -217,4 +224,5 @@ local function judge(id, unlisted)
 end
 
 for i = 5, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1] == 'unlisted') end
+waits.write()
 return {queued, notifications, findings}

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 '1' to take out what is not  3 lane  4 the first place, counted from the tail  5 how many
 -- returns {how many were read, {finding, …} (see audit.lua)}
 -- One that is cancelled in its queue stays there until *pull* comes by it.
---! include clock keys idle_leaders audit
+--! needs backlog_key finding findings job_key steered
 local repair, lane, from, most = ARGV[2] == '1', ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local queue = '@rq:queue:' .. lane
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end

@@ -1,11 +1,13 @@
 -- audit_user: judges users, each in one step: whether everybody who waits is looked at, and nobody for nothing.
--- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON
---      4.. for each: a key that names a user, @lines:{user} or @line:{user}:<category>, and '';
---          or a set of users, @gates:<lane> or @parked:<route>, and its member
+-- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON  4 lease µs
+--      5.. for each: a key that names a user, @lines:{user} or @line:{user}:<category>, and '';
+--          or a set of users, @gates:<lane> or @waiting_for_route:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
---! include clock keys idle_leaders audit
+--! needs backlog_key backlogs_key ensure_wake_up finding findings has_wake_up job_key note_due now_us text
+--! needs waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
+local LATEST = now + ARGV[4] + 2000000 -- who is being looked at is looked at again after a lease
 
 -- note: the backlog is of the lane of the first in it that has a job.
 local function note(user, category, backlog)
@@ -21,8 +23,6 @@ end
 
 local function judge_backlog(backlog, user, category)
   if redis.call('HEXISTS', backlogs_key(user), category) == 1 or redis.call('EXISTS', backlog) == 0 then return end
-  -- It leaves, see leaving.lua.
-  if redis.call('HEXISTS', '@away:{' .. user .. '}', category) == 1 then return end
   finding('user ' .. user, 'has the backlog ' .. category .. ', which nobody knows of', 'in ' .. backlogs_key(user),
     repair and note(user, category, backlog))
 end
@@ -32,7 +32,13 @@ local function judge_backlogs(backlogs, user)
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category:sub(1, 3) == '#o:' then -- an orphan, see orphans.lua
-      any = any or redis.call('ZSCORE', '@leases', category:sub(4))
+      local id = category:sub(4)
+      if redis.call('ZSCORE', '@leases', id) then any = true
+      else
+        if repair then redis.call('HDEL', backlogs, category) end
+        finding('user ' .. user, 'is closed for the orphan ' .. id .. ', which nobody holds', 'open',
+          repair and 'opened')
+      end
     elseif category:sub(1, 1) ~= '#' then
       any = true
       if not has_wake_up(user, lane) then
@@ -48,16 +54,36 @@ local function judge_backlogs(backlogs, user)
   end
 end
 
--- judge_stray: who has a wake-up has a backlog in that lane, and who is parked has a backlog. (One whose backlog has
--- left the lane is let go of with the others.)
+-- judge_stray: who has a wake-up has a backlog in that lane, and who waits for a route has a backlog. (One whose
+-- backlog has left the lane is let go of with the others.)
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
   local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' and (key:find('^@parked:') or fields[i + 1] == lane) then return end
+    if fields[i]:sub(1, 1) ~= '#' and (key:find('^@waiting_for_route:') or fields[i + 1] == lane) then return end
   end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no backlog in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')
+end
+
+-- judge_wake_up: it opens when the first of the heads in its lane is expected, or before.
+local function judge_wake_up(user, lane)
+  local at, first = tonumber(redis.call('ZSCORE', '@gates:' .. lane, user) or 0), nil
+  if at <= LATEST or waits_for_route('u' .. lane .. ' ' .. user) then return end
+  local fields = redis.call('HGETALL', backlogs_key(user))
+  for i = 1, #fields, 2 do
+    local head = fields[i + 1] == lane and redis.call('ZRANGE', backlog_key(user, fields[i]), 0, 0)[1]
+    local origin = head and redis.call('HGET', job_key(head), 'origin')
+    local expected = origin and tonumber(redis.call('ZSCORE', '@rq:scheduled:' .. origin, head) or nil)
+    if expected and (not first or expected < first) then first = expected end
+  end
+  if not first or at <= math.max(first * 1000000, now) + LATEST - now then return end
+  if repair then
+    redis.call('ZADD', '@gates:' .. lane, text(now), user)
+    note_due(now, lane)
+  end
+  finding('user ' .. user, 'is looked at in @gates:' .. lane .. ' long after the first that waits is expected', 'then',
+    repair and 'given a wake-up at now')
 end
 
 local function judge(key, member)
@@ -66,10 +92,13 @@ local function judge(key, member)
   user = key:match('^@lines:{(.*)}$')
   if user then return judge_backlogs(key, user) end
   local lane = key:match('^@gates:(.+)$')
-  if lane then return judge_stray(key, member, member, lane) end
-  lane, user = member:match('^u(%S+) (.+)$') -- of the parked; the rests of notifications are judged with their jobs
+  if lane then
+    judge_wake_up(member, lane)
+    return judge_stray(key, member, member, lane)
+  end
+  lane, user = member:match('^u(%S+) (.+)$') -- the rests of notifications are judged with their jobs
   if lane then judge_stray(key, member, user, lane) end
 end
 
-for i = 4, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1]) end
+for i = 5, #ARGV, 2 do judge(ARGV[i], ARGV[i + 1]) end
 return findings

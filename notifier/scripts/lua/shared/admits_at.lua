@@ -1,15 +1,21 @@
 --! exports opens_at
+--! needs by_the_clock digest_at muted_until next_for next_of preferences sent_key
 -- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
 -- name of a zone of which @zones does not tell yet. backlog: {category, head, policy, bypass, cost} and, where it has
 -- met a limit of its device, least: not before that µs. What the category's rules say stands in backlog.own from then
--- on, and what the user's say in user_next, {cost: {µs, rule}}, as long as nothing of theirs goes. backlog.by becomes
+-- on, and what the user's say in user_next, {cost: {µs, rule}}, as long as nothing of theirs goes; or nil, where it is
+-- asked once. backlog.by becomes
 -- what decides, see *set_wake_ups*; backlog.mutes whether its user has it dropped, backlog.zone the one that the user
 -- chose.
 local function opens_at(rules, user, policy, backlog, user_next, now)
   local cost, at, rule = backlog.cost, 0, nil
   if not backlog.bypass then
-    user_next[cost] = user_next[cost] or {next_for(sent_key(user), policy, cost)}
-    at, rule = unpack(user_next[cost])
+    local known = user_next and user_next[cost]
+    if known then at, rule = known[1], known[2]
+    else
+      at, rule = next_for(sent_key(user), policy, cost)
+      if user_next then user_next[cost] = {at, rule} end
+    end
   end
   if not backlog.own then
     backlog.own, backlog.rule = next_of(user, backlog.category, backlog.policy, backlog.bypass, cost)
@@ -31,6 +37,7 @@ local function opens_at(rules, user, policy, backlog, user_next, now)
     at, unknown = by_the_clock(rules, user, policy, backlog, at, now)
     if not at then return nil, unknown end
   end
+  if not rules.digests then return at end
   local gathered = digest_at(rules, backlog.category, backlog.head, at, now)
   if gathered > at then backlog.by = 'g' end
   return gathered

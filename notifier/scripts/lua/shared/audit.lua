@@ -1,3 +1,5 @@
+--! exports findings finding steered waits_for_route has_wake_up ensure_wake_up date_permit
+--! needs note_due text
 -- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right,
 -- and what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
 local findings = {}
@@ -15,15 +17,15 @@ local function steered(meta, rq_job)
   return read.user, category
 end
 
-local function is_parked(member)
+local function waits_for_route(member)
   for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
-    if redis.call('ZSCORE', '@parked:' .. name, member) then return true end
+    if redis.call('ZSCORE', '@waiting_for_route:' .. name, member) then return true end
   end
   return false
 end
 
 local function has_wake_up(user, lane)
-  return redis.call('ZSCORE', '@gates:' .. lane, user) or is_parked('u' .. lane .. ' ' .. user)
+  return redis.call('ZSCORE', '@gates:' .. lane, user) or waits_for_route('u' .. lane .. ' ' .. user)
 end
 
 -- ensure_wake_up: one who waits in a lane without a wake-up is looked at now.

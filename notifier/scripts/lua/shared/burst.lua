@@ -1,76 +1,72 @@
---! exports replay_on burst_next keep_burst
--- A burst {capacity, every} is a token bucket: so many at once, and one more each `every` µs. What is left in it is
--- told by the µs at which it would be full again. @burst:{user}[:<category>] holds that (`full`) as of the
--- sends up to `at`, and with which `every`; those behind it, some in flight at the end of their lease, are gone
--- through at each look.
-local REFUNDABLE = 10000000 -- so long after a send it may be taken back
-local MAX_REPLAYED = 256
+--! on_demand burst_key HORIZON keep_burst burst_next give_back
+-- A burst {capacity, every µs} is a token bucket, and one number tells all of it: the µs at which it is full again.
+--   @burst:{user}[:<category>]   hash capacity and every -> that number, and up to which µs the sends of the set beside
+--     it are in it; 8 bytes each
+-- Each rule has its own, so none that is shorter shortens another. What stands in the set later than that µs is in
+-- flight, at the end of its lease, or dated ahead, or has come since; each send is taken in once, when it is over.
+-- Beside them the field HORIZON, see rules.lua.
+local MAX_TAKEN_IN = 1000
+local HORIZON = 'horizon'
+local function number(us) return string.format('%.0f', us) end
+local function burst_key(sent) return (string.gsub(sent, ':%l+:', ':burst:', 1)) end
 
-local function burst_state(sent, burst)
-  local state = redis.call('HMGET', beside(sent, '@burst'), 'full', 'at', 'every')
-  local full, at, every = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
-  -- Under a changed rule as many stay used as were: all of them at the most.
-  if every > 0 and full > at then full = at + math.ceil((full - at) / every * burst[2]) end
-  return math.min(full, at + burst[1] * burst[2]), at
+-- after: when it is full again, with these sends, {permit, µs, …} from the latest to the earliest, in it.
+local function after(full, sends, burst)
+  for i = #sends, 2, -2 do
+    local at = tonumber(sends[i])
+    full = math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2])
+  end
+  return full
 end
 
-local function drain(full, at, burst) return math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2]) end
-
-local replays = {} -- by set, for as long as the call lasts: *replay_of*
--- replay_of: when the bucket is full again after each of its sends, from 0 for those before the first. latest: µs of
--- the last.
-local function replay_of(sent, burst)
-  local replay = replays[sent]
-  if replay then return replay end
-  local full, at = burst_state(sent, burst)
-  local sends = redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', 0, MAX_REPLAYED)
+-- keep_burst: takes in what was sent before now, and keeps that as long as it can matter. Without now it only reads.
+-- Returns when the bucket is full again, up to which µs sends are in that, and how many are later.
+local function keep_burst(sent, burst, now)
+  local key, field = burst_key(sent), struct.pack('>I8I8', burst[1], burst[2])
+  local full, at = 0, 0
+  local state = redis.call('HGET', key, field)
+  if state then full, at = struct.unpack('>i8i8', state) end
+  local back = now and math.max(0, at + 1 - now) or 0 -- the clock was set back: as much is used as before
+  full, at = full - back, at - back
+  local later = redis.call('ZCOUNT', sent, '(' .. number(at), '+inf')
+  local sends = now and later > 0 and redis.call('ZREVRANGEBYSCORE', sent, '(' .. number(now), '(' .. number(at),
+    'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN) or {}
+  if #sends == 0 and back == 0 then return full, at, later end
   -- Only where the rule is new there are so many: as if the bucket had been empty then.
-  if #sends == 2 * MAX_REPLAYED then full = sends[#sends] + burst[1] * burst[2] end
-  replay = {[0] = full, n = #sends / 2, latest = tonumber(sends[2] or at)}
-  for n = 1, replay.n do replay[n] = drain(replay[n - 1], tonumber(sends[#sends + 2 - 2 * n]), burst) end
-  replays[sent] = replay
-  return replay
-end
-
--- replay_on: goes on with a send of now, unless it has to be gone through from the first again.
-local function replay_on(sent, burst, at, cost)
-  local replay = replays[sent]
-  if not replay then return end
-  if at < replay.latest or replay.n + cost >= MAX_REPLAYED then replays[sent] = nil return end
-  for n = replay.n + 1, replay.n + cost do replay[n] = drain(replay[n - 1], at, burst) end
-  replay.n, replay.latest = replay.n + cost, at
+  if #sends == 2 * MAX_TAKEN_IN then full = sends[#sends] + burst[1] * burst[2] end
+  full, at = after(full, sends, burst), now - 1
+  local lasts = math.ceil((math.max(full, now) - now + burst[1] * burst[2]) / 1000) + 1
+  redis.call('HSET', key, field, struct.pack('>i8i8', full, at))
+  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, number(lasts)) end
+  return full, at, redis.call('ZCOUNT', sent, '(' .. number(at), '+inf')
 end
 
 -- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come,
--- and as many as leave room for `cost` hold nothing back wherever they are: so the latest ones may be left out of the
--- course of time, each for one that is taken out anyway, and the least that comes of it is right.
-local function burst_next(sent, burst, cost)
-  local replay, free, opens = replay_of(sent, burst), burst[1] - cost, math.huge
-  for left = 0, math.min(free, replay.n) do
-    opens = math.min(opens, replay[replay.n - left] - (free - left) * burst[2])
+-- and as many as leave room for `cost` hold nothing back wherever they are; the others count when their leases end.
+local function burst_next(sent, burst, cost, now)
+  local full, at, later = keep_burst(sent, burst, now)
+  local free = burst[1] - cost
+  if later > free then
+    full = after(full, redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. number(at), 'WITHSCORES', 'LIMIT', free,
+      later), burst)
   end
-  return opens
+  return full - math.max(0, free - later) * burst[2]
 end
 
--- keep_burst: takes what may no longer be taken back into the state, now and then or if it is to leave the set.
-local function keep_burst(sent, policy, now, cost, leaving)
-  local burst, key = policy.burst, beside(sent, '@burst')
-  local full, at = burst_state(sent, burst)
-  local sends = redis.call('ZRANGEBYSCORE', sent, '(' .. text(at), text(now - REFUNDABLE), 'WITHSCORES', 'LIMIT', 0,
-    MAX_FOLDED)
-  local set_back = now <= at -- the clock was: what goes now would never be gone through
-  if #sends < 2 * MANY and not (leaving and #sends > 0 or set_back) then return end
-  local same = 0
-  for i = 2, #sends, 2 do
-    local sent_at = tonumber(sends[i])
-    same = sent_at == at and same + 1 or 1
-    full, at = drain(full, sent_at, burst), sent_at
+-- give_back: n sends of µs `at`, which are no longer in the set, were never made. Those after them may have found the
+-- bucket full because of them: then no more comes back than those leave.
+local function give_back(sent, at, n)
+  local key = burst_key(sent)
+  local states = redis.call('HGETALL', key)
+  for i = 1, #states, 2 do
+    local full, till = struct.unpack('>i8i8', states[i + 1])
+    local sends = states[i] ~= HORIZON and at <= till and redis.call('ZRANGEBYSCORE', sent, number(at), number(till),
+      'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN)
+    if sends and #sends < 2 * MAX_TAKEN_IN then
+      local _, every = struct.unpack('>I8I8', states[i])
+      local least = 0
+      for s = 2, #sends, 2 do least = math.max(least, tonumber(sends[s])) + every end
+      redis.call('HSET', key, states[i], struct.pack('>i8i8', math.max(full - n * every, least), till))
+    end
   end
-  -- Others may share the µs of the last one read, and no later look comes to them.
-  local all = #sends == 2 * MAX_FOLDED and redis.call('ZCOUNT', sent, text(at), text(at)) or 0
-  for _ = same + 1, math.min(all, same + burst[1]) do full = drain(full, at, burst) end
-  for _ = 1, set_back and cost or 0 do full = drain(full, at, burst) end
-  replays[sent] = nil
-  redis.call('HSET', key, 'full', text(full), 'at', text(at), 'every', text(burst[2]))
-  redis.call('PEXPIRE', key, text(math.ceil((math.max(full, now) - now + policy[2]) / 1000) + 1))
 end

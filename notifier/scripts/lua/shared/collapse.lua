@@ -1,3 +1,5 @@
+--! on_demand DIGEST same_waiting note_candidate forget_candidate supersede gather_for
+--! needs backlog_key collapse_key end_unsent is_background job_key LOWERED number tally text waits
 -- Collapsing: a candidate, which no worker has had, takes the place of the one with the same collapse id that waits in
 -- the backlog; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
 local DIGEST = '' -- the id of all of a category with a digest
@@ -21,12 +23,20 @@ local function note_candidate(user, category, collapse_id, id)
   redis.call('EXPIRE', key, COLLAPSE_LASTS)
 end
 
+-- forget_candidate: the job is none any more. collapse_id: its push_collapse.
+local function forget_candidate(user, category, id, collapse_id)
+  local key = collapse_key(user, category)
+  if redis.call('HGET', key, collapse_id) == id then redis.call('HDEL', key, collapse_id) end
+  redis.call('HDEL', job_key(id), 'push_collapse')
+end
+
 -- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, the s at which `old` was
 -- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old`
 -- unless its own is further in front, and may be for other devices.
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', backlog_key(user, category), old.id)
+  waits.add(waits.why(user, category), -1)
   end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)

@@ -1,4 +1,5 @@
---! exports is_counting beside counted_nth counted fold MANY MAX_FOLDED
+--! on_demand MANY MAX_FOLDED is_counting beside counted_nth counted fold
+--! needs text
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
 -- rule can ask for one (policy.exact_us). Older ones, which are later than none of those, are folded into
 --   @counts:{user}[:<category>]  zset µs -> how many, in all, up to then
@@ -12,7 +13,7 @@ local MAX_FOLDED = 100 -- so many at once, no more
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 
--- beside: the key of another name for whom a key @sent:… or @keys:… is.
+-- beside: the key of another name for whom a key @sent:… is.
 local function beside(sent, name) return name .. string.sub(sent, #'@sent' + 1) end
 
 -- counted_nth: when the n-th latest of the counted was, or nil.
@@ -30,9 +31,9 @@ local function counted(sent)
   return first and last - first or 0
 end
 
--- fold: counts sends, the oldest of a set, {permit, µs, …}.
-local function fold(sent, policy, sends, now)
-  local key, precision, horizon = beside(sent, '@counts'), policy.bucket_us, policy[2]
+-- fold: counts sends, the oldest of a set, {permit, µs, …}; for `horizon` µs.
+local function fold(sent, policy, horizon, sends, now)
+  local key, precision = beside(sent, '@counts'), policy.bucket_us
   local last = redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')
   local latest, total = tonumber(last[1] or 0), tonumber(last[2] or 0)
   local adds, n = {total, text(latest)}, 2

@@ -1,4 +1,6 @@
---! exports set_at is_due decide ask
+--! exports set_at ask is_due decide
+--! needs change_hold counts_devices device_next has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
+--! needs number opens_at overall_of overall_opens waiting_key plan_of project_frees routes_of targets_of text
 -- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
 -- say, and what is to be known first.
 
@@ -44,15 +46,26 @@ end
 -- is_due: whether something is to become of the head of a backlog now: it goes, or ends.
 local function is_due(look, user, backlog)
   set_at(look, user, backlog)
-  if backlog.rank == MAX_RANK or backlog.elsewhere or backlog.unread or backlog.parked then return false end
+  if backlog.rank == MAX_RANK or backlog.elsewhere or backlog.unread or backlog.waits_for then return false end
   return backlog.at <= look.now or has_expired(backlog, look.now) or is_dropped(backlog)
 end
 
--- is_shut: whether this may not go by this route now: its circuit is open, or an older rest of its backlog waits for
--- it.
+local function is_paused(hold, now) return hold.state == 'paused' and tonumber(hold['until']) > now end
+
+-- paused_by: the name of the pause that holds the head of a backlog, whatever its route; or nil.
+local function paused_by(look, user, backlog)
+  for _, name in ipairs({'all:', 'lane:' .. backlog.lane, 'category:' .. backlog.category, 'user:' .. user.name}) do
+    local hold = look.circuits[name]
+    if hold and is_paused(hold, look.now) then return name end
+  end
+end
+
+-- is_shut: whether this may not go by this route now: its circuit is open, or it is paused, or an older rest of its
+-- backlog waits for it.
 local function is_shut(look, backlog, target, job)
   local hold = look.circuits and look.circuits[target.route]
   if not hold then return false end
+  if is_paused(hold, look.now) then return true end
   if hold.state == 'open' and hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals) then return true end
   return has_older_rest(backlog.key, target.route, backlog.order)
 end
@@ -89,19 +102,6 @@ local function lacks_room(look, needs, lane)
   return {project and fill(look, need.route, project, cost) or busy(look, need.by, lane)}
 end
 
-local function needs_of(targets)
-  local needs, by_route = {}, {}
-  for _, target in ipairs(targets) do
-    local need = by_route[target.route]
-    if not need then
-      need = {route = target.route, by = target.by, platform = target.platform, n = 0}
-      by_route[target.route], needs[#needs + 1] = need, need
-    end
-    need.n = need.n + 1
-  end
-  return needs
-end
-
 -- split_targets: those by whose routes it may go, and those that are shut; nil where it is 'behind': an older one of
 -- its backlog is in flight, and was taken while a route of this one was shut. Its rest is to go first.
 local function split_targets(look, backlog, job, targets)
@@ -125,31 +125,61 @@ local function devices_open(look, backlog, index, open)
   return at, in_background
 end
 
--- decide: whether the providers let the head of a backlog go now. Returns {verdict, …}:
---   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
---             no device is counted and no route is held)
---   'parked'  waits_for: the routes that are held
---   'wait'    at: when its devices have room; background: whether only background pushes wait for them
---   'unread'  the caller is to read first for whom it is
---   'behind'  see *split_targets*
-local function decide(look, user, backlog, job)
+-- is_in_turn: whether it is the user's turn, where others wait for the pace of a category: none waits since before, and
+-- the user has not had so many in this look as *pull* let each have.
+local function is_in_turn(look, user, category, name)
+  local hold, had = look.circuits and look.circuits[name], user.turns[category] or 0
+  user.turns[category] = had + 1
+  if not hold then return true end
+  local first = redis.call('ZRANGE', waiting_key(name), '0', '0', 'WITHSCORES')[2]
+  return had < tonumber(hold.turn or 1) and (not first or tonumber(first) >= user.since)
+end
+
+-- paced_by: what to wait for where as many of the category have gone to all users as its pace allows, or nil.
+local function paced_by(look, user, backlog)
+  local rule, category = overall_of(look.rules, backlog.category), backlog.category
+  if not rule then return nil end
+  local name, at, room = 'overall:' .. category .. '|full', overall_opens(rule, category, backlog.cost, look.now)
+  if at <= look.now and is_in_turn(look, user, category, name) then return nil end
+  look.earliest = math.min(look.earliest, at)
+  local opens = text(math.max(at, look.now))
+  return open_circuit(look, name, 'state', 'full', 'category', category, 'until', opens, 'room', text(room))
+end
+
+local function by_providers(look, user, backlog, job)
   local rules = look.rules
   if not (rules.limited or look.circuits or look.rooms or backlog.left) then return {verdict = 'go', needs = {}} end
+  local paused = look.circuits and paused_by(look, user, backlog)
+  if paused then return {verdict = 'waits_for_route', waits_for = {paused}, paused = true} end
   if not job.targets then return {verdict = 'unread'} end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
   if not (look.circuits or backlog.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
     local full = lacks_room(look, plan.needs, backlog.lane)
-    if full then return {verdict = 'parked', waits_for = full} end
+    if full then return {verdict = 'waits_for_route', waits_for = full} end
     return {verdict = 'go', needs = plan.needs}
   end
   local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
   if not open then return {verdict = 'behind'} end
-  if #open == 0 and #shut > 0 then return {verdict = 'parked', waits_for = routes_of(shut)} end
+  if #open == 0 and #shut > 0 then return {verdict = 'waits_for_route', waits_for = routes_of(shut)} end
   local at, in_background = devices_open(look, backlog, user.index, open)
   if at > look.now then return {verdict = 'wait', at = at, background = in_background} end
   local needs = needs_of(open)
   local full = lacks_room(look, needs, backlog.lane)
-  if full then return {verdict = 'parked', waits_for = full} end
+  if full then return {verdict = 'waits_for_route', waits_for = full} end
   return {verdict = 'go', needs = needs, open = open, shut = shut}
+end
+
+-- decide: whether the providers, and the pace of the category for all users, let the head of a backlog go now. Returns
+-- {verdict, …}:
+--   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
+--             no device is counted and no route is held)
+--   'waits_for_route'  waits_for: the routes that are held; paused: or the pause, which holds the whole notification
+--   'wait'    at: when its devices have room; background: whether only background pushes wait for them
+--   'unread'  the caller is to read first for whom it is
+--   'behind'  see *split_targets*
+local function decide(look, user, backlog, job)
+  local said = by_providers(look, user, backlog, job)
+  local paced = said.verdict == 'go' and paced_by(look, user, backlog)
+  return paced and {verdict = 'waits_for_route', waits_for = {paced}} or said
 end

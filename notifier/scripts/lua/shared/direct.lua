@@ -1,45 +1,52 @@
---! exports direct EXCEPTIONS
--- The direct way: what comes from its queue and need not wait is leased at once, in the same step, and never stands in
--- a backlog. It leaves Redis as *admit* would have. Only the plain case goes this way: a new job of a producer of ours,
--- for a user of whom nothing waits, under rules that let it go. Where they do not, it is the first in its backlog, and
--- its user's wake-up is set at once. All else is looked at by *admit*.
+--! exports EXCEPTIONS direct
+--! needs backlog_key backlogs_key claim claim_key claim_of count_sends device_policy gather HIGH history is_backlog
+--! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_job remember seconds
+--! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of write_gathered write_projects
+-- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
+-- same step. It leaves Redis as *admit* would have. Only the plain case goes this way: a user who follows the rules of
+-- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
+-- rules do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *admit*.
 --   @exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
 local EXCEPTIONS = '@exceptions:'
-local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_order', 'push_outcome',
-  'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
-local FIRST_STATE = 7 -- what stands there from this field on only a job has that is not new
+local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
+  'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 
--- room: how many more may go this way now. rules: of everyone, see rule_table.lua. exceptions: the key of the set, or
--- nil.
+local MAX_HEADS = 25 -- of one user at one look
+
+-- is_open: whether anything may go this way now. room: how many new ones may. most: how many in all. rules: of
+-- everyone, see rule_table.lua. exceptions: the key of the set, or nil.
 -- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
 -- its now, lease_us, until_text and worker beside them.
-local direct = {room = 0, rules = nil, exceptions = nil, rooms = {}, leased = {}, waits = {}, claims = {}, claimed = {}}
+local direct = {is_open = false, room = 0, most = 0, rules = nil, exceptions = nil, rooms = {}, leased = {}, waits = {},
+  claims = {}, emptied = {}}
 
--- new_job: {user, category, priority, data, targets, deadline}, or nil where there is more to look at.
+-- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
 local function new_job(id, lane, now)
   local job = redis.pcall('HMGET', job_key(id), unpack(NEW_JOB))
   if job.err then return nil end
-  local origin, status, said, data, targets, ends = unpack(job, 1, FIRST_STATE - 1)
+  local origin, status, said, data, targets, ends, accepted, order, outcome, permit, arriving, rq_job, ttl = unpack(job)
   if origin ~= lane or status ~= 'queued' or not (data and targets) then return nil end
-  for i = FIRST_STATE, #NEW_JOB do
-    if job[i] then return nil end
-  end
+  if order or outcome or permit or arriving or rq_job or ttl then return nil end
   local deadline = ends and number(ends)
   if ends and not (deadline and deadline > now) or id:find('[\128-\255]') then return nil end
   local meta = steering(said)
   if not meta or meta.zone or meta.collapse_id or meta.expires_in and not deadline then return nil end
-  return {user = meta.user, category = meta.category, priority = meta.priority, data = data, targets = targets,
-    deadline = deadline}
+  return {user = meta.user, category = meta.category, high = meta.priority == 'high', data = data, targets = targets,
+    deadline = deadline, accepted = accepted}
 end
 
--- nothing_waits: for this user; and the rules of everyone are the user's.
+-- is_plain: whether the rules of everyone are the user's.
+function direct.is_plain(user)
+  if direct.rules.forgets then remember(user) end
+  return not (direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
+    or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
+end
+
+-- nothing_waits: for this user, who is plain.
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
-    if direct.rules.forgets then remember(user) end
-    waits = redis.call('EXISTS', backlogs_key(user)) == 1
-      or direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
-      or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1
+    waits = redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_plain(user)
     direct.waits[user] = waits
   end
   return not waits
@@ -50,77 +57,172 @@ function direct.claim_of(user, category)
   local key = claim_key(user, category)
   local held = direct.claims[key]
   if not held then
-    local n, elsewhere, left = claim_of(user, category, direct.worker, direct.now)
+    local n, elsewhere, left = claim_of(user, category, direct.claimant, direct.now)
     held = {user = user, category = category, before = n, n = n, closed = elsewhere or left}
     direct.claims[key] = held
-    if not held.closed then direct.claimed[#direct.claimed + 1] = held end
   end
   return not held.closed and held
 end
 
--- has_room: whether the providers let it go now: their projects, the devices, and what the caller may send by a route.
-function direct.has_room(plan, bypass)
+-- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
+-- it go now: their projects, the devices, and what the caller may send by a route; or nil.
+function direct.plan_for(job, backlog)
   local rules = direct.rules
-  if plan.limited then return false end
-  for _, target in ipairs(plan.of) do
-    if device_policy(rules, 0, target, bypass) then return false end
+  backlog.held = direct.claim_of(backlog.user, backlog.category)
+  if not backlog.held then return nil end
+  local plan = plan_of(job.targets, rules.apps and rules.apps[backlog.category])
+  if plan.limited then return nil end
+  for i = 1, #plan.of do
+    if device_policy(rules, 0, plan.of[i], backlog.bypass) then return nil end
   end
-  return not lacking(rules, direct.rooms, plan.needs, direct.now)
+  return not lacking(rules, direct.rooms, plan.needs, direct.now) and plan
 end
 
--- wait: the first to stand in a backlog of this user, where the rules let it go at µs `opens`. by: see *set_wake_ups*.
-function direct.wait(user, category, lane, id, opens, by)
-  local own = direct.rules.categories[category]
-  redis.call('HSET', backlogs_key(user), '#pace', text(math.max(pace(direct.rules.users[1]), pace(own))))
-  set_wake_ups(user, {{category = category, lane = lane, head = id, at = opens, by = by}}, direct.now, nil)
+-- backlog_of: what the rules say of a backlog, as *opens_at* reads it; or nil where there is more to look at.
+function direct.backlog_of(user, category)
+  local rules = direct.rules
+  local own = rules.categories[category]
+  if not own or rules.digests and rules.digests[category] or rules.overall and rules.overall[category] then
+    return nil
+  end
+  return {user = user, category = category, policy = own, bypass = rules.bypass[category],
+    cost = rules.costs and rules.costs[category] or 1, key = nil, held = nil, head = nil, at = nil, own = nil}
 end
 
--- send: the job goes, under a permit that is its place.
-function direct.send(id, lane, job, backlog, plan)
-  local order = orders.next()
-  local permit = text(order)
-  local place = job.priority == 'high' and text(order - HIGH) or permit
-  direct.trim = order % 8 == 0
-  count_sends(direct, job.user, job.category, direct.rules.users[1], backlog.policy, permit, backlog.cost)
+-- opens: the µs at which the rules let a job go that is at the head of its backlog.
+function direct.opens(backlog, id)
+  backlog.head, backlog.own, backlog.by = id, nil, nil
+  return opens_at(direct.rules, backlog.user, direct.rules.users[1], backlog, nil, direct.now)
+end
+
+-- wait: the job is the first that waits of its user; the rules let it go at µs `opens`.
+function direct.wait(id, lane, job, backlog, opens)
+  local now, user, category, key = direct.now, job.user, backlog.category, job_key(id)
+  local order, why = orders.next(), why_of(backlog, opens, now)
+  local place = text(job.high and order - HIGH or order)
+  local own = backlog.policy
+  own.step = own.step or text(math.max(pace(direct.rules.users[1]), pace(own)))
+  direct.waits[user] = true
+  redis.call('HSET', backlogs_key(user), category, lane, '#pace', own.step, '#w:' .. category, why)
+  redis.call('ZADD', backlog_key(user, category), place, id)
+  waits.add(why, 1)
+  if job.accepted then
+    local held = history.add(job.accepted, nil, now, history.rule_of(unpack(backlog.by)))
+    redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held)
+  else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place) end
+  gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
+  set_wake_up(user, lane, math.min(opens, job.deadline or opens), now)
+end
+
+-- send: the job goes, under this number. since: µs since when it was due, or nil. More fields of its hash may follow.
+function direct.send(job, backlog, plan, lane, number_of, since, ...)
+  local id, permit, cost = backlog.head, text(number_of), backlog.cost
+  direct.trim = number_of % 8 == 0
+  count_sends(direct, backlog.user, backlog.category, direct.rules.users[1], backlog.policy, permit, cost)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
-  if backlog.cost == 1 then lease_job(direct, id, permit, lane, 'push_order', place)
-  else
-    lease_job(direct, id, permit, lane, 'push_order', place, 'push_counted', text_of_counted(permit, backlog.cost))
-  end
-  direct.room, backlog.held.n = direct.room - 1, backlog.held.n + 1
-  direct.leased[#direct.leased + 1] = {id, permit, job.user, job.category, job.data,
-    job.deadline and job.deadline - direct.now or false, 0, 0, false, false}
+  if cost == 1 then lease_job(direct, id, permit, lane, ...)
+  else lease_job(direct, id, permit, lane, 'push_counted', text_of_counted(permit, cost), ...) end
+  backlog.held.n = backlog.held.n + 1
+  local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, direct.now)
+  leased[LEASED.since] = since
+  direct.leased[#direct.leased + 1] = leased
 end
 
--- take: leases a job that has just come from the queue of `lane`. Returns false where it is to go through its backlog;
--- and where nothing but the rules holds it back, its category, the µs at which they let it go, and what decides it.
+-- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false where it is to go
+-- through its backlog.
 function direct.take(id, lane)
   local job = direct.room > 0 and new_job(id, lane, direct.now)
-  if not job then return false end
-  local rules, user, category = direct.rules, job.user, job.category
-  local own = rules.categories[category]
-  if not own or rules.digests and rules.digests[category] or not direct.nothing_waits(user) then return false end
-  local backlog = {category = category, head = id, policy = own, bypass = rules.bypass[category],
-    cost = rules.costs and rules.costs[category] or 1, held = direct.claim_of(user, category)}
-  if not backlog.held then return false end
-  local opens = opens_at(rules, user, rules.users[1], backlog, {}, direct.now)
+  local backlog = job and direct.nothing_waits(job.user) and direct.backlog_of(job.user, job.category)
+  if not backlog then return false end
+  local opens = direct.opens(backlog, id)
   if opens > direct.now then
-    return false, not (rules.drops and rules.drops[category]) and category, opens, backlog.by
+    if direct.rules.drops and direct.rules.drops[job.category] then return false end
+    direct.wait(id, lane, job, backlog, opens)
+    return true
   end
-  local plan = plan_of(job.targets, rules.apps and rules.apps[category])
-  if not direct.has_room(plan, backlog.bypass) then return false end
-  direct.send(id, lane, job, backlog, plan)
+  local plan = direct.plan_for(job, backlog)
+  if not plan then return false end
+  local order = orders.next()
+  direct.room = direct.room - 1
+  direct.send(job, backlog, plan, lane, order, nil, 'push_order', text(job.high and order - HIGH or order))
+  return true
+end
+
+-- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
+local function only_backlog(user, lane)
+  local fields, category, paced = redis.call('HGETALL', backlogs_key(user)), nil, false
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    if is_backlog(name) then
+      if category or fields[i + 1] ~= lane then return nil end
+      category = name
+    elseif name == '#pace' then paced = true
+    elseif name:sub(1, 3) ~= '#w:' then return nil end
+  end
+  if not paced or not category or direct.rules.drops and direct.rules.drops[category] or not direct.is_plain(user) then
+    return nil
+  end
+  local backlog = direct.backlog_of(user, category)
+  if backlog then
+    backlog.key, backlog.lane = backlog_key(user, category), lane
+    backlog.why = waits.read(fields)[category] or '?'
+  end
+  return backlog
+end
+
+-- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
+local function send_head(backlog, since)
+  local job = read_job(backlog.head)
+  if not job or job.status ~= 'scheduled' or job.data == '' or not job.targets or job.attempts + job.crashes > 0
+    or job.answered or job.collapse or job.count or job.refusals or job.not_before
+    or job.deadline and job.deadline <= direct.now then return false end
+  local plan = direct.plan_for(job, backlog)
+  if not plan then return false end
+  if job.held then
+    local held = history.add(job.accepted, job.held, direct.now, 'f')
+    direct.send(job, backlog, plan, job.origin, orders.next(), since, 'push_held', held)
+  else direct.send(job, backlog, plan, job.origin, orders.next(), since) end
+  redis.call('ZREM', backlog.key, job.id) -- last, so that it stays where what was sent cannot be read
+  waits.add(backlog.why, -1)
+  gather('ZREM', '@rq:scheduled:' .. job.origin, job.id)
+  if job.deadline then gather('ZREM', '@expiring', job.id) end
+  return true
+end
+
+-- visit: leases what may go of a user whose wake-up in `lane` is due since µs `since`, and sets it anew. before: so
+-- many users are left to *admit* who go first; what they may take is theirs. Returns false where *admit* is to look.
+function direct.visit(user, lane, since, before)
+  if not direct.is_open then return false end
+  local full = math.min(direct.most - before * MAX_HEADS, #direct.leased + MAX_HEADS)
+  if #direct.leased >= full then return before == 0 end -- the user is due still
+  local backlog = only_backlog(user, lane)
+  if not backlog then return false end
+  while true do
+    local heads = redis.call('ZRANGE', backlog.key, '0', '1')
+    if not heads[1] then return false end
+    backlog.at = direct.opens(backlog, heads[1])
+    local is_full = #direct.leased >= full
+    if backlog.at > direct.now or is_full then
+      -- What has expired is due whatever the rules say, and ends by *admit*.
+      return set_wake_ups(user, {backlog}, direct.now, nil)[lane] > direct.now or is_full
+    end
+    if not send_head(backlog, since) then return false end
+    if not heads[2] then break end
+  end
+  gather('ZREM', '@gates:' .. lane, user)
+  direct.emptied[#direct.emptied + 1] = backlogs_key(user)
   return true
 end
 
 -- write: what was gathered for all of them.
 function direct.write()
-  if #direct.leased == 0 then return end
   write_gathered()
-  write_projects(direct.now)
-  for _, held in ipairs(direct.claimed) do
+  if #direct.emptied > 0 then redis.call('DEL', unpack(direct.emptied)) end
+  if #direct.leased == 0 then return end
+  write_projects()
+  for _, held in pairs(direct.claims) do
     if held.n > held.before then
-      claim(held.user, held.category, direct.worker, held.n, nil, direct.lease_us, direct.until_text)
+      claim(held.user, held.category, direct.claimant, held.n, nil, direct.lease_us, direct.until_text)
     end
   end
   redis.call('HINCRBY', '@stats', 'dispatched', #direct.leased)

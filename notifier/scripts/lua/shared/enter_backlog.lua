@@ -1,7 +1,6 @@
---! exports uses_local_time is_text forget is_another steering enter_backlog HIGH orders
-local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
-
-local MAX_EXPIRES = 3155760000 -- a hundred years, in s
+--! on_demand forget is_another enter_backlog
+--! needs arriving_key backlog_key backlogs_key ends HIGH history is_background is_text job_key leave_backlog LOWERED
+--! needs note_due number orders seconds steering tally text uses_local_time waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 -- open_backlog: makes sure that the backlog of `category` is known, in the more urgent of its lane and `lane`. Returns
@@ -27,28 +26,11 @@ local function routes_are_held()
   return held
 end
 
-local clocked -- as above: whether a rule goes by the clock
-local function uses_local_time()
-  if clocked == nil then clocked = redis.call('EXISTS', '@zones') == 1 end
-  return clocked
-end
-
-local clocks_of_users -- as above: whether any user chose such a rule
+local clocks_of_users -- as above: whether any user chose a rule that goes by the clock
 local function goes_by_clock(user)
   if uses_local_time() then return true end
   if clocks_of_users == nil then clocks_of_users = redis.call('EXISTS', '@zones:users') == 1 end
   return clocks_of_users and redis.call('HEXISTS', '@preferences', user) == 1
-end
-
-local UTF8 = {'[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
-  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
-  '\244[\128-\143][\128-\191][\128-\191]'}
-
--- is_text: whether it is UTF-8, as JSON must be: cjson reads anything, and who reads a reply of ours does not.
-local function is_text(value)
-  if not value:find('[\128-\255]') then return true end
-  for _, letter in ipairs(UTF8) do value = value:gsub(letter, ' ') end
-  return not value:find('[\128-\255]')
 end
 
 -- What is forgotten of a job that begins anew. push_targets tells of its data: it is forgotten only where another call
@@ -56,7 +38,7 @@ end
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
   'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
   'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_accepted',
-  'push_held', 'push_counted'}
+  'push_held', 'push_counted', 'push_wait'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))
@@ -96,22 +78,10 @@ local function lives_for(key, ttl)
   return math.min(left * 1000, said and said > 0 and said * 1000000 or math.huge)
 end
 
--- orders.next: the place of one more arrival. orders.expected: so many are to come in this call; a number that is not
--- used is nobody's.
-local orders = {expected = 1, left = 0}
-function orders.next()
-  if orders.left == 0 then
-    orders.last, orders.left = redis.call('INCRBY', '@seq', orders.expected) - orders.expected, orders.expected
-  end
-  orders.last, orders.left = orders.last + 1, orders.left - 1
-  return orders.last
-end
-
 -- first_time: what is done once for a job. Returns its order, and its deadline in µs, which a producer without our
--- library cannot give: it cannot ask Redis for the time. accepted: its push_accepted.
-local function first_time(now, key, meta, deadline, accepted)
+-- library cannot give: it cannot ask Redis for the time.
+local function first_time(now, key, meta, deadline)
   local order = orders.next()
-  if history.keep and not accepted then redis.call('HSET', key, 'push_accepted', text(now)) end
   if type(meta.expires_in) == 'number' and not deadline then
     deadline = now + math.floor(meta.expires_in * 1000000)
     redis.call('HSET', key, 'push_deadline', text(deadline))
@@ -119,19 +89,6 @@ local function first_time(now, key, meta, deadline, accepted)
   if type(meta.zone) == 'string' and meta.zone ~= '' then redis.call('HSET', key, 'push_zone', meta.zone) end
   if goes_by_clock(meta.user) then redis.call('HSET', key, 'push_since', text(now)) end
   return meta.priority == 'high' and order - HIGH or order, deadline
-end
-
--- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled
--- in.
-local function steering(text_of_meta)
-  local ok, meta = pcall(cjson.decode, text_of_meta or '')
-  if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return nil end
-  if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return nil end
-  meta.category = meta.category or 'default'
-  if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
-  -- NaN is not either.
-  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MAX_EXPIRES) then return nil end
-  return meta
 end
 
 -- is_unknown: whether its category is to be taken for 'default'. One in which the user still has a backlog was known
@@ -165,7 +122,7 @@ local function is_free(job, from)
   end
   if not job.origin then return false end
   if not job.permit then return true end
-  if job.permit ~= 'leaves' and not redis.call('ZSCORE', '@leases', job.id) then
+  if not redis.call('ZSCORE', '@leases', job.id) then
     redis.call('HDEL', job.key, 'push_permit') -- nobody holds it
     return true
   end
@@ -196,7 +153,11 @@ end
 -- stand before a head that waits for what it need not: a digest that gathers, a device.
 local function arrive(now, job, meta, join, another)
   local expected, needs_recheck
-  job.order, job.deadline = first_time(now, job.key, meta, job.deadline, job.accepted)
+  job.order, job.deadline = first_time(now, job.key, meta, job.deadline)
+  if history.keep and not job.accepted then
+    job.accepted = text(now)
+    redis.call('HSET', job.key, 'push_accepted', job.accepted)
+  end
   if job.arriving then
     redis.call('ZREM', arriving_key(meta.user), job.id)
     redis.call('HDEL', job.key, 'push_arriving')
@@ -249,8 +210,8 @@ local function stand(now, job, meta, expected, needs_recheck)
     expected, passes = expect_behind(now, job, meta, lane)
     needs_recheck = needs_recheck or passes
   end
-  redis.call('ZADD', backlog, job.order, job.id)
-  -- The user may be parked for what the head before it needs, or wait by the clock of another zone.
+  if redis.call('ZADD', backlog, job.order, job.id) == 1 then waits.add(waits.why(user, meta.category), 1) end
+  -- The user may wait for a route that the head before it needs, or wait by the clock of another zone.
   needs_recheck = not is_new and (needs_recheck or routes_are_held() or goes_by_clock(user))
   if not was_empty and (needs_recheck or job.deadline) then
     is_new = note_place(now, job, backlog, user, lane, is_new, needs_recheck)
@@ -278,14 +239,10 @@ local function enter_backlog(now, id, join, known, from)
   if job.status == 'canceled' then return not job.outcome and 'cancelled' or nil end
   local meta = not job.rq_job and is_text(id) and steering(job.meta)
   if not meta or known and not job.order and is_unknown(meta, known) then return 'rq_job' end
-  local another, leaves = begin(now, job, from), is_leaving(meta.user)
+  local another = begin(now, job, from)
   local expected, needs_recheck = nil, job.order
-  if not job.order then expected, needs_recheck = arrive(now, job, meta, not leaves and join, another) end
+  if not job.order then expected, needs_recheck = arrive(now, job, meta, join, another) end
   job.order = text(job.order)
-  if leaves then
-    put_aside(now, id, meta.user, meta.category, job.origin, job.order)
-    return nil
-  end
   local lane, is_new = stand(now, job, meta, expected, needs_recheck)
   return 'entered', meta.user, lane, is_new
 end

@@ -1,4 +1,5 @@
---! exports SENDS hide remember
+--! on_demand SENDS hide remember glance
+--! needs text
 -- The sends of those who were forgotten: as long as the limits need them they stand under a hash of the user, and get
 -- their own names back before anything more is sent to the user, or acquired.
 --   @forgotten                string: what the hashes are made with; there while anybody has such sends
@@ -43,4 +44,21 @@ local function remember(user)
     if redis.call('EXISTS', from) == 1 then redis.call('RENAMENX', from, SENDS[kind] .. '{' .. user .. '}' .. of) end
   end
   if #names > 0 then redis.call('DEL', hidden) end
+end
+
+-- glance: as *remember*, for who only looks. Returns a function that puts everything back as it was.
+local function glance(user)
+  local hidden = hash_of(user)
+  local names = hidden and redis.call('SMEMBERS', hidden) or {}
+  local left = #names > 0 and redis.call('PTTL', hidden)
+  remember(user)
+  return function()
+    for _, name in ipairs(names) do
+      local kind, of = name:match('^(%l+)(.*)$')
+      local shown = SENDS[kind] .. '{' .. user .. '}' .. of
+      redis.call('SADD', hidden, name)
+      if redis.call('EXISTS', shown) == 1 then redis.call('RENAME', shown, hidden .. ':' .. name) end
+    end
+    if left then redis.call('PEXPIRE', hidden, text(left)) end
+  end
 end

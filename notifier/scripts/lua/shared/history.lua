@@ -1,10 +1,12 @@
 --! exports history
+--! needs job_key number text
 -- The history: what held a notification back is noted in its job's hash while it waits, and all of it becomes one
 -- record of its user when it ends.
 --   push_accepted  in a job's hash: µs at which it was accepted; only where a history is kept
 --   push_held      in a job's hash: '<µs since it was accepted> <why> …', each until the next:
 --     b the backlog before it   u<rule>, c<rule> a rule of the user, of the category   d a limit of a device
---     p<name> a route, see routes.lua   q quiet hours   m a mute   g a digest gathers   r a retry
+--     p<name> a route, h<name>=<who> a pause, see routes.lua   q quiet hours   m a mute   g a digest gathers
+--     r a retry
 --     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
 --     A rule is '<limit>/<µs>', '<limit>/<unit>' of the calendar, 'g<µs>' for a gap, 't<limit>/<µs>' for a burst.
@@ -54,6 +56,9 @@ function history.rule_of(scope, policy, rule)
   if rule < 0 then return 'b' end
   return scope .. text(policy[2 * rule + 1]) .. '/' .. text(policy[2 * rule + 2])
 end
+
+-- mark_of: in words as above, what decides when a backlog's head may go. by: as backlog.by of admits_at.lua.
+function history.mark_of(by) return type(by) == 'table' and history.rule_of(unpack(by)) or by end
 
 -- write: the record of what ended. told: {user, category, accepted, held, handed}.
 function history.write(now, id, outcome, detail, told)

@@ -1,4 +1,5 @@
---! exports idle_leaders serves note_due lanes_of_leader newest_rules
+--! exports newest_rules idle_leaders serves note_due wake_ups_due wake_leaders
+--! needs text
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
 --   @leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
@@ -11,7 +12,7 @@ local known_leaders -- {lanes, µs, …}; both are read once in a call
 local function idle_leaders()
   if known_leaders then return known_leaders end
   local fields = redis.call('HGETALL', '@leaders')
-  known_leaders, newest_rules = {}, {}
+  known_leaders = {}
   for i = 1, #fields, 2 do
     if fields[i] == '#rules' then newest_rules.version = fields[i + 1]
     elseif fields[i] == '#since' then newest_rules.since = tonumber(fields[i + 1])
@@ -39,9 +40,7 @@ local function note_due(at, lane)
   end
 end
 
--- lanes_of_leader: how the lanes that a worker serves are named above.
-local function lanes_of_leader(lanes)
-  local sorted = {unpack(lanes)}
-  table.sort(sorted)
-  return table.concat(sorted, ',')
+local wake_ups_due = {} -- lane -> the earliest wake-up that was set here
+local function wake_leaders()
+  for lane, at in pairs(wake_ups_due) do note_due(at, lane) end
 end

@@ -1,3 +1,4 @@
+--! exports LOWERED is_background backlog_key backlogs_key sent_key collapse_key arriving_key claim_key job_key
 -- The keys that take a user, a category or a job. All names stand in notifier/scripts/keys.py; a script writes '@' and
 -- a name for one of ours, @rq:… for one of RQ's, and the loader puts the prefixes in their place.
 -- In a job's hash, beside RQ's fields: push_order (its place in the backlog), push_permit (set while it is in
@@ -8,7 +9,9 @@
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
 -- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
--- and push_held (see history.lua).
+-- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, '0' if nothing limits it; its
+-- meta steers nothing then),
+-- push_meta (see steer.lua), push_wait (µs until which it keeps its backlog waiting), push_dedupe (its key).
 -- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
 -- is_background: whether a job's push_targets (see targets.lua) hold one.

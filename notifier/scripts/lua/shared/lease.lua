@@ -1,18 +1,20 @@
---! exports read_job count_sends lease_job
+--! exports read_job count_sends lease_job leased_job
+--! needs gather is_empty job_key number record sent_key
 -- Lease: what leaves its place is in flight with a worker, under a permit, until the worker settles it or dies.
 
 -- read_job: what the head `id` of a backlog needs to go, or nil where the job was deleted or cancelled meanwhile (by
 -- RQ: *sweep* ends it), and its origin.
 local function read_job(id)
   local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, accepted,
-    held =
+    held, not_before =
     unpack(redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
       'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals', 'push_accepted',
-      'push_held'))
+      'push_held', 'push_wait'))
   if not origin or status == 'canceled' then return nil, origin end
-  return {id = id, data = data or '', origin = origin, status = status, deadline = number(deadline),
-    attempts = number(attempts) or 0, crashes = number(crashes) or 0, answered = answered, targets = targets,
-    collapse = collapse, count = number(count), refusals = number(refusals), accepted = accepted, held = held}
+  return {id = id, data = data or '', origin = origin, status = status, deadline = deadline and number(deadline),
+    attempts = attempts and number(attempts) or 0, crashes = crashes and number(crashes) or 0, answered = answered,
+    targets = targets, collapse = collapse, count = count and number(count), refusals = refusals and number(refusals),
+    accepted = accepted, held = held, not_before = not_before and number(not_before)}
 end
 
 -- count_sends: what goes under `permit` counts for the user and the category from the end of the lease, until it is
@@ -20,9 +22,7 @@ end
 local function count_sends(look, user, category, policy, own, permit, cost)
   local at, trim = look.now + look.lease_us, look.trim
   if not is_empty(policy) then record(sent_key(user), policy, permit, at, look.until_text, look.now, trim, cost) end
-  if not is_empty(own) then
-    record(sent_key(user, category), own, permit, at, look.until_text, look.now, trim, cost)
-  end
+  if not is_empty(own) then record(sent_key(user, category), own, permit, at, look.until_text, look.now, trim, cost) end
 end
 
 -- lease_job: the job is the worker's. More fields of its hash may follow.
@@ -31,4 +31,16 @@ local function lease_job(look, id, permit, origin, ...)
   gather('ZADD', '@rq:wip:' .. origin, '+inf', id .. ':' .. permit)
   gather('ZADD', '@leases', look.until_text, id)
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', look.worker, ...)
+end
+
+local RARE = {attempts = LEASED.attempts, crashes = LEASED.crashes, answered = LEASED.answered, shut = LEASED.shut,
+  stands_for = LEASED.stands_for, dropped = LEASED.dropped, refusals = LEASED.refusals}
+-- leased_job: a LEASED of records.py, as the worker is told of it. deadline: µs, or nil. rare: its other fields, by
+-- their names; nil where it is as a job that is new.
+local function leased_job(id, permit, user, category, data, deadline, now, rare)
+  local leased = {id, permit, user, category, data, deadline and deadline - now or false}
+  if not rare then return leased end
+  for n = LEASED.since, LEASED.n do leased[n] = false end
+  for name, value in pairs(rare) do leased[RARE[name]] = value end
+  return leased
 end

@@ -1,5 +1,6 @@
---! exports device_policy counts_devices device_next count_device close_device
---! exports project_frees write_projects lacking spend_room
+--! on_demand device_policy counts_devices device_next count_device close_device lacking spend_room project_frees
+--! on_demand write_projects
+--! needs device_key next_for record text
 -- The platforms' own limits; see targets.lua.
 -- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
 --   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
@@ -67,9 +68,7 @@ local function close_device(rules, target, permit, now_text, reached, unused, al
   local burst = alone and burst_of(rules, target)
   local full = burst and redis.call('GET', key .. ':c')
   -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
-  if full then
-    redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or burst[2])), 'KEEPTTL')
-  end
+  if full then redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or burst[2])), 'KEEPTTL') end
 end
 
 -- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
@@ -99,7 +98,8 @@ end
 -- lacking: the first of the needs for which there is no room now; and where it is a project that has none, the project
 -- and how many are to fit. rooms: {route: how many more the caller may send}, or nil; other routes take any number.
 local function lacking(rules, rooms, needs, now)
-  for _, need in ipairs(needs) do
+  for i = 1, #needs do
+    local need = needs[i]
     -- A notification with more devices than there is room goes as well, or it never would.
     if rooms and (rooms[need.by] or 1) <= 0 then return need end
     local project = project_of(rules, need.route, need.platform, now)
@@ -110,7 +110,8 @@ end
 
 -- spend_room: what goes takes its part of the projects and of the caller's room.
 local function spend_room(rules, rooms, needs, now)
-  for _, need in ipairs(needs) do
+  for i = 1, #needs do
+    local need = needs[i]
     local project, n = project_of(rules, need.route, need.platform, now), need.n
     if project then
       project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
@@ -125,13 +126,11 @@ local function project_frees(project, cost)
   local left = project.sum
   for _, count in ipairs(project.counts) do
     left = left - count[2]
-    if left + cost <= project.limit then
-      return count[1] + project.bucket + project.interval, project.limit - left
-    end
+    if left + cost <= project.limit then return count[1] + project.bucket + project.interval, project.limit - left end
   end
 end
 
-local function write_projects(now)
+local function write_projects()
   for route, project in pairs(projects) do
     local key = '@project:' .. route
     if #project.old > 0 then redis.call('HDEL', key, unpack(project.old)) end

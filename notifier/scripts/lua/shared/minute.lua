@@ -1,9 +1,11 @@
+--! exports add_to_minute
+--! needs text
 -- The numbers of each minute: @minute:<minutes since 1970>, a hash field -> how many, kept for three days.
 --   a|<category>                     accepted
 --   o|<outcome>|<category>|<route>   what a settlement was counted under; the routes of several devices with +
 --                                    between; none where it expired before a worker had it
 --   e|poison                         set aside, because workers died on it
---   late|<category>|<n>, answer|<route>|<n>   histograms, see workers/numbers.py; <n> is 's' for the sum in us
+--   late|<category>|<n>, answer|<route>|<n>   histograms, see workers/sending/numbers.py; <n> is 's' for the sum in us
 
 -- add_to_minute: adds these, {field: how many}, with two commands however many they are; a third begins a minute.
 local function add_to_minute(now, adds)

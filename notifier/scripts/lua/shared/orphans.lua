@@ -1,4 +1,5 @@
---! exports closed_backlogs is_closed orphan stay_in_flight write_lasting ORPHAN CLOSED
+--! on_demand ORPHAN CLOSED closed_backlogs is_closed orphan stay_in_flight write_lasting
+--! needs backlogs_key device_key give_back job_key overall_key sent_key targets_of text
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
@@ -59,8 +60,13 @@ local function stay_in_flight(id, permit, counted, user, category, targets, answ
   local members, more = {permit}, math.max(0, until_us - ends)
   for n = 2, counted.cost do members[n] = permit .. '#' .. n end
   redis.call('ZADD', '@leases', until_text, id)
-  date_ahead(sent_key(user), until_text, more, members)
-  date_ahead(sent_key(user, category), until_text, more, members)
+  for _, sent in ipairs({sent_key(user), sent_key(user, category)}) do
+    local at = redis.call('ZSCORE', sent, permit)
+    date_ahead(sent, until_text, more, members)
+    -- Where the lease was over, a burst may have taken the send in, at its end.
+    if at then give_back(sent, tonumber(at), counted.cost) end
+  end
+  date_ahead(overall_key(category), until_text, more, members)
   if targets and counted.devices then date_devices(targets, answered, permit, until_text, more) end
 end
 

@@ -1,3 +1,5 @@
+--! on_demand MAX_LINES LONGEST_PART is_backlog backlogs_in part_of part_wake_up set_part_wake_ups look_again
+--! needs backlogs_key note_due text wake_ups_due
 -- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
 -- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
 --   #part  in @lines:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
@@ -69,4 +71,15 @@ local function set_part_wake_ups(user, lanes, at)
     redis.call('ZADD', '@gates:' .. lane, text(at), user)
     wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
   end
+end
+
+-- look_again: what waits of a user's is looked at now, because its wait may be over. Who waits for a route goes on.
+local function look_again(now, user)
+  local fields = redis.call('HGETALL', backlogs_key(user))
+  local _, lanes = backlogs_in(fields)
+  for lane in pairs(lanes) do
+    redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user)
+    note_due(now, lane)
+  end
+  return fields
 end

@@ -1,4 +1,5 @@
 --! exports text_of_counted counted_of cost_in
+--! needs number
 -- A permit is a number, and says nothing else: the fence of a lease, and a member of the sets of sends. What was
 -- counted under it stands in the job's hash, for as long as that permit is the job's:
 --   push_counted  JSON {permit, cost: as how many sends, devices: true if they were counted for the devices too,
@@ -15,10 +16,7 @@ local function counted_of(permit, said)
     local ok, counted = pcall(cjson.decode, said)
     if ok and type(counted) == 'table' and counted.permit == permit and number(counted.cost) then return counted end
   end
-  if not string.find(permit, '%D') then return ONE end
-  -- An earlier version wrote it into the permit: 417x3d.
-  local cost, kind = string.match(permit, '^%d+x?(%d*)(%a?)$')
-  return {cost = number(cost) or 1, devices = kind == 'd', nothing = kind == 'n'}
+  return ONE
 end
 
 -- cost_in: as how many sends a permit stands in a set, where the job's hash is gone.

@@ -1,4 +1,5 @@
---! exports by_the_clock
+--! on_demand by_the_clock
+--! needs job_key nth number sent_key text
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
@@ -119,9 +120,7 @@ local function by_the_clock(rules, user, user_policy, backlog, at, now)
     local opens, waited = at, false
     for _, hours in ipairs(quiet) do
       local begins = first_outside(zone, hours[2], hours[1], opens, hours[3])
-      if begins < opens + rules.clock.lead_us then
-        opens = first_outside(zone, hours[1], hours[2], begins, hours[3])
-      end
+      if begins < opens + rules.clock.lead_us then opens = first_outside(zone, hours[1], hours[2], begins, hours[3]) end
     end
     for _, hours in ipairs(quiet) do
       waited = waited or first_outside(zone, hours[2], hours[1], since, hours[3]) < opens

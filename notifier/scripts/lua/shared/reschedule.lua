@@ -1,4 +1,7 @@
 --! exports step_aside lower passes_lowered reschedule
+--! needs backlogs_key bypasses_any claim FAR gather history is_background is_dropped job_key LOWERED next_for pace
+--! needs waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups set_wake_ups text
+--! needs waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 local MAX_EXPECTED = 100
 
@@ -7,11 +10,12 @@ local MAX_EXPECTED = 100
 -- pass.
 local function step_aside(look, backlog, job, names)
   redis.call('ZREM', backlog.key, backlog.head)
+  waits.add(backlog.why, -1)
   history.note(backlog.head, job.accepted, job.held, look.now, 'p' .. names[1])
   redis.call('ZADD', '@later', text(job.deadline or FAR), backlog.head)
   if job.deadline then look.earliest = math.min(look.earliest, job.deadline) end
   for _, name in ipairs(names) do
-    redis.call('ZADD', parked_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)
+    redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)
     if not job.refusals then
       redis.call('ZADD', rests_key(backlog.key, name), text(backlog.order), backlog.head)
       redis.call('EXPIRE', rests_key(backlog.key, name), RESTS_KEPT)
@@ -46,7 +50,7 @@ end
 local function waits_for(user, name)
   local waits = {}
   for _, backlog in ipairs(user.backlogs) do
-    for _, of_backlog in ipairs(backlog.parked or {}) do
+    for _, of_backlog in ipairs(backlog.waits_for or {}) do
       if of_backlog == name then
         waits[backlog.lane] = waits[backlog.lane] ~= 'first' and backlog.refused and 'last' or 'first'
       end
@@ -55,9 +59,9 @@ local function waits_for(user, name)
   return waits
 end
 
--- park: the user stands, in each of these lanes, where the heads of the parked backlogs wait, and nowhere else; behind
--- those who were due before `since`; behind them who waits for a circuit with a head that was refused before.
-local function park(look, user, lanes, since)
+-- wait_for_routes: the user stands, in each of these lanes, where the heads that lack a route wait, and nowhere else;
+-- behind those who were due before `since`; behind them who waits for a circuit with a head that was refused before.
+local function wait_for_routes(look, user, lanes, since)
   for name, hold in pairs(look.circuits) do
     local waits = waits_for(user, name)
     for lane in pairs(lanes) do
@@ -65,8 +69,9 @@ local function park(look, user, lanes, since)
       if waits[lane] then
         local at = math.min(since, look.now)
         if waits[lane] == 'last' and hold.state == 'open' then at = look.now + FAR end
-        redis.call('ZADD', parked_key(name), 'NX', text(at), member)
-      else redis.call('ZREM', parked_key(name), member) end
+        if hold.category and user.flying[hold.category] then at = look.now end
+        redis.call('ZADD', waiting_key(name), 'NX', text(at), member)
+      else redis.call('ZREM', waiting_key(name), member) end
     end
   end
 end
@@ -93,7 +98,7 @@ local function tell_waiting(look, user)
   for _, backlog in ipairs(user.backlogs) do
     if backlog.unread then backlog.at = nil end
     set_at(look, user, backlog)
-    if backlog.at > look.now and not backlog.elsewhere and not backlog.unread and not backlog.parked then
+    if backlog.at > look.now and not backlog.elsewhere and not backlog.unread and not backlog.waits_for then
       if is_dropped(backlog) then -- there was no room for it: it is due still
         backlog.at = look.now
       else
@@ -112,7 +117,7 @@ local function set_all_wake_ups(look, user, lanes)
   if whole then
     local least = math.huge
     for _, backlog in ipairs(user.backlogs) do
-      if not backlog.parked then least = math.min(least, backlog.at) end
+      if not backlog.waits_for then least = math.min(least, backlog.at) end
     end
     local of_user = bypasses_any(look.rules) and 0 or next_for(user.sent, user.policy, 1)
     set_part_wake_ups(user.name, whole.lanes, part_wake_up(user.name, whole, now, of_user, least, user.sends > 0))
@@ -127,10 +132,10 @@ end
 local function reschedule(look, user, lanes, since)
   tell_waiting(look, user)
   for category, of in pairs(user.flying) do
-    claim(user.name, category, look.worker, of.n, of.left, look.lease_us, look.until_text)
+    claim(user.name, category, look.claimant, of.n, of.left, look.lease_us, look.until_text)
   end
   set_all_wake_ups(look, user, lanes)
-  if look.circuits then park(look, user, lanes, since) end
+  if look.circuits then wait_for_routes(look, user, lanes, since) end
   if #user.backlogs > 0 or user.whole then expect_all(look, user)
   elseif not user.closed then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end
 end

@@ -1,31 +1,34 @@
---! exports route_key parked_key rests_key circuit_of read_circuits has_older_rest
---! exports change_hold drop_hold probe_at FAR CLAIM RESTS_KEPT
+--! on_demand FAR CLAIM route_key waiting_key rests_key RESTS_KEPT circuit_of read_circuits has_older_rest change_hold
+--! on_demand drop_hold probe_at
 -- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
 -- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
--- under '<route>|full' while the minute is full; and under '<route>|busy|<lane>' what waits in a lane because a
--- worker has as much under way by the route, whatever the push service, as its provider bears. Who can go by nothing
--- that is open is parked there, and costs nothing until *pull* lets go of what is parked, first come, first served.
+-- under '<route>|full' while the minute is full; under 'overall:<category>|full' a category whose pace for all users is
+-- reached; and under '<route>|busy|<lane>' what waits in a lane because a worker has as much under way by the route,
+-- whatever the push service, as its provider bears. Who can go by nothing that is open waits there, and costs
+-- nothing until *pull* lets go of what waits, first come, first served.
 --   @routes            set of the names of what is held; there is none nearly always
 --   @route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
 --                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
 --                              nothing), and 'w:<worker>' for each worker that could not get through
---   @parked:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
+--   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
 --                              took (it stands in `later`): so rests come back, and probe, in the order of their
 --                              backlogs
 --   @rests:{user}:<category> <route>   zset job id -> order: the rests of this backlog that wait for the route;
 --                              nothing younger of the backlog goes by it before them
--- Whose head has met a fault before (push_refusals) is parked behind all others, FAR later.
+-- Whose head has met a fault before (push_refusals) waits behind all others, FAR later.
 -- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is
 -- '1', or 'new' for one that has met no fault: so a fault that may be its message's own is proved by another message,
--- at once. state 'closing': open to all; the parked are let go of, a batch with each pull. state 'full': until then
--- no room. state 'busy': each worker lets go of as many as it has room for. route, lane: of which.
+-- at once. state 'closing': open to all; who waits is let go of, a batch with each pull. state 'full': until then
+-- no room. state 'paused': a person has stopped it (who, reason), until then or until it is resumed. Beside routes
+-- people pause 'all:', 'lane:<lane>', 'category:<category>' and 'user:<user>', under these names. state 'busy': each
+-- worker lets go of as many as it has room for. route, lane: of which.
 local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
 local TURN = 1200000
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
 local function route_key(name) return '@route:' .. name end
-local function parked_key(name) return '@parked:' .. name end
+local function waiting_key(name) return '@waiting_for_route:' .. name end
 local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@line' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 
@@ -36,14 +39,15 @@ local function circuit_of(name)
   return hold
 end
 
--- read_circuits: all that is held, by name, and the names in order; or nil.
+-- read_circuits: all that is held, by name, and the names in order; or nil. A name without its hash holds nothing.
 local function read_circuits()
-  local names = redis.call('SMEMBERS', '@routes')
-  if #names == 0 then return nil, names end
+  local holds, names = {}, {}
+  for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
+    holds[name] = circuit_of(name)
+    if holds[name] then names[#names + 1] = name end
+  end
   table.sort(names)
-  local holds = {}
-  for _, name in ipairs(names) do holds[name] = circuit_of(name) end
-  return holds, names
+  return #names > 0 and holds or nil, names
 end
 
 -- has_older_rest: whether the rest of an older notification of the backlog waits for this route. One that does not any
@@ -53,10 +57,8 @@ local function has_older_rest(backlog, route, order)
   while true do
     local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
     if not first[1] or tonumber(first[2]) >= order then return false end
-    local is_parked = redis.call('ZSCORE', parked_key(route), 'j' .. first[1])
-    if is_parked and redis.call('ZSCORE', '@later', first[1]) then
-      return true
-    end
+    local waits_for_route = redis.call('ZSCORE', waiting_key(route), 'j' .. first[1])
+    if waits_for_route and redis.call('ZSCORE', '@later', first[1]) then return true end
     redis.call('ZREM', key, first[1])
   end
 end

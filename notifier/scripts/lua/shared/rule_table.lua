@@ -1,5 +1,5 @@
---! exports read_rules cost_of policy_of bypasses bypasses_any drops
---! exports is_dropped digest_at next_of rules_version
+--! exports rules_read read_rules cost_of policy_of bypasses bypasses_any drops is_dropped digest_at next_of
+--! needs is_counting is_empty job_key next_for number sent_key text unfold
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
 --   users          array of policies, of the users whom the call is about
@@ -8,6 +8,7 @@
 --   lanes          array
 --   has_more       true if a policy has rules of more kinds than windows and a gap
 --   costs          {category: as how many sends one counts}
+--   overall        {category: {limit, µs}}, of all users together, see overall.lua
 --   digests        {category: µs in which a digest gathers}
 --   drops          {category: true}: what the rules hold back is dropped
 --   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
@@ -15,13 +16,13 @@
 --   version        where the caller follows rules that may change
 --   clock, ignores_quiet                             see quiet_hours.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
-local rules_version = nil -- of the table that was read last
+local rules_read = {} -- the version of the table that was read last
 local function read_rules(json)
   local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
   local counting = rare and is_counting()
   rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
   rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
-  rules_version = rules.version
+  rules_read.version = rules.version
   if rules.has_more or counting then
     for _, policy in ipairs(rules.users) do unfold(policy, counting) end
     for _, policy in pairs(rules.categories) do unfold(policy, counting) end
@@ -64,7 +65,6 @@ end
 -- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
 -- does not.
 local function digest_at(rules, category, head, at, now)
-  if not rules.digests then return at end
   local within = rules.digests[rules.categories[category] and category or 'default']
   if not within then return at end
   local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')

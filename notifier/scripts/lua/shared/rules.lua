@@ -1,4 +1,5 @@
---! exports unfold is_empty nth next_for pace record
+--! exports unfold is_empty nth next_for pace note_horizon record
+--! needs burst_key burst_next counted_nth fold HORIZON keep_burst MANY MAX_FOLDED text
 -- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds
 -- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
 --   exact_us   µs that a send is kept as itself, whatever else counts it
@@ -22,13 +23,17 @@ local function is_empty(policy) return policy[2] == 0 and not policy.quiet end
 
 -- nth: when the n-th latest send was, or nil. count: how many stand in the set.
 local function nth(sent, policy, n, count)
-  if n <= count then return redis.call('ZREVRANGE', sent, n - 1, n - 1, 'WITHSCORES')[2] end
+  if n <= count then
+    local rank = n == 1 and '0' or text(n - 1)
+    return redis.call('ZREVRANGE', sent, rank, rank, 'WITHSCORES')[2]
+  end
   return policy.counted and counted_nth(sent, n - count)
 end
 
 -- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
 -- 0 the gap, n the n-th window, BURST, -1 none. One look-up by rank for each rule, however long the window is.
-local function next_for(sent, policy, cost)
+-- now: see *keep_burst*.
+local function next_for(sent, policy, cost, now)
   local at, rule = 0, -1
   if is_empty(policy) then return at, rule end
   local count = redis.call('ZCARD', sent)
@@ -40,11 +45,13 @@ local function next_for(sent, policy, cost)
   for i = 3, #policy, 2 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
     -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
-    local leaves = nth(sent, policy, math.max(1, policy[i] - cost + 1), count)
+    local rank = policy[i] - cost
+    if rank < 0 then rank = 0 end
+    local leaves = (rank < count or policy.counted) and nth(sent, policy, rank + 1, count)
     if leaves and leaves + policy[i + 1] > at then at, rule = leaves + policy[i + 1], (i - 1) / 2 end
   end
   if policy.burst then
-    local opens = burst_next(sent, policy.burst, math.min(cost, policy.burst[1]))
+    local opens = burst_next(sent, policy.burst, math.min(cost, policy.burst[1]), now)
     if opens > at then at, rule = opens, BURST end
   end
   return at, rule
@@ -57,34 +64,62 @@ local function pace(policy)
   return policy.burst and math.max(most, policy.burst[2]) or most
 end
 
--- set_aside: takes the sends out of the set that no rule can ask for as themselves, into what counts them in another
--- way.
-local function set_aside(sent, policy, now, cost)
+-- noted: for how long a longer rule asks for the sends of a set, and until when; see *note_horizon*.
+local some_noted -- whether anybody has such a note; looked up once in a call
+local function noted(sent, now)
+  if some_noted == false then return 0, 0 end
+  if some_noted == nil then some_noted = redis.call('EXISTS', '@longer') == 1 end
+  local note = some_noted and redis.call('HGET', burst_key(sent), HORIZON)
+  if not note then return 0, 0 end
+  local horizon, till = struct.unpack('>I8I8', note)
+  if till <= now then return 0, 0 end
+  return horizon, till
+end
+
+-- note_horizon: whoever takes permits by rules that the workers do not know says for how long these ask for sends, and
+-- so long all keep them. The note lasts until nobody has asked by these rules for twice as long. Nobody needs it where
+-- no worker ever worked.
+--   @longer                      string, there while anybody has such a note
+--   @burst:{user}[:<category>]   its field HORIZON: the longest, and until when; 8 bytes each
+local function note_horizon(sent, horizon, now)
+  if some_noted == nil then some_noted = redis.call('EXISTS', '@seq') == 1 end
+  local longest, till = noted(sent, now)
+  if not some_noted or horizon == 0 or horizon <= longest and till >= now + horizon then return end
+  local key, lasts = burst_key(sent), math.ceil(horizon / 500)
+  longest, till = math.max(longest, horizon), math.max(till, now + 2 * horizon)
+  redis.call('HSET', key, HORIZON, struct.pack('>I8I8', longest, till))
+  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, text(lasts)) end
+  if redis.call('PTTL', '@longer') < lasts then redis.call('SET', '@longer', '1', 'PX', text(2 * lasts)) end
+end
+
+-- set_aside: takes the sends out of the set that no rule can ask for as themselves, into counts.
+local function set_aside(sent, policy, horizon, now)
   local until_text = text(now - policy.exact_us)
   local old = redis.call('ZRANGEBYSCORE', sent, '-inf', until_text, 'WITHSCORES', 'LIMIT', 0, MAX_FOLDED)
-  local leaving = #old >= 2 * MANY
-  if policy.burst then keep_burst(sent, policy, now, cost, leaving) end
-  if not leaving then return end
-  if policy.bucket_us then fold(sent, policy, old, now) end
+  if #old < 2 * MANY then return end
+  fold(sent, policy, horizon, old, now)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
--- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now; as text. All sends of a call under one
--- policy are as far ahead, so it is written once.
+-- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now; as text. Nearly all sends of a call
+-- under one policy are as far ahead, so it is written once.
 local function lasts(policy, ahead)
-  if policy.ahead ~= ahead then
-    policy.ahead, policy.lasts = ahead, text(math.ceil((ahead + policy[2]) / 1000) + 1)
-  end
+  if policy.ahead ~= ahead then policy.ahead, policy.lasts = ahead, text(math.ceil(ahead / 1000) + 1) end
   return policy.lasts
 end
 
+local renewed = {} -- a set -> how long it lasts from this call on
 -- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the
 -- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
-  if policy.exact_us then set_aside(sent, policy, now, cost)
-  elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - policy[2])) end
+  if policy.burst then keep_burst(sent, policy.burst, now) end
+  local horizon = math.max(policy[2], (noted(sent, now)))
+  if policy.exact_us then set_aside(sent, policy, horizon, now)
+  elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - horizon)) end
   redis.call('ZADD', sent, stamp, permit)
   for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
-  redis.call('PEXPIRE', sent, lasts(policy, at - now))
-  if policy.burst then replay_on(sent, policy.burst, at, cost) end
+  local ms = lasts(policy, at - now + horizon)
+  if renewed[sent] == ms then return end
+  renewed[sent] = ms
+  redis.call('PEXPIRE', sent, ms)
 end

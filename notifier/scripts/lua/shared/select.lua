@@ -1,4 +1,6 @@
---! exports select_user sort_backlogs peek_backlog pass_on MAX_RANK
+--! exports MAX_RANK peek_backlog sort_backlogs select_user pass_on
+--! needs backlog_key backlogs_key bypasses claim_of closed_backlogs cost_of drops is_backlog is_closed part_of
+--! needs policy_of sent_key sign_of waits
 -- Select: whom *admit* looks at, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
@@ -10,14 +12,14 @@
 --   head, order, more: the job that is next, its place, whether another stands behind it
 --   flying, elsewhere, left: of its claim, see claims.lua; elsewhere is also what has an orphan
 --   at, own, least, by: when the head may go, and what decides it, see admits_at.lua
---   unread, parked, refused: why not, see decide.lua
+--   unread, waits_for, refused: why not, see decide.lua; why: it waits, see waits.lua
 local MAX_RANK = 99 -- of a lane that the caller does not serve
 
 -- peek_backlog: the head of a backlog, and whether there is another behind it. Returns whether there is a head.
 local function peek_backlog(backlog)
   local first = redis.call('ZRANGE', backlog.key, '0', '1', 'WITHSCORES')
   backlog.head, backlog.order, backlog.more = first[1], tonumber(first[2]), first[3]
-  backlog.least, backlog.parked, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
+  backlog.least, backlog.waits_for, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
   return backlog.head
 end
 
@@ -35,13 +37,13 @@ local function sort_backlogs(user)
 end
 
 -- backlog_of: a backlog with its head and its claim, or nil where it is empty.
-local function backlog_of(look, user, category, lane)
+local function backlog_of(look, user, category, lane, why)
   local rules = look.rules
   local backlog = {category = category, lane = lane, rank = look.rank[lane] or MAX_RANK,
     key = backlog_key(user.name, category), policy = policy_of(rules, category), bypass = bypasses(rules, category),
-    drops = drops(rules, category), cost = cost_of(rules, category)}
+    drops = drops(rules, category), cost = cost_of(rules, category), why = why or '?'}
   if not peek_backlog(backlog) then return nil end
-  backlog.flying, backlog.elsewhere, backlog.left = claim_of(user.name, category, look.worker, look.now)
+  backlog.flying, backlog.elsewhere, backlog.left = claim_of(user.name, category, look.claimant, look.now)
   backlog.elsewhere = backlog.elsewhere or is_closed(user.closed, category, backlog.bypass)
   return backlog
 end
@@ -51,11 +53,12 @@ local function select_user(look, name, index)
   local user = {name = name, sent = sent_key(name), policy = look.rules.users[index + 1], index = index, backlogs = {},
     next = {}, flying = {}, sends = 0, closed = closed_backlogs(name, fields)}
   fields, user.whole = part_of(fields, look.rank)
+  local whys = waits.read(fields)
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category == '#turn' then user.turn = lane
     elseif is_backlog(category) then
-      local backlog = backlog_of(look, user, category, lane)
+      local backlog = backlog_of(look, user, category, lane, whys[category])
       if backlog then user.backlogs[#user.backlogs + 1] = backlog
       else redis.call('HDEL', backlogs_key(name), category) end
     end

@@ -1,4 +1,6 @@
 --! exports send_head
+--! needs change_hold count_device count_overall count_sends forget_candidate gather history lease_job leased_job
+--! needs overall_of pass_on routes_of spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
 local TRIM_EVERY = 8
 
@@ -11,10 +13,12 @@ local function note_probe(look, route)
   look.earliest = math.min(look.earliest, again)
 end
 
--- spend: counts what goes under `permit`: with the user, the category, the projects and the devices.
+-- spend: counts what goes under `permit`: with the user, the category, all users, the projects and the devices.
 local function spend(look, user, backlog, permit, needs, open)
   count_sends(look, user.name, backlog.category, user.policy, backlog.policy, permit, backlog.cost)
   spend_room(look.rules, look.rooms, needs, look.now)
+  local overall = overall_of(look.rules, backlog.category)
+  if overall then count_overall(look, overall, backlog.category, permit, backlog.cost) end
   for _, need in ipairs(needs) do note_probe(look, need.route) end
   for _, target in ipairs(open or {}) do
     local ends = look.now + look.lease_us
@@ -24,10 +28,11 @@ end
 
 -- tell: what the worker needs to send it. names: the routes it is not to go by now, or false.
 local function tell(look, user, backlog, job, permit, names, dropped)
-  local more = dropped or job.refusals
-  look.leased[#look.leased + 1] = {job.id, permit, user.name, backlog.category, job.data,
-    job.deadline and job.deadline - look.now or false, job.attempts, job.crashes, job.answered or false, names,
-    job.count or more and 1 or nil, more and (dropped or 0) or nil, job.refusals}
+  local is_new = job.attempts + job.crashes == 0 and not (job.answered or names or job.count or dropped or job.refusals)
+  local rare = not is_new and {attempts = job.attempts, crashes = job.crashes, answered = job.answered, shut = names,
+    stands_for = job.count, dropped = dropped, refusals = job.refusals}
+  look.leased[#look.leased + 1] = leased_job(job.id, permit, user.name, backlog.category, job.data, job.deadline,
+    look.now, rare)
 end
 
 -- fly: counts it in the claim on its backlog; what is shut to it stays shut to those behind it.
@@ -52,12 +57,13 @@ local function lease_head(look, job, permit, cost, devices, nothing)
   lease_job(look, job.id, permit, job.origin, unpack(more))
 end
 
--- send_head: takes the head of backlog i. needs, open, shut: of *decide*; nil for what has expired. dropped: 1 where
--- the rules hold it back and its category lets nothing wait, 2 where its user muted it.
+-- send_head: takes the head of backlog i. needs, open, shut: of *decide*; nil for what has expired. dropped: what
+-- holds it back, as history.lua has it, where it is not to wait.
 local function send_head(look, user, i, job, needs, open, shut, dropped)
   local backlog, permit = user.backlogs[i], text(look.seq + 1)
   look.trim = look.seq % TRIM_EVERY == 0
   redis.call('ZREM', backlog.key, job.id)
+  waits.add(backlog.why, -1)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
   if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end

@@ -1,4 +1,5 @@
---! exports tagged_key note_tagged
+--! on_demand tagged_key note_tagged
+--! needs job_key text
 -- What a user has of notifications with tags, so that *cancel_of* finds them wherever they are. Who is delivered leaves
 -- it at once (see settle.lua); who ended otherwise when somebody comes by whose job is kept no more.
 --   @tagged:{user}  zset job id -> µs, since when it may go. push_tagged in the job's hash: it stands here.

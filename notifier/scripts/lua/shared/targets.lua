@@ -1,10 +1,24 @@
---! exports device_key plan_of targets_of routes_of
+--! on_demand device_key needs_of plan_of targets_of routes_of
 -- What a head needs to know of its devices. A job's push_targets is text, such as '- apns:n fcm:c|<device> <device>':
 -- the notification's own app or '-', and each device's platform and kind, which are the same for most jobs and so are
 -- read once; then the devices in the same order. kind: n, or b (a background push), or c (collapsible); of a browser
 -- with its push service behind it, 'webpush:n@<host>', as each is a route of its own, with a circuit of its own:
 -- 'webpush@<host>'. device: a digest, so that no token is in a key.
 local function device_key(device) return '@device:' .. device end
+
+-- needs_of: the routes by which these go, {route, platform, by, n: how many}.
+local function needs_of(targets)
+  local needs, by_route = {}, {}
+  for _, target in ipairs(targets) do
+    local need = by_route[target.route]
+    if not need then
+      need = {route = target.route, by = target.by, platform = target.platform, n = 0}
+      by_route[target.route], needs[#needs + 1] = need, need
+    end
+    need.n = need.n + 1
+  end
+  return needs
+end
 
 local plans = {}
 -- plan_of: what the first part of a job's targets says, for a category with this app. Returns {count, of: array of
@@ -18,21 +32,16 @@ local function plan_of(targets, app)
   end
   local plan = known[sign]
   if plan then return plan end
-  plan = {of = {}, needs = {}, limited = false}
+  plan = {of = {}, limited = false}
   local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own and own ~= '-' then app = own end
-  local needs = {}
   for platform, kind, service in string.gmatch(rest or '', '(%w+):(%a)(%S*)') do
     local by = app and platform .. '/' .. app or platform
     local route = by .. service
     plan.of[#plan.of + 1] = {platform = platform, kind = kind, route = route, by = by}
     plan.limited = plan.limited or kind ~= 'n'
-    if not needs[route] then
-      needs[route] = {route = route, by = by, platform = platform, n = 0}
-      plan.needs[#plan.needs + 1] = needs[route]
-    end
-    needs[route].n = needs[route].n + 1
   end
+  plan.needs = needs_of(plan.of)
   known[sign] = plan
   return plan
 end

@@ -1,14 +1,22 @@
--- The limiter's keys, and what is known of their use where a namespace asks for it.
---   @keys:<namespace>:{key}              zset send -> µs, as a user's sends (see rules.lua), and a mark (see
---   kept.lua). A send is 8 bytes, the µs, and the end of its permit's id
---   @use:<namespace>:{key}               hash: total, held, first and last (µs), and a minute -> how many then
+--! exports MINUTE NAMESPACES keys_key use_key used_key rank_key note_usage settle_usage settle_some
+--! needs text
+-- The limiter's keys, @keys:<namespace>:{key} (see sends.lua), and what is known of their use where a namespace asks.
+--   @keys:<namespace>:{key}              hash field u: what was used lately, see used_now.lua; until it is settled
+--   @use:<namespace>:{key}               hash: total, held, first, last, until when it lasts (µs); minute -> how many
 --   @used:<namespace>                    hash minute -> how many of all keys
+--   @ranks:<namespace>:live              zset key -> ten minutes in which it was used, and which are not settled
 --   @ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use
 --   @ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
---   @namespaces                          zset namespace -> µs of a use, by the minute
+--   @namespaces                          zset namespace -> µs of a use
+-- A use is counted beside the sends, in the same write. What ten minutes had is settled, which means that the other
+-- keys get to know it: with the key's next use, with that of another key of the namespace, or before it is read.
 -- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
-local MINUTE, MAX_IDLE, RATED = 60000000, 4, 8
-local NAMESPACES, UNUSED = '@namespaces', 34560000000000 -- 400 days
+local MINUTE = 60000000
+local NAMESPACES = '@namespaces'
+local MAX_IDLE, RATED, UNUSED = 4, 8, 34560000000000 -- unused: 400 days
+local U, ENTRIES = '>I7I4I7I7I7I7', 40 -- see used_now.lua
+local call, floor = redis.call, math.floor
+local pack, unpack, all = struct.pack, struct.unpack, unpack
 
 local function keys_key(namespace, key) return '@keys:' .. namespace .. ':{' .. key .. '}' end
 local function use_key(namespace, key) return '@use:' .. namespace .. ':{' .. key .. '}' end
@@ -18,48 +26,114 @@ local function rank_key(namespace, by) return '@ranks:' .. namespace .. ':' .. b
 -- forget_minutes: drops what a hash of minutes holds from before µs `before`.
 local function forget_minutes(hash, before)
   local old = {}
-  for _, field in ipairs(redis.call('HKEYS', hash)) do
+  for _, field in ipairs(call('HKEYS', hash)) do
     local minute = tonumber(field)
     if minute and minute * MINUTE < before then old[#old + 1] = field end
   end
-  for i = 1, #old, 500 do redis.call('HDEL', hash, unpack(old, i, math.min(i + 499, #old))) end
+  for i = 1, #old, 500 do call('HDEL', hash, all(old, i, math.min(i + 499, #old))) end
 end
 
 local function forget_idle(namespace, before)
-  local idle = redis.call('ZRANGEBYSCORE', rank_key(namespace, 'last'), '-inf', text(before), 'LIMIT', 0, MAX_IDLE)
+  local idle = call('ZRANGEBYSCORE', rank_key(namespace, 'last'), '-inf', text(before), 'LIMIT', 0, MAX_IDLE)
   if #idle == 0 then return end
-  for _, by in ipairs({'last', 'total', 'held'}) do redis.call('ZREM', rank_key(namespace, by), unpack(idle)) end
+  for _, by in ipairs({'last', 'total', 'held'}) do call('ZREM', rank_key(namespace, by), all(idle)) end
 end
 
--- note_usage: a key was asked for `cost`, and got it, or was held. What is renewed once a minute is kept a minute
--- longer.
-local function note_usage(namespace, key, cost, admitted, now, keep)
-  local use, minute, stamp = use_key(namespace, key), text(math.floor(now / MINUTE)), text(now)
+-- renew: the first use of a minute renews what the namespace keeps.
+local function renew(namespace, now, keep)
   local lasts = text(math.ceil((keep + MINUTE) / 1000))
-  redis.call('ZADD', rank_key(namespace, 'last'), stamp, key)
-  if not admitted then
-    redis.call('HINCRBY', use, 'held', 1)
-    redis.call('ZINCRBY', rank_key(namespace, 'held'), 1, key)
-    redis.call('PEXPIRE', use, lasts)
-    for _, by in ipairs({'last', 'held'}) do redis.call('PEXPIRE', rank_key(namespace, by), lasts) end
-    return forget_idle(namespace, now - keep)
+  forget_minutes(used_key(namespace), now - keep)
+  call('PEXPIRE', used_key(namespace), lasts)
+  for _, by in ipairs({'last', 'total', 'held'}) do call('PEXPIRE', rank_key(namespace, by), lasts) end
+  call('ZADD', NAMESPACES, text(now), namespace)
+  call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
+end
+
+-- settle: takes what was used lately to the other keys. u: the field.
+local function settle(namespace, key, u, now)
+  local keep, tens, first, last, asked, held = unpack(U, u)
+  local use, names, sum = use_key(namespace, key), {'total', 'held', 'first', 'lasts'}, 0
+  if asked + keep <= now then return end
+  for n = ENTRIES, #u, 11 do names[#names + 1] = text((unpack('>I4', u, n))) end
+  local known = call('HMGET', use, all(names))
+  local fields, is_first = {}, held > 0
+  for n = 5, #names do
+    local _, count = unpack('>I4I7', u, ENTRIES + 11 * (n - 5))
+    sum = sum + count
+    fields[#fields + 1], fields[#fields + 2] = names[n], text((known[n] or 0) + count)
+    is_first = call('HINCRBY', used_key(namespace), names[n], text(count)) == count or is_first
   end
-  local tens = rank_key(namespace, text(math.floor(now / (10 * MINUTE))))
-  if redis.call('HINCRBY', use, 'total', cost) == cost then redis.call('HSET', use, 'first', stamp) end
-  redis.call('HSET', use, 'last', stamp)
-  redis.call('ZINCRBY', rank_key(namespace, 'total'), cost, key)
-  redis.call('ZINCRBY', tens, cost, key)
-  if redis.call('HINCRBY', use, minute, cost) == cost then
+  local total = text((known[1] or 0) + sum)
+  if sum > 0 then
+    for _, each in ipairs({'total', total, 'last', text(last), 'first', known[3] or text(first)}) do
+      fields[#fields + 1] = each
+    end
+    call('ZADD', rank_key(namespace, 'total'), total, key)
+    if tens > floor(now / (10 * MINUTE)) - RATED then
+      call('ZINCRBY', rank_key(namespace, text(tens)), text(sum), key)
+      if is_first then call('PEXPIRE', rank_key(namespace, text(tens)), text(RATED * 10 * MINUTE / 1000)) end
+    end
+  end
+  if held > 0 then
+    held = text((known[2] or 0) + held)
+    fields[#fields + 1], fields[#fields + 2] = 'held', held
+    call('ZADD', rank_key(namespace, 'held'), held, key)
+  end
+  local renewed = not known[4] or known[4] - now < keep
+  if renewed then fields[#fields + 1], fields[#fields + 2] = 'lasts', text(now + keep + floor(keep / 8)) end
+  call('HSET', use, all(fields))
+  if renewed then
     forget_minutes(use, now - keep)
-    redis.call('PEXPIRE', use, lasts)
+    call('PEXPIRE', use, text(math.ceil((keep + keep / 8) / 1000)))
   end
-  if redis.call('HINCRBY', used_key(namespace), minute, cost) == cost then
-    forget_minutes(used_key(namespace), now - keep)
-    redis.call('PEXPIRE', used_key(namespace), lasts)
-    for _, by in ipairs({'last', 'total', 'held'}) do redis.call('PEXPIRE', rank_key(namespace, by), lasts) end
-    redis.call('PEXPIRE', tens, text(RATED * 10 * MINUTE / 1000))
-    redis.call('ZADD', NAMESPACES, stamp, namespace)
-    redis.call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
+  call('ZADD', rank_key(namespace, 'last'), text(asked), key)
+  if is_first then renew(namespace, now, keep) end
+  if asked % 4 == 0 then forget_idle(namespace, now - keep) end -- so often, by chance
+end
+
+-- settle_usage: settles what was used of a key lately, if anything was; the sends go when nobody asks for them.
+local function settle_usage(namespace, key, now)
+  local name = keys_key(namespace, key)
+  local found = call('HMGET', name, 'u', 'h')
+  call('ZREM', rank_key(namespace, 'live'), key)
+  if not found[1] or unpack('>I7', found[1]) == 0 then return end
+  settle(namespace, key, found[1], now)
+  local till = found[2] and unpack('>I7', found[2], #found[2] - 43) or 0
+  if till <= now then
+    call('DEL', name)
+  else
+    call('HDEL', name, 'u')
+    call('PEXPIRE', name, text(math.ceil((till - now) / 1000) + 1))
   end
-  forget_idle(namespace, now - keep)
+end
+
+-- settle_some: settles up to `most` keys that were used no later than in these ten minutes; returns how many.
+local function settle_some(namespace, tens, most, now)
+  local live = call('ZRANGEBYSCORE', rank_key(namespace, 'live'), '-inf', tens, 'LIMIT', 0, most)
+  for _, key in ipairs(live) do settle_usage(namespace, key, now) end
+  return #live
+end
+
+-- note_usage: a key was asked for `cost`, and got it, or (nil) was held. The first use in ten minutes is settled at
+-- once, so that keys that are used seldom cost no more for it; the others are counted in its field u, by used_now. Of a
+-- key of which nothing is kept all is settled: it has no used_now.
+local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
+  local known, of, tens = 0, nil, floor(now / (10 * MINUTE))
+  if u then known, of = unpack('>I7I4', u) end
+  if of ~= tens then
+    if known > 0 then settle_usage(namespace, key, now) end
+    settle(namespace, key, pack(U, keep, tens, cost and now or 0, cost and now or 0, now, cost and 0 or 1)
+      .. (cost and pack('>I4I7', floor(now / MINUTE), cost) or ''), now)
+    if used_now then call('HSET', name, 'u', pack(U, 0, tens, 0, 0, 0, 0)) end
+    return
+  end
+  if known == 0 then
+    local lasts, live = text(math.ceil((keep + 20 * MINUTE) / 1000)), rank_key(namespace, 'live')
+    u = pack(U, keep, tens, 0, 0, 0, 0)
+    call('PEXPIRE', name, lasts)
+    call('ZADD', live, text(tens), key)
+    call('PEXPIRE', live, lasts)
+    settle_some(namespace, text(tens - 1), 2, now)
+  end
+  call('HSET', name, 'u', used_now(u, now, cost))
 end

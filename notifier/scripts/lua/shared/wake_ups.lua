@@ -1,12 +1,13 @@
---! exports sign_of wake_leaders set_wake_ups wake_ups_due
+--! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
+--! needs backlog_key backlogs_in backlogs_key bypasses bypasses_any CLOSED closed_backlogs cost_of drops history
+--! needs idle_leaders is_closed is_dropped job_key LONGEST_PART MAX_LINES newest_rules next_for number opens_at
+--! needs policy_of preferences rules_read seconds sent_key serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at, now, by)
   local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_accepted', 'push_held')
   if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
-  if job[3] and by then
-    history.note(id, job[3], job[4], now, type(by) == 'table' and history.rule_of(unpack(by)) or by)
-  end
+  if job[3] and by then history.note(id, job[3], job[4], now, history.mark_of(by)) end
   return number(job[2])
 end
 
@@ -56,28 +57,43 @@ local RELOOK = 1000000 -- µs
 -- more.
 local function latest_wake_up(now)
   idle_leaders()
-  if not rules_version or not newest_rules.version or newest_rules.version == rules_version then return math.huge end
+  local read, newest = rules_read.version, newest_rules.version
+  if not read or not newest or newest == read then return math.huge end
   return now + math.max(RELOOK, now - newest_rules.since)
 end
 
-local wake_ups_due = {} -- lane -> the earliest wake-up that was set here
-local function wake_leaders()
-  for lane, at in pairs(wake_ups_due) do note_due(at, lane) end
+-- why_of: why a backlog waits that may go at µs `at`, for waits.lua.
+local function why_of(backlog, at, now)
+  local by = backlog.by
+  if backlog.waits_for then return by end
+  if at <= now then return 'due' end
+  if backlog.elsewhere then return 'f' end
+  if type(by) ~= 'table' then return by or '?' end
+  return history.rule_of(unpack(by)) .. (by[1] == 'c' and ' ' .. backlog.category or '')
 end
+
+local function set_at(user, lane, at)
+  redis.call('ZADD', '@gates:' .. lane, text(at), user)
+  wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
+end
+
+-- set_wake_up: leaves one in a lane, for what waits for nothing but its rules.
+local function set_wake_up(user, lane, at, now) set_at(user, lane, math.min(at, latest_wake_up(now))) end
 
 -- set_wake_ups: leaves a wake-up in each lane at the earliest `at` of the user's backlogs there, or where a head
 -- expires before that, at its expiry; and the expected time of each backlog's head beside it. backlogs: array of
--- {category, lane, head, at,
--- parked: what the head waits for without a wake-up, save that of its expiry; elsewhere: the backlog is shut until
--- something is settled, for what expires in it too; by: what holds the head back, as history.lua has it, or of a rule
--- {'u' or 'c', policy, rule}; nil where that is not known}. turn: the user's #turn, or nil.
+-- {category, lane, head, at, waits_for: what the head waits for without a wake-up but of its expiry; elsewhere: the
+-- backlog is shut until something is settled, for what expires in it too; by: what holds the head back, as history.lua
+-- has it, or of a rule {'u' or 'c', policy, rule}, or nil where that is not known; why: see waits.lua}. turn: the
+-- user's #turn, or nil.
 -- Returns the wake-ups by lane. The caller is to call *wake_leaders* in the end.
 local function set_wake_ups(user, backlogs, now, turn)
   local wake_ups = {}
   for _, backlog in ipairs(backlogs) do
     local at = math.max(backlog.at, now)
-    if backlog.parked then
-      local deadline = expect(backlog.head, at, now, 'p' .. backlog.parked[1])
+    waits.decide(user, backlog, why_of(backlog, at, now))
+    if backlog.waits_for then
+      local deadline = expect(backlog.head, at, now, backlog.by)
       at = deadline and math.max(now, deadline)
     else
       local deadline = at > now and expect(backlog.head, at, now, backlog.elsewhere and 'b' or backlog.by)
@@ -88,9 +104,36 @@ local function set_wake_ups(user, backlogs, now, turn)
   local latest = latest_wake_up(now)
   for lane, at in pairs(wake_ups) do wake_ups[lane] = math.min(at, latest) end
   if next(wake_ups, (next(wake_ups))) then yield(wake_ups, now, turn) end
-  for lane, at in pairs(wake_ups) do
-    redis.call('ZADD', '@gates:' .. lane, text(at), user)
-    wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
-  end
+  for lane, at in pairs(wake_ups) do set_at(user, lane, at) end
   return wake_ups
+end
+
+-- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @lines:{user}.
+local function set_user_wake_ups(rules, user, policy, fields, now)
+  local count, lanes = backlogs_in(fields)
+  if preferences.stale[user] then return set_part_wake_ups(user, lanes, now) end -- *admit* is to say so
+  local backlogs, turn, closed = {}, nil, closed_backlogs(user, fields)
+  local user_next, whys = {}, waits.read(fields)
+  if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(user)) end
+  if count > MAX_LINES then -- *admit* looks at them a part at a time
+    local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), policy, 1)
+    set_part_wake_ups(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
+    fields = {}
+  end
+  for i = 1, #fields, 2 do
+    if fields[i] == '#turn' then turn = fields[i + 1] end
+    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', backlog_key(user, fields[i]), '0', '0')[1]
+    if head then
+      local category, bypass = fields[i], bypasses(rules, fields[i])
+      local backlog = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
+        bypass = bypass, drops = drops(rules, category), cost = cost_of(rules, category), why = whys[category] or '?'}
+      -- Where a zone is missing *admit* says so.
+      backlog.at = opens_at(rules, user, policy, backlog, user_next, now) or now
+      if backlog.at > now and is_dropped(backlog) then backlog.at = now end
+      backlog.elsewhere = is_closed(closed, backlog.category, bypass)
+      if backlog.elsewhere then backlog.at = now + CLOSED end
+      backlogs[#backlogs + 1] = backlog
+    end
+  end
+  set_wake_ups(user, backlogs, now, turn)
 end

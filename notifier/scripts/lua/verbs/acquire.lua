@@ -1,5 +1,5 @@
 -- acquire: the right to send to a user now, by all rules or by none.
--- KEYS 1 the user's sends  2 the user's sends of the category (or the first again, with an empty policy)
+-- KEYS 3 the user's sends  4 the user's sends of the category (or the first again, with an empty policy)
 -- ARGV 1 clock  2 permit  3 cost  4 '1' to take it, '0' to look only  5 policy of the user, JSON
 --      6 policy of the category, JSON  7 '1' if the category bypasses
 --      8 the user  9 what the caller knows of what the user chose, JSON, see choice.py; or '' where that has no say:
@@ -7,10 +7,17 @@
 --      calendar: {{limit, from, until}, …}, of: {from, until}: when this is right, where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
 --         rules.lua; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
---! include clock counts burst rules forgotten
+--! needs glance is_counting is_empty next_for note_horizon now_us nth record remember text unfold
 local now, cost, user = now_us(ARGV[1]), tonumber(ARGV[3]), ARGV[8]
+local ROUNDED = 5000 -- µs by which a set may live longer than it has to
 local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
-if rare then remember(user) end
+local put_back
+if rare and ARGV[4] == '1' then remember(user) elseif rare then put_back = glance(user) end
+local function answer(...)
+  if put_back then put_back() end
+  return {now, ...}
+end
+
 local counting = rare and is_counting()
 local policies = {unfold(cjson.decode(ARGV[5]), counting), unfold(cjson.decode(ARGV[6]), counting)}
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
@@ -30,7 +37,7 @@ end
 -- hold_by_choice: what the user's own calendar windows, mutes and hours add to the rules.
 local function hold_by_choice()
   for i, window in ipairs(chosen.calendar or {}) do
-    local latest = nth(KEYS[1], policies[1], math.max(1, window[1] - cost + 1), redis.call('ZCARD', KEYS[1]))
+    local latest = nth(KEYS[3], policies[1], math.max(1, window[1] - cost + 1), redis.call('ZCARD', KEYS[3]))
     if latest and tonumber(latest) >= window[2] then later(window[3], 'calendar', i - 1) end
   end
   later(chosen.muted or 0, 'mute', 0)
@@ -40,26 +47,30 @@ local function hold_by_choice()
 end
 
 local text_now = chosen.t and stale()
-if text_now then return {now, -1, text_now} end
+if text_now then return answer(-1, text_now) end
+if ARGV[4] == '1' then
+  for i, policy in ipairs(policies) do note_horizon(KEYS[i + 2], policy[2], now) end
+end
 if ARGV[7] ~= '1' then
   for i, policy in ipairs(policies) do
-    local next_at, deciding = next_for(KEYS[i], policy, cost)
+    local next_at, deciding = next_for(KEYS[i + 2], policy, cost, now)
     if next_at > at then at, scope, rule = next_at, scopes[i], deciding end
   end
   hold_by_choice()
 end
-if at > now then return {now, at - now, scope, rule} end
+if at > now then return answer(at - now, scope, rule) end
 if ARGV[4] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
-      -- A permit in flight matters for longer than a send of now does, and rules of others, such as the workers', may
-      -- ask for longer than these do: then all stays as it is.
-      local left = redis.call('PTTL', KEYS[i])
-      local longer = left > math.ceil(policy[2] / 1000) + 1
-      if longer and policy.exact_us then policy.exact_us = math.huge end
-      record(KEYS[i], policy, ARGV[2], now, text(now), now, not longer, cost)
-      if longer then redis.call('PEXPIRE', KEYS[i], left) end
+      -- Rules of others, such as the workers', may ask for longer than these do: as long as the set lives after its
+      -- latest send. So long this one is kept too, and those before it.
+      local sent = KEYS[i + 2]
+      local left, latest = redis.call('PTTL', sent), redis.call('ZREVRANGE', sent, 0, 0, 'WITHSCORES')[2]
+      local longest = latest and now + left * 1000 - latest or 0
+      if left > 0 and longest > policy[2] + ROUNDED then policy[2] = longest end
+      record(sent, policy, ARGV[2], now, text(now), now, true, cost)
+      if left > redis.call('PTTL', sent) then redis.call('PEXPIRE', sent, left) end -- what is in flight matters longer
     end
   end
 end
-return {now, 0, '', -1}
+return answer(0, '', -1)

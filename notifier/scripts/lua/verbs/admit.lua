@@ -3,41 +3,34 @@
 -- Its words: a *backlog* is what waits of one category for one user, its *head* the first of that. A *lane* is one of
 -- RQ's queues. A *wake-up* is the time at which a user is looked at again. A *lease* is a worker's right to a job for
 -- some time, a *permit* its place among the user's sends. A *route* is a platform and an app of it; if its circuit is
--- open, its project full or this worker has no room for it, it is *held*, and what would go by it is *parked*.
--- ARGV 1 clock  2 most heads taken in all  3 lease µs  4 the worker's name  5 the caller's lanes, JSON array
---      6 rules, JSON (see rule_table.lua)
---      7 the users, JSON: user, lane of the wake-up, µs since when it is due, index of its policy in users (from 0), …
---      8 the targets of jobs that came without, JSON: {job id: targets}, see targets.lua; or ''
---      9 the routes by which the caller may send so many more and no more, JSON: {route: how many}; or ''
---      10 from this µs on nothing is taken, as a lease may have lapsed whose job is to go first (of *pull*); or -1
---      11 what the users have chosen, as far as the caller knows, see preferences.lua; or ''
--- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {{job id, permit, user,
---          category, data, µs left until it expires or nil, attempts, crashes, answered or nil, shut routes or nil,
---          how many it stands for if several, 1 if it is to be dropped (2: its user muted it), how often it was refused
---          without an attempt if ever}, …}, {user, text, …}}
+-- open, its project full or this worker has no room for it, it is *held*, and what would go by it *waits for it*.
+-- ARGV an ADMIT, see records.py
+-- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {a LEASED of
+--          records.py, …}, {user, text, …}}
 --   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The
 --   fourth: jobs of plain producers (with RQ alone, without this library) at the heads of backlogs that stay shut
---   until the caller says by ARGV 8 whom they are for; and with a zone, and no data, the head of a backlog that stays
---   shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone out of
---   the job. The last: the users who were not looked at, as the caller does not know what they chose, and what that
---   is.
+--   until the caller says by `targets` whom they are for; and with a zone, and no data, the head of a backlog that
+--   stays shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone
+--   out of the job. The last: the users who were not looked at, as the caller does not know what they chose, and that.
 --   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
 --   that is to be dropped.
---! include clock keys history counts burst rules idle_leaders rule_table wake_ups parts claims gather candidate
---! include routes targets permits limits quiet_hours preferences forgotten admits_at orphans select decide lease
---! include send_head reschedule first_write
+--! first_write
+--! needs ask backlogs_key decide gather history is_due job_key lower note_due now_us pass_on passes_lowered preferences
+--! needs read_circuits read_job read_rules remember reschedule select_user send_head sort_backlogs step_aside text
+--! needs waits wake_leaders write_gathered write_projects
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
 -- What this call knows, and what it has done so far. All that is included takes it as `look`.
 local look = {
-  now = now_us(ARGV[1]),
-  room = tonumber(ARGV[2]), -- how many more may be leased
-  lease_us = tonumber(ARGV[3]),
-  worker = ARGV[4],
+  now = now_us(ARGV[ADMIT.clock]),
+  room = tonumber(ARGV[ADMIT.max_jobs]), -- how many more may be leased
+  lease_us = tonumber(ARGV[ADMIT.lease_us]),
+  worker = ARGV[ADMIT.worker],
+  claimant = ARGV[ADMIT.claimant],
   rank = {}, -- lane -> its place among the caller's
-  rules = read_rules(ARGV[6]),
+  rules = read_rules(ARGV[ADMIT.rules]),
   circuits = read_circuits(), -- what is held of routes, by name; or nil
-  rooms = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil,
+  rooms = ARGV[ADMIT.rooms] ~= '' and cjson.decode(ARGV[ADMIT.rooms]) or nil,
   leased = {}, waits = {}, asked = {}, chosen = {}, -- of the reply: the fifth, the third, the fourth, the sixth
   idle_looks = 0,
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
@@ -46,20 +39,27 @@ local look = {
   to_expect = 400, -- of so many more RQ is told when they should go
 }
 look.until_text = text(look.now + look.lease_us)
-for i, lane in ipairs(cjson.decode(ARGV[5])) do look.rank[lane] = i end
+for i, lane in ipairs(cjson.decode(ARGV[ADMIT.lanes])) do look.rank[lane] = i end
 
 -- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped.
 -- Returns false where it is to be judged.
 local function end_or_drop(user, i, job, origin)
   local backlog = user.backlogs[i]
   if not job then
-    redis.call('ZREM', backlog.key, backlog.head)
+    if redis.call('ZREM', backlog.key, backlog.head) == 1 then waits.add(backlog.why, -1) end
     if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job)
-  elseif backlog.at > look.now then send_head(look, user, i, job, nil, nil, nil, backlog.mutes and 2 or 1)
+  elseif backlog.at > look.now then
+    send_head(look, user, i, job, nil, nil, nil, backlog.mutes and 'm' or history.mark_of(backlog.by or '?'))
   else return false end
   return true
+end
+
+-- waits_by: the route that a head waits for, as history.lua has it.
+local function waits_by(name, hold)
+  if hold.state ~= 'paused' then return 'p' .. name end
+  return ('h' .. name .. '=' .. hold.who):gsub('%s', '_')
 end
 
 -- try: what becomes of the head of backlog i, which is due. Returns whether a permit was spent on it.
@@ -67,7 +67,8 @@ local function try(user, i)
   local backlog = user.backlogs[i]
   local job, origin = read_job(backlog.head)
   if end_or_drop(user, i, job, origin) then return false end
-  local said = decide(look, user, backlog, job)
+  local held = job.not_before and job.not_before > look.now
+  local said = held and {verdict = 'wait', at = job.not_before, by = 'r'} or decide(look, user, backlog, job)
   if said.verdict == 'go' and passes_lowered(backlog, job) then
     said = {verdict = 'wait', at = look.now, background = true}
   end
@@ -77,17 +78,18 @@ local function try(user, i)
   elseif said.verdict == 'wait' then
     local at = said.at
     if said.background then at = lower(look, user, backlog, at) end
-    backlog.at, backlog.least, backlog.by = at, at, 'd'
+    backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
   elseif said.verdict == 'unread' then ask(look, user, backlog)
   elseif said.verdict == 'behind' then
     backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
-  else -- parked
+  else -- waits_for_route
     local hold = look.circuits[said.waits_for[1]]
-    if job.answered and hold.state ~= 'busy' and hold.state ~= 'full' then
+    if job.answered and not said.paused and hold.state ~= 'busy' and hold.state ~= 'full' then
       step_aside(look, backlog, job, said.waits_for)
       pass_on(user, i)
     else -- What is busy, or full, has room soon: the backlog keeps its order.
-      backlog.parked, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals
+      backlog.waits_for, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals
+      backlog.by = waits_by(said.waits_for[1], hold)
     end
   end
   return false
@@ -101,7 +103,9 @@ local function send_due(user)
     if not is_due(look, user, user.backlogs[i]) then i = i + 1
     elseif try(user, i) then
       user.sends, user.next = user.sends + 1, {}
-      for _, backlog in ipairs(user.backlogs) do backlog.at, backlog.least = nil, nil end
+      for _, backlog in ipairs(user.backlogs) do
+        if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
+      end
       if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
       sort_backlogs(user)
       i = 1
@@ -111,6 +115,7 @@ end
 
 local function visit(name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
+  user.since, user.turns = since, {} -- see decide.lua
   local lanes = {[due_lane] = true}
   for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
   send_due(user)
@@ -119,17 +124,17 @@ local function visit(name, due_lane, since, index)
   if has_more and user.sends == 0 and #look.asked == asked then look.idle_looks = look.idle_looks + 1 end
 end
 
-if ARGV[8] ~= '' then
-  for id, targets in pairs(cjson.decode(ARGV[8])) do
+if ARGV[ADMIT.targets] ~= '' then
+  for id, targets in pairs(cjson.decode(ARGV[ADMIT.targets])) do
     if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
   end
 end
-local users, first_lapses = cjson.decode(ARGV[7]), tonumber(ARGV[10])
+local users, first_lapses = cjson.decode(ARGV[ADMIT.users]), tonumber(ARGV[ADMIT.till])
 if first_lapses >= 0 and look.now >= first_lapses then look.room = 0 end
 look.seq = #users > 0 and redis.call('INCRBY', '@seq', text(look.room)) - look.room or 0
 local names = {}
 for i = 1, #users, 4 do names[#names + 1] = users[i] end
-preferences.read(look.rules, names, ARGV[11])
+preferences.read(look.rules, names, ARGV[ADMIT.chosen])
 if look.rules.forgets then
   for _, name in ipairs(names) do remember(name) end
 end
@@ -145,9 +150,10 @@ for i = 1, #users, 4 do
 end
 write_gathered()
 if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
-write_projects(look.now)
+write_projects()
 note_due(look.earliest)
 wake_leaders()
+waits.write()
 redis.call('HINCRBY', '@stats', 'dispatched', #look.leased)
 if look.idle_looks > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle_looks) end
 return {look.now, look.idle_looks, look.waits, look.asked, look.leased, look.chosen}

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4.. job ids
 -- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices
 --   took it: then it is delivered, and the others get it no more) or 'unknown'
---! include clock keys history idle_leaders candidate ends cancel
+--! needs CANCEL_READS end_cancelled ends job_key now_us waits
 local now, keep, keep_delivered, reply = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), {}
 
 local function cancel(id)
@@ -17,4 +17,5 @@ local function cancel(id)
 end
 
 for i = 4, #ARGV do reply[#reply + 1] = cancel(ARGV[i]) end
+waits.write()
 return reply

@@ -7,7 +7,7 @@
 --          cancelled, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in a backlog. At last what is in flight, which is too late.
---! include clock keys history idle_leaders candidate ends cancel tagged
+--! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key now_us tagged_key text waits
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
@@ -77,4 +77,5 @@ end
 
 local ids, next_cursor = page()
 for _, id in ipairs(ids) do look_at(id) end
+waits.write()
 return {next_cursor, places_after(), cancelled, too_late}

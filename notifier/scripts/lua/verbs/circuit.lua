@@ -1,12 +1,15 @@
 -- circuit: what a worker has seen of a route: it opens the circuit or closes it.
 -- ARGV 1 clock  2 the worker's name  3 route  4 'down' | 'up' (the provider answered) | 'next' (its probe was sent to
---      nobody, or ended by its own fault: another may go at once) | 'retry' (probe now)
+--      nobody, or ended by its own fault: another may go at once) | 'retry' (probe now) | 'pause' | 'resume' (by a
+--      person, see routes.lua; then 2 is who, and 3 may be the name of a pause)
+--      with 'pause': 5 µs how long, 0 without end  6 reason
 --      with 'down': 5 kind: 'unreachable' | 'fault' | 'failing' | 'full' (the provider takes no more for now)  6 reason
 --      7 µs to the first probe  8 the most  9 thousandths of these to wait: jitter
--- returns 'opened' or 'closed' where this changed it; 'alone' where the trouble is the caller's own, as others get
---   through: nothing is held, and the caller should leave the work to them; else ''
+-- returns 'opened', 'closed', 'paused' or 'resumed' where this changed it; 'alone' where the trouble is the caller's
+--   own, as others get through: nothing is held, and the caller should leave the work to them; else ''
 -- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
---! include clock keys idle_leaders routes first_write
+--! first_write
+--! needs change_hold circuit_of drop_hold FAR note_due now_us waiting_key route_key text
 local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
@@ -35,7 +38,7 @@ local function up()
       redis.call('PEXPIRE', doubted, text(DOUBTED / 1000))
     end
   end
-  if redis.call('EXISTS', parked_key(route)) == 0 then drop_hold(route)
+  if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
   else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
   note_due(now)
   return 'closed'
@@ -43,6 +46,7 @@ end
 
 local function down(kind, reason, first, most, share)
   local full = kind == 'full' -- as it is for all workers alike
+  if hold and hold.state == 'paused' then return '' end
   if not full then redis.call('HDEL', reached, worker) end
   if hold and hold.state == 'open' then
     local at = now + first * share
@@ -87,6 +91,27 @@ local function retry()
   return ''
 end
 
+local function pause(lasts, reason)
+  local at = lasts > 0 and now + lasts or FAR
+  drop_hold(route)
+  redis.call('SADD', '@routes', route)
+  change_hold(route, {}, 'state', 'paused', 'kind', 'paused', 'reason', reason, 'who', worker, 'since', text(now),
+    'until', text(at))
+  note_due(at)
+  return 'paused'
+end
+
+-- resume: what waited is let go of, a batch with each pull.
+local function resume()
+  if not hold or hold.state ~= 'paused' then return '' end
+  if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
+  else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
+  note_due(now)
+  return 'resumed'
+end
+
+if seen == 'pause' then return pause(tonumber(ARGV[5]), ARGV[6]) end
+if seen == 'resume' then return resume() end
 if seen == 'up' then return up() end
 if seen == 'retry' then return retry() end
 if seen == 'next' then return next_probe() end

@@ -1,19 +1,80 @@
 -- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
--- ARGV 1 clock  2 dedupe_for ms  3 job timeout s  4 now as RQ writes it (ISO 8601)
---      5 how many may wait in all, or ''  6 keep_failed s, see ends.lua
---      7.. for each: job id, lane, data, meta, µs until it expires or '', µs of its own time or '',
---          dedupe key (with its user) or '', targets (see targets.lua) or '', and where a limit holds: how many of the
---          user's may wait (0: any number), a blank, and what to do beyond: reject, drop_oldest or collapse; or '';
---          category, or ''; its user where it has tags, or ''
+-- ARGV an ENQUEUE, and for each a JOB, see records.py
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
 --         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
---! include clock keys history idle_leaders candidate ends collapse leaving enter_backlog behind minute tagged
-local now, dedupe_for, timeout, stamp = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local in_all, keep = tonumber(ARGV[5]), ends.read(ARGV[6])
+--! needs add_to_minute arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH history job_key
+--! needs leave_backlog note_candidate note_due note_tagged now_us same_waiting seconds supersede tally
+--! needs text waits
+local now, dedupe_for, timeout = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms], ARGV[ENQUEUE.timeout_s]
+local stamp, in_all, keep = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting]), ends.read(ARGV[ENQUEUE.keep])
 local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
 
---! include overflow
+-- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
+-- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
+local LANES = {'urgent', 'default', 'bulk'}
+-- Those of high priority lie below.
+local NORMAL = text(-HIGH / 2)
+local MAX_GONE, MAX_OLDEST = 50, 10
+local waiting_in_all, looked_through = nil, {}
+
+local function count_in_all()
+  if waiting_in_all then return waiting_in_all end
+  waiting_in_all = 0
+  for _, lane in ipairs(LANES) do
+    waiting_in_all = waiting_in_all + redis.call('LLEN', '@rq:queue:' .. lane)
+      + redis.call('ZCARD', '@rq:scheduled:' .. lane)
+  end
+  return waiting_in_all
+end
+
+local function count_of_user(user)
+  local n = redis.call('ZCARD', arriving_key(user))
+  for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do
+    if category:sub(1, 1) ~= '#' then n = n + redis.call('ZCARD', backlog_key(user, category)) end
+  end
+  return n
+end
+
+-- forget_gone: who was deleted or cancelled through RQ in the queue arrives no more. Once for a user in a call, the
+-- first of them: those behind come to the front in time.
+local function forget_gone(user)
+  if looked_through[user] then return end
+  looked_through[user] = true
+  for _, id in ipairs(redis.call('ZRANGE', arriving_key(user), 0, MAX_GONE - 1)) do
+    local job = redis.call('HMGET', job_key(id), 'status', 'push_arriving')
+    if not job[2] or job[1] == 'canceled' then redis.call('ZREM', arriving_key(user), id) end
+  end
+end
+
+-- beyond: the limit that one more would exceed, 'user' or 'all', how many wait, and how many may; or nil.
+local function beyond(user, of_user)
+  if of_user > 0 and count_of_user(user) >= of_user then
+    forget_gone(user)
+    local waiting = count_of_user(user)
+    if waiting >= of_user then return 'user', waiting, of_user end
+  end
+  if in_all and count_in_all() >= in_all then return 'all', count_in_all(), in_all end
+end
+
+-- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one.
+local function drop_oldest(user, category)
+  local backlog = backlog_key(user, category)
+  local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
+  if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
+  for _, id in ipairs(ids) do
+    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_attempts', 'push_crashes', 'push_answered',
+      'push_collapse')
+    if job[1] and job[2] == 'scheduled' and not (job[3] or job[4] or job[5]) then
+      leave_backlog(now, user, category, id, job[6])
+      end_unsent(now, id, job[1], 'dropped', keep, 'push_reason', 'overflow')
+      tally(user, 'dropped')
+      if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
+      return true
+    end
+  end
+  return false
+end
 
 -- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
 -- the user for whom it is counted. Or nil and the refusal. at: its own time; then it takes nobody's place.
@@ -64,7 +125,10 @@ local function lane_of(category, lane)
   if before ~= lane then
     if before and redis.call('HEXISTS', '@behind', category) == 1 then return before end
     local left = before and redis.call('LLEN', '@rq:queue:' .. before) or 0
-    if left > 0 then note_behind(category, before, left, redis.call('LINDEX', '@rq:queue:' .. before, -1)) end
+    if left > 0 then
+      local tail = redis.call('LINDEX', '@rq:queue:' .. before, -1)
+      redis.call('HSET', '@behind', category, before .. ' ' .. left .. ' ' .. tail)
+    end
     redis.call('HSET', '@lanes', category, lane)
   end
   lanes_now[category] = lane
@@ -82,24 +146,19 @@ local function own_time(at)
   return free
 end
 
-local UNSENT = {cancelled = true, expired = true, dropped = true}
-
 -- earlier_of: the notification that was accepted under this dedupe key, or nil. It may be this very id, where the same
--- call comes again. What ended before it was sent does not stand in the way of another.
-local function earlier_of(id, dedupe)
-  local earlier = dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe)
-  if not earlier then return nil end
-  if earlier == id or not UNSENT[redis.call('HGET', job_key(earlier), 'push_outcome')] then return earlier end
-end
+-- call comes again. What ends before it was sent leaves the key free, see ends.lua.
+local function earlier_of(dedupe) return dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe) end
 
 -- write_job: the job's hash, as RQ writes it, and what is ours in it. at: its own time, or nil.
-local function write_job(key, lane, at, data, meta, targets, tagged, expires_in)
-  local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', data, 'meta', meta,
+local function write_job(key, lane, at, job)
+  local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', job.data, 'meta', job.meta,
     'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
   local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
-  if targets ~= '' then put('push_targets', targets) end
-  if tagged ~= '' then put('push_tagged', '1') end
-  if expires_in ~= '' then put('push_deadline', (at or now) + tonumber(expires_in)) end
+  if job.targets ~= '' then put('push_targets', job.targets) end
+  if job.tagged ~= '' then put('push_tagged', '1') end
+  if job.dedupe ~= '' then put('push_dedupe', job.dedupe) end
+  if job.expires_in ~= '' then put('push_deadline', (at or now) + tonumber(job.expires_in)) end
   if history.keep then
     put('push_accepted', now_text)
     if at then put('push_held', '0 t') end
@@ -118,43 +177,50 @@ local function send_on(id, lane, at, how)
 end
 
 -- count_accepted: in the totals, in this minute's numbers, and in what `notifier preview` plays again.
-local function count_accepted(lane, category, at, meta, expires_in)
+local function count_accepted(lane, at, job)
   if not seen[lane] then
     seen[lane] = true
     redis.call('SADD', '@rq:queues', '@rq:queue:' .. lane)
   end
   redis.call('HINCRBY', '@stats', 'accepted', '1')
-  local field = 'a|' .. (category == '' and 'default' or category)
+  local field = 'a|' .. (job.category == '' and 'default' or job.category)
   numbers[field] = (numbers[field] or 0) + 1
-  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', meta, 'expires', expires_in) end
+  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', job.meta, 'expires', job.expires_in) end
 end
 
-local function accept(id, lane, data, meta, expires_in, send_at, dedupe, targets, limit, category, tagged)
-  local earlier = earlier_of(id, dedupe)
+local function accept(job)
+  local id, lane, dedupe, category = job.id, job.lane, job.dedupe, job.category
+  local earlier = earlier_of(dedupe)
   if earlier then return earlier end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.
   local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', '@delivered', id)
-  local at, how, counted = tonumber(send_at), 'queue', nil
+  local at, how, counted = tonumber(job.send_at), 'queue', nil
   if at and at <= now then at = nil end
-  if limit ~= '' and not again then
-    how, counted = make_room(meta, limit, at)
+  if job.limit ~= '' and not again then
+    how, counted = make_room(job.meta, job.limit, at)
     if not how then return counted end
   end
   if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
   if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
-  write_job(key, lane, at, data, meta, targets, tagged, expires_in)
-  if tagged ~= '' then note_tagged(tagged, id, at or now, now) end
+  write_job(key, lane, at, job)
+  if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
   send_on(id, lane, at, how)
   if how == 'queue' then
     if counted then note_arriving(counted, id, key, at) end
     if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   end
-  count_accepted(lane, category, at, meta, expires_in)
+  count_accepted(lane, at, job)
   return id
 end
 
-for i = 7, #ARGV, 11 do reply[#reply + 1] = accept(unpack(ARGV, i, i + 10)) end
+for at = ENQUEUE.n, #ARGV - 1, JOB.n do
+  reply[#reply + 1] = accept({id = ARGV[at + JOB.id], lane = ARGV[at + JOB.lane], data = ARGV[at + JOB.data],
+    meta = ARGV[at + JOB.meta], expires_in = ARGV[at + JOB.expires_in], send_at = ARGV[at + JOB.send_at],
+    dedupe = ARGV[at + JOB.dedupe], targets = ARGV[at + JOB.targets], limit = ARGV[at + JOB.limit],
+    category = ARGV[at + JOB.category], tagged = ARGV[at + JOB.tagged]})
+end
 add_to_minute(now, numbers)
+waits.write()
 return reply

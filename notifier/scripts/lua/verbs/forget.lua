@@ -4,7 +4,7 @@
 --      7 what to make hashes with, see forgotten.lua  8.. keys of the user; to begin, they are deleted
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! include clock keys forgotten
+--! needs backlog_key backlogs_key hide job_key now_us remember SENDS
 local now, user, place, cursor, most = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users'}

@@ -1,9 +1,9 @@
 -- lead: makes the caller the idle leader of those that serve its lanes, or renews that; see idle_leaders.lua.
--- KEYS 1 @leader:<lanes>   string, the name of the leader
+-- KEYS 3 @leader:<lanes>   string, the name of the leader
 -- ARGV 1 the caller's name  2 ms until it is taken for gone
 -- returns 1 if the caller is the leader now, else 0
---! include first_write
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+--! first_write
+if redis.call('SET', KEYS[3], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+if redis.call('GET', KEYS[3]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[3], ARGV[2])
 return 1

@@ -1,13 +1,15 @@
--- limit_usage: what is known of a namespace's keys. Changes nothing.
+-- limit_usage: reads what is known of a namespace's keys. It settles what was used lately, see usage.lua.
 -- ARGV 1 clock  2 namespace  3 'count' | 'usage' | 'series' | 'top' | 'namespaces' (of all)
 --      count:  4 key  5 µs of the span that ends now
 --      usage:  4 key
 --      series: 4 key, or '' for all of the namespace
 --      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
--- returns {now, …}: count: how many sends; usage and series: the hash, flat; top: key, its rank's score, its total,
---          last and held, and its sends of the last hour, for each; namespaces: name, how many keys it knows, µs of a
---          use
---! include clock counts usage
+-- returns {-1} where there is more to settle first; else {now, …}: count: how many sends; usage and series: the hash,
+--          flat; top: key, its rank's score, its total, last and held, and its sends of the last hour, for each;
+--          namespaces: name, how many keys it knows, µs of a use
+--! needs keys_key MINUTE NAMESPACES now_us rank_key read_sends settle_some settle_usage text use_key used_key
+--! needs weight_after
+local MAX_SETTLED = 200
 local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]
 
 local function in_last_hour(key)
@@ -20,11 +22,8 @@ local function in_last_hour(key)
 end
 
 local function count(key, span)
-  local sent, after = keys_key(namespace, key), '(' .. text(now - span)
-  local counts = beside(sent, '@counts')
-  local total = tonumber(redis.call('ZREVRANGE', counts, '0', '0')[1] or 0)
-  local gone = tonumber(redis.call('ZREVRANGEBYSCORE', counts, text(now - span), '-inf', 'LIMIT', 0, 1)[1] or 0)
-  return redis.call('ZCOUNT', sent, after, text(now)) + total - gone
+  local s = read_sends(keys_key(namespace, key))
+  return weight_after(s, now - span) - weight_after(s, now)
 end
 
 -- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once.
@@ -51,6 +50,7 @@ end
 local function namespaces()
   local found, reply = redis.call('ZREVRANGE', NAMESPACES, 0, -1, 'WITHSCORES'), {now}
   for i = 1, #found, 2 do
+    settle_some(found[i], '+inf', MAX_SETTLED, now)
     reply[#reply + 1] = {found[i], redis.call('ZCARD', rank_key(found[i], 'last')), found[i + 1]}
   end
   return reply
@@ -58,6 +58,8 @@ end
 
 if what == 'namespaces' then return namespaces() end
 if what == 'count' then return {now, count(ARGV[4], tonumber(ARGV[5]))} end
+if ARGV[4] ~= '' and what ~= 'top' then settle_usage(namespace, ARGV[4], now)
+elseif settle_some(namespace, '+inf', MAX_SETTLED, now) == MAX_SETTLED then return {-1} end
 if what == 'top' then return top(ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1') end
 local hash = ARGV[4] == '' and used_key(namespace) or use_key(namespace, ARGV[4])
 return {now, redis.call('HGETALL', hash)}

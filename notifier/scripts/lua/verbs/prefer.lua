@@ -3,7 +3,7 @@
 -- ARGV 1 clock  2 user  3 what the caller has read, or ''  4 what is to stand there, or '' for nothing
 --      5 who changes it, for the log; or ''
 -- returns {1}, or {0, what stands there}: then nothing was done. Doing it twice changes nothing.
---! include clock keys idle_leaders look_again
+--! needs look_again now_us
 local KEPT = 10000
 local now, user, before, after, who = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local stands = redis.call('HGET', '@preferences', user) or ''

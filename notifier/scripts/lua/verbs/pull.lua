@@ -1,40 +1,70 @@
 -- pull: moves what has arrived or fallen due into its users' backlogs, and names the users to be looked at now.
--- ARGV 1 clock  2 most jobs put in backlogs, and most users named  3 lease µs
---      4 '1' if the caller is an idle leader: notes until when it sleeps, see idle_leaders.lua
---      5 the worker's name  6 what candidates find in their backlogs, JSON {category: 'collapse', 'note', after how
---      many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
---      'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog
---      7 keep_failed s, see ends.lua  8 the routes by which the caller may send so many more and no more, JSON:
---      {route: how many}; or ''  9 keep_delivered µs  10 the rules of everyone, JSON (see rule_table.lua); or '':
---      nothing goes the direct way  11 the name of the users that have other rules, see direct.lua; or '' where none
---      has  12.. the caller's lanes, most urgent first
+-- ARGV a PULL, see records.py, and the caller's lanes, most urgent first
 -- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
 -- The order is that of the queue, whichever worker pulled it.
--- returns {now, next, {user, lane, µs, …}, {job id, permit, …}, taken, {route, …} or nil, {{job id, data, meta or
---          nil}, …}, {orphan, …}, until, {leased, …}, {route, how many more, …}, 1 to publish the exceptions}
---   next: µs of the next thing due in these lanes, or -1. users, and since when their wake-ups are due: these stand one
---   lease ahead until *admit* sets them, so that no other worker takes them. jobs: leased to the caller, which are no
---   notifications of ours (RQ's own jobs). taken: how many jobs came from the queues. routes: whose circuit is
---   open. next is 'suspended' under `rq suspend`. orphans: as of *admit*, but leased to the caller to be put back,
---   see orphans.lua.
---   until: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
---   leased: what went the direct way, each as of *admit*; behind it what is left of ARGV 8.
---   The last but two: jobs whose meta tells nothing. They stay at the head of their queue, and who
---   stands behind them behind them, until the caller has read them and called *steer*: so they keep their order.
---! include clock keys history counts burst rules idle_leaders candidate ends cancel leaving enter_backlog rule_table
---! include wake_ups claims gather routes collapse behind targets permits limits quiet_hours preferences forgotten
---! include admits_at orphans lease direct first_write
-local SUSPECT = 2
-local now, most, lease, on_watch = now_us(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-if redis.call('EXISTS', '@rq:suspended') == 1 then
-  return {now, 'suspended', {}, {}, 0, {}, {}, {}, -1, {}, {}, 0}
+-- returns a PULLED, see records.py
+--   next: µs of the next thing due in these lanes, or -1; 'suspended' under `rq suspend`. users: {user, lane, since
+--   when the wake-up is due, µs, …}: these stand one lease ahead until *admit* sets them, so that no other worker takes
+--   them. rq_jobs: {job id, permit, …} leased to the caller, which are no notifications of ours. taken: how many jobs
+--   came from the queues. shut: the routes whose circuit is open, or false where that was not asked. orphans: as of
+--   *admit*, but leased to the caller to be put back, see orphans.lua. leased: what went the direct way, each as of
+--   *admit*; rooms: {route, how many more, …}, what is left of them. unpublished: 1 to publish the exceptions.
+--   till: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
+--   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
+--   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
+--! first_write
+--! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog EXCEPTIONS gather_for idle_leaders is_another
+--! needs is_text job_key let_follow let_go_of_held note_candidate note_due orders pass_behind read_behind read_rules
+--! needs same_waiting stands_behind steering supersede take_over text uses_local_time waits wake_leaders write_lasting
+local time = ARGV[PULL.clock] == '' and redis.call('TIME')
+local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
+local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
+for field = 1, PULLED.n do reply[field] = {} end
+reply[PULLED.now], reply[PULLED.next], reply[PULLED.taken] = now, -1, 0
+reply[PULLED.till], reply[PULLED.unpublished] = -1, 0
+
+-- first: the µs at which the first of a set is due, or nil.
+local function first(key) return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
+
+-- sleep: an idle leader notes until when it sleeps; those that have gone are forgotten.
+local function sleep(till)
+  local sorted = {unpack(lanes)}
+  table.sort(sorted)
+  local own, leaders = table.concat(sorted, ','), redis.call('HKEYS', '@leaders')
+  redis.call('HSET', '@leaders', own, string.format('%.0f', till or now + 3600000000))
+  for _, name in ipairs(leaders) do
+    local gone = name ~= own and name:sub(1, 1) ~= '#' and redis.call('EXISTS', '@leader:' .. name) == 0
+    if gone then redis.call('HDEL', '@leaders', name) end
+  end
 end
 
-local worker, lanes, rank, keep_failed = ARGV[5], {}, {}, ends.read(ARGV[7])
-for i = 12, #ARGV do
-  lanes[#lanes + 1] = ARGV[i]
-  rank[ARGV[i]] = #lanes
+-- Most looks find nothing: it is seen before any piece is made.
+local asked, sets = {'@rq:suspended', '@routes', '@behind'}, {'@leases', '@later'}
+for i, lane in ipairs(lanes) do asked[i + 3], sets[i + 2] = '@rq:queue:' .. lane, '@gates:' .. lane end
+local some_rare = redis.call('EXISTS', unpack(asked)) > 0
+if not some_rare then
+  local next_due = math.huge
+  for i, key in ipairs(sets) do
+    local at = first(key) or math.huge
+    if i == 1 and at < math.huge then reply[PULLED.till] = at end
+    next_due = math.min(next_due, at)
+  end
+  if next_due > now then
+    if next_due < math.huge then reply[PULLED.next] = next_due end
+    if ARGV[PULL.leads] == '1' then sleep(next_due < math.huge and next_due) end
+    return reply
+  end
 end
+--! pieces
+some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@behind') > 0
+if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
+  reply[PULLED.next] = 'suspended'
+  return reply
+end
+
+local most, lease, worker = tonumber(ARGV[PULL.max_jobs]), tonumber(ARGV[PULL.lease_us]), ARGV[PULL.worker]
+local rank, keep_failed, keep_delivered = {}, ends.read(ARGV[PULL.keep]), tonumber(ARGV[PULL.keep_delivered_us])
+for i, lane in ipairs(lanes) do rank[lane] = i end
 
 -- shares: how many of `room` each lane gets, the urgent before the others, but no lane less than a tenth while
 -- it has any, so that none starves. `waiting` counts what each lane has.
@@ -55,20 +85,25 @@ end
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
--- name: the caller looks at this user, whose wake-up is due since µs `at`; it stands one lease ahead until then. among:
--- `newly` or `due`.
+local function put_ahead(user, lane) redis.call('ZADD', '@gates:' .. lane, until_text, user) end
+
+-- name: this user is to be looked at now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns false
+-- where the user is named already.
 local function name(user, lane, among, at)
-  redis.call('ZADD', '@gates:' .. lane, until_text, user)
-  if since[user] then return end
+  if since[user] then return false end
   since[user] = at
   local of_lane = among[rank[lane]]
   of_lane[#of_lane + 1] = user
+  return true
 end
 
--- look_at: by the caller, if it serves the lane; else by whoever does. at: since when the user is due, if not since
--- now.
+-- look_at: by the caller, if it serves the lane, and the wake-up stands one lease ahead until then; else by whoever
+-- does. at: since when the user is due, if not since now.
 local function look_at(user, lane, among, at)
-  if rank[lane] then return name(user, lane, among, at or now) end
+  if rank[lane] then
+    put_ahead(user, lane)
+    return name(user, lane, among, at or now)
+  end
   redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user)
   note_due(now, lane)
 end
@@ -82,7 +117,7 @@ local function hold(id) -- leases a job that is none of ours to the caller
 end
 
 local full -- whether the digest that a candidate has joined is to go
-local on_join, known, join = ARGV[6] ~= '' and cjson.decode(ARGV[6]), nil, nil
+local on_join, known, join = ARGV[PULL.on_join] ~= '' and cjson.decode(ARGV[PULL.on_join]), nil, nil
 if on_join then
   known = on_join[''] and on_join
   function join(id, user, category, collapse_id, order)
@@ -109,23 +144,13 @@ local function tell_unread(id)
   return true
 end
 
-local behind = read_behind()
+local behind = some_rare and read_behind() or {}
 local some_behind = next(behind) ~= nil
 
--- stands_behind: whether a job of a queue has to let those go first that stand in the queue of the lane before.
-local function stands_behind(id)
-  local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_order')
-  local meta = not job.err and job[1] and not job[3] and steering(job[2])
-  local before = meta and behind[meta.category]
-  if not before or before.lane == job[1] then return false end
-  redis.call('RPUSH', behind_key(meta.category), id)
-  return true
-end
-
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
--- the lane `from` and is to be read first. category, opens, by: of *direct.take*, if it said so.
-local function place(id, from, category, opens, by)
-  if from and some_behind and stands_behind(id) then return true end
+-- the lane `from` and is to be read first.
+local function place(id, from)
+  if from and some_behind and stands_behind(behind, id) then return true end
   full = false
   local what, user, lane, is_new = enter_backlog(now, id, join, known, from)
   is_new = is_new or full
@@ -134,10 +159,9 @@ local function place(id, from, category, opens, by)
     if from and tell_unread(id) then return false end
     hold(id)
   elseif what == 'cancelled' then
-    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, tonumber(ARGV[9]))
+    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, keep_delivered)
   end
-  if is_new and category and what == 'entered' then direct.wait(user, category, lane, id, opens, by)
-  elseif is_new then look_at(user, lane, newly) end
+  if is_new then look_at(user, lane, newly) end
   return true
 end
 
@@ -145,62 +169,28 @@ end
 local room = most
 local function share_of_room() return math.ceil(room / 2) end
 
--- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
-local function put_back(id, key, job)
-  redis.call('ZREM', '@leases', id)
-  if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
-  if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
-    ends.tell(now, id, 'superseded')
-    forget(key)
-    tally(nil, 'superseded')
-    if job.again then redis.call('LPUSH', '@rq:queue:' .. job.origin, id) end
-    return
-  end
-  redis.call('HDEL', key, 'push_permit')
-  place(id)
-end
+local function read_rooms() return ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or {} end
 
--- take_over: what a dead worker had in flight is in flight with the caller now, as an orphan, see orphans.lua.
-local orphans = {}
-local function take_over(id)
-  local key = job_key(id)
-  local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
-    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_accepted',
-    'push_held', 'push_counted')
-  local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
-  if not job.origin then return redis.call('ZREM', '@leases', id) end
-  -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
-  -- whoever holds it next: from then on only what had been begun is to blame.
-  local crashes, is_orphan = number(read[3]) or 0, read[9]
-  if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
-    crashes = crashes + 1
-    redis.call('HSET', key, 'push_crashes', crashes)
-  end
-  if read[14] and not read[15] then history.note(id, read[14], nil, now - lease, 'f') end
-  local counted = job.permit and counted_of(job.permit, read[16])
-  -- Where nothing was counted nothing was sent: it is no orphan.
-  local meta = counted and not counted.nothing and is_text(id) and steering(read[8])
-  if not meta then return put_back(id, key, job) end
-  local ends = tonumber(redis.call('ZSCORE', '@leases', id))
-  orphan(id, meta.user, meta.category)
-  stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], ends, now + lease, until_text)
-  orphans[#orphans + 1] = {id, job.permit, meta.user, meta.category, read[12] or '', false, number(read[13]) or 0,
-    crashes,
-    read[11], false}
-end
+-- What the pieces of this call know of it.
+local look = {now = now, lease_us = lease, until_text = until_text, worker = worker, most = most, lanes = lanes,
+  rank = rank, due = due, place = place, look_at = look_at, shares = shares, rooms = read_rooms,
+  orphans = reply[PULLED.orphans]}
 
 -- The dead first: they were at the head of their backlogs. Nobody is named before the last of them has been found.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)) do
-  take_over(id)
+local lapsed = redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)
+for _, id in ipairs(lapsed) do
+  take_over(look, id)
   room = room - 1
 end
-write_lasting()
+if #lapsed > 0 then write_lasting() end
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
     for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
-  return {now, now, {}, rq_jobs, 0, false, {}, orphans, -1, {}, {}, 0}
+  waits.write()
+  reply[PULLED.next], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
+  return reply
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', '@later', id)
@@ -220,25 +210,26 @@ end
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
--- open_direct: lets what comes now go the direct way, where nothing is in force that only *admit* knows of. Those who
--- are due already keep their room beside it; where they are many, all go through their backlogs. Returns whether the
--- caller is to publish who has other rules.
+-- open_direct: lets what comes now, or is due, go the direct way, where nothing is in force that only *admit* knows of.
+-- Those who are due already keep their room beside what comes; where they are many, that goes through its backlogs.
+-- Returns whether the caller is to publish who has other rules.
 local function open_direct()
   local some_wait, left = false, most
   for i, lane in ipairs(lanes) do
     some_wait = some_wait or waiting[i] > 0
     left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
   end
-  if not some_wait or ARGV[10] == '' or some_behind or left < most * 3 / 4 then return false end
-  if redis.call('EXISTS', '@routes', '@moves') > 0 or uses_local_time() then return false end
-  if ARGV[11] ~= '' then
-    direct.exceptions = EXCEPTIONS .. ARGV[11]
+  if not some_wait and left == most or ARGV[PULL.rules] == '' then return false end
+  if some_rare and redis.call('EXISTS', '@routes') == 1 or uses_local_time() then return false end
+  if ARGV[PULL.exceptions] ~= '' then
+    direct.exceptions = EXCEPTIONS .. ARGV[PULL.exceptions]
     if redis.call('EXISTS', direct.exceptions) == 0 then return true end
   end
-  direct.rules, direct.worker = read_rules(ARGV[10]), worker
+  direct.rules, direct.worker, direct.claimant = read_rules(ARGV[PULL.rules]), worker, ARGV[PULL.claimant]
   direct.now, direct.lease_us, direct.until_text = now, lease, until_text
-  direct.rooms = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}
-  direct.room = direct.rules.clock and 0 or left
+  direct.rooms = read_rooms()
+  direct.is_open, direct.most = not direct.rules.clock, most
+  if direct.is_open and not some_behind and left >= most * 3 / 4 then direct.room = left end
   return false
 end
 local unpublished = open_direct()
@@ -249,49 +240,19 @@ local function take_from(lane, n)
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   for j, id in ipairs(ids) do
-    local goes, category, opens, by = direct.take(id, lane)
-    if not goes then
+    if not direct.take(id, lane) then
       -- RQ's own scheduler may have queued again what waits for a time of its own.
       local is_later = some_later and redis.call('ZSCORE', '@later', id)
         and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
-      if not is_later and not place(id, lane, category, opens, by) then
-        return stay(queue, ids, j)
-      end
+      if not is_later and not place(id, lane) then return stay(queue, ids, j) end
     end
     taken = taken + 1
-    for _, before in pairs(behind) do
-      if before.lane == lane then
-        before.left = before.left - 1
-        if before.tail == id then before.left, before.tail = 0, '' end
-      end
-    end
+    if some_behind then pass_behind(behind, lane, id) end
   end
 end
 
--- is_over: whether none stands in the queue of the lane before any more of those that stood there when the lane
--- changed.
-local function is_over(before)
-  if redis.call('LLEN', '@rq:queue:' .. before.lane) == 0 then return true end
-  if before.left > 0 or before.tail == '' then return before.left <= 0 end
-  -- It may have been deleted, or cancelled.
-  local tail = redis.call('HMGET', job_key(before.tail), 'status', 'push_order')
-  return tail[1] ~= 'queued' or tail[2] ~= false
-end
-
--- let_follow: those that had to wait come to their backlogs, as far as there is room.
-local function let_follow(category, before)
-  if not is_over(before) then return note_behind(category, before.lane, before.left, before.tail) end
-  behind[category] = nil
-  local key = behind_key(category)
-  for _, id in ipairs(redis.call('LPOP', key, most) or {}) do place(id) end
-  if redis.call('EXISTS', key) == 1 then note_behind(category, before.lane, 0, '')
-  else redis.call('HDEL', '@behind', category) end
-end
-
 local others = {} -- the lanes that the caller does not serve, of which it takes all the same
-for _, before in pairs(behind) do
-  if not rank[before.lane] then others[before.lane] = true end
-end
+for _, before in pairs(behind) do others[before.lane] = not rank[before.lane] or nil end
 for lane in pairs(others) do
   local had = taken
   take_from(lane, share_of_room())
@@ -300,79 +261,12 @@ end
 for i, n in ipairs(shares(waiting, room)) do
   if n > 0 then take_from(lanes[i], n) end
 end
-local changed = {}
-for category in pairs(behind) do changed[#changed + 1] = category end
-for _, category in ipairs(changed) do let_follow(category, behind[category]) end
-
--- let_go: what was parked for `of` is looked at now; the rest of a notification goes back to its place.
-local function let_go(of, member, at)
-  local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
-  if id then
-    local meta = steering(redis.call('HGET', job_key(id), 'meta'))
-    if meta then redis.call('ZREM', rests_key(backlog_key(meta.user, meta.category), of), id) end
-    if redis.call('ZREM', '@later', id) == 1 then place(id) end
-    return
-  end
-  for _, standing in ipairs(redis.call('HVALS', backlogs_key(user))) do
-    if standing == lane then return look_at(user, lane, due, at) end
-  end
-end
-
--- how_many: of what is parked may go now.
-local function how_many(hold)
-  if hold.state == 'closing' then return most end
-  if hold.state == 'busy' then return hold.free or 0 end
-  if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
-  return probe_at(hold, worker) <= now and 1 or 0
-end
-
-local holds, names = read_circuits()
-
--- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
-local function share_rooms()
-  local rooms, waits = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or {}, {}
-  for _, of in ipairs(names) do
-    local hold = holds[of]
-    if hold.state == 'busy' and rank[hold.lane] then
-      waits[hold.route] = waits[hold.route] or {}
-      waits[hold.route][rank[hold.lane]] = of
-    end
-  end
-  for route, of_lane in pairs(waits) do
-    local parked, room = {}, math.min(most, rooms[route] or most)
-    for i = 1, #lanes do parked[i] = of_lane[i] and redis.call('ZCARD', parked_key(of_lane[i])) or 0 end
-    for i, n in ipairs(room > 0 and shares(parked, room) or {}) do
-      if of_lane[i] then holds[of_lane[i]].free = n end
-    end
-  end
-end
-
-if holds then share_rooms() end
-local shut, next_due = {}, nil
-for _, of in ipairs(names) do
-  local hold = holds[of]
-  local n = how_many(hold)
-  if n > 0 then
-    if hold.state == 'open' then
-      local again = text(now + CLAIM)
-      change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
-    end
-    local parked = redis.call('ZRANGE', parked_key(of), 0, n - 1, 'WITHSCORES')
-    if #parked > 0 then redis.call('ZREMRANGEBYRANK', parked_key(of), 0, n - 1) end
-    for i = 1, #parked, 2 do let_go(of, parked[i], hold.state == 'busy' and tonumber(parked[i + 1]) or now) end
-  end
-  local left = redis.call('ZCARD', parked_key(of))
-  if hold.state == 'open' then shut[#shut + 1] = of
-  elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
-  -- What is busy is looked at by whoever gets room, when a send has ended.
-  if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
-    local at = hold.state == 'closing' and now or probe_at(hold, worker)
-    next_due = math.min(next_due or math.huge, at)
-  end
-end
+for category, before in pairs(behind) do let_follow(look, category, before) end
+local shut, next_due = {}, math.huge
+if some_rare then shut, next_due = let_go_of_held(look) end
 
 -- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
--- parked and those whose wake-up is due, who has waited longest is the first.
+-- waiting for a route and those whose wake-up is due, who has waited longest is the first.
 local come, let_gone, wake_ups = 0, 0, {}
 for i, lane in ipairs(lanes) do
   come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
@@ -380,46 +274,47 @@ for i, lane in ipairs(lanes) do
   waiting[i] = #wake_ups[i] / 2
 end
 for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
-  for j = 1, n do name(wake_ups[i][2 * j - 1], lanes[i], due, tonumber(wake_ups[i][2 * j])) end
+  for j = 1, n do
+    local user = wake_ups[i][2 * j - 1]
+    if not name(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
+  end
+  orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
--- In each lane those who wait before those who come. A tenth of each lane stands in front: *admit* may find room for
--- no more, and none is to starve.
+-- In each lane those who wait before those who come. A tenth of each lane stands in front: there may be room for no
+-- more, and none is to starve.
 local users, tenth = {}, math.max(1, math.floor(most / 10))
 local function put(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #newly[i]) do
-      local user = due[i][j] or newly[i][j - #due[i]]
-      local n = #users
-      users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
+      local is_due, n = j <= #due[i], #users
+      local user = is_due and due[i][j] or newly[i][j - #due[i]]
+      if not (is_due and direct.visit(user, lane, since[user], n / 3)) then
+        if is_due then put_ahead(user, lane) end
+        users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
+      end
     end
   end
 end
 put(1, tenth)
 put(tenth + 1, math.huge)
 
-local function first(key)
-  local entry = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-  local at = tonumber(entry[2])
-  if at and (not next_due or at < next_due) then next_due = at end
-end
-first('@later')
-if lease_ends < 0 and #direct.leased > 0 then lease_ends = now + lease end
-if lease_ends >= 0 then next_due = math.min(next_due or math.huge, lease_ends) end
-for _, lane in ipairs(lanes) do first('@gates:' .. lane) end
-if some_behind and redis.call('EXISTS', '@behind') == 1 then next_due = now end
-if on_watch then
-  local own, leaders = lanes_of_leader(lanes), idle_leaders()
-  redis.call('HSET', '@leaders', own, text(next_due or now + 3600000000))
-  for i = 1, #leaders, 2 do
-    local gone = leaders[i] ~= own and redis.call('EXISTS', '@leader:' .. leaders[i]) == 0
-    if gone then redis.call('HDEL', '@leaders', leaders[i]) end
-  end
-end
 direct.write()
+if lease_ends < 0 and #direct.leased > 0 then lease_ends = now + lease end
+next_due = math.min(next_due, lease_ends >= 0 and lease_ends or math.huge)
+for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
+if some_behind and redis.call('EXISTS', '@behind') == 1 then next_due = now end
+if next_due == math.huge then next_due = nil end
+if ARGV[PULL.leads] == '1' then
+  idle_leaders()
+  sleep(next_due)
+end
 wake_leaders()
+waits.write()
 local rooms = {}
 for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
-return {now, next_due or -1, users, rq_jobs, taken, shut, unread, orphans, lease_ends, direct.leased, rooms,
-  unpublished and 1 or 0}
+reply[PULLED.next], reply[PULLED.users], reply[PULLED.rq_jobs] = next_due or -1, users, rq_jobs
+reply[PULLED.taken], reply[PULLED.shut], reply[PULLED.unread], reply[PULLED.till] = taken, shut, unread, lease_ends
+reply[PULLED.leased], reply[PULLED.rooms], reply[PULLED.unpublished] = direct.leased, rooms, unpublished and 1 or 0
+return reply

@@ -1,9 +1,10 @@
 -- renew: keeps in flight what a worker sent and got no answer for, until it knows that the provider has read it.
--- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the worker's name
+-- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the claimant, see claims.lua
 --      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
---! include clock keys idle_leaders claims targets permits orphans first_write
-local now, lease, worker = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+--! first_write
+--! needs claim_key counted_of job_key keep_claim note_due now_us orphan stay_in_flight text write_lasting
+local now, lease, claimant = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 
 local function renew(id, permit, user, category, answered)
@@ -27,6 +28,6 @@ local function renew(id, permit, user, category, answered)
 end
 
 for i = 4, #ARGV, 5 do reply[#reply + 1] = renew(unpack(ARGV, i, i + 4)) end
-for key in pairs(kept) do keep_claim(key, worker, lease, until_text) end
+for key in pairs(kept) do keep_claim(key, claimant, lease, until_text) end
 write_lasting()
 return reply

@@ -1,7 +1,7 @@
 -- reset: forgets a user's sends; what waits is looked at again at once.
 -- ARGV 1 clock  2 user  3.. categories to forget as well
 -- returns how many sends of the user were forgotten
---! include clock keys counts idle_leaders look_again forgotten
+--! needs beside counted look_again now_us remember sent_key
 local user = ARGV[2]
 remember(user)
 local forgotten = redis.call('ZCARD', sent_key(user)) + counted(sent_key(user))

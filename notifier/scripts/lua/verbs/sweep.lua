@@ -4,7 +4,9 @@
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
 -- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
---! include clock keys history idle_leaders candidate ends cancel leaving enter_backlog minute first_write
+--! first_write
+--! needs add_to_minute backlog_key CANCEL_READS end_cancelled ends free_dedupe job_key leave_backlog now_us number
+--! needs steering tally text waits
 local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
@@ -30,6 +32,7 @@ local function end_expired(id, origin, meta)
   local key, results = job_key(id), '@rq:results:' .. id
   redis.call('ZREM', '@rq:scheduled:' .. origin, id)
   redis.call('HDEL', key, 'push_order', 'push_deadline', 'push_answered', 'push_refusals')
+  free_dedupe(id, key)
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', 'expired')
   redis.call('EXPIRE', key, keep)
   redis.call('ZADD', '@rq:failed:' .. origin, whole + keep, id)
@@ -41,14 +44,14 @@ local function end_expired(id, origin, meta)
   numbers[field] = (numbers[field] or 0) + 1
 end
 
--- expire: what has left its backlog since, or is on its way to another shard, is left to whoever has it.
+-- expire: what has left its backlog since is left to whoever has it.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
   local ends, meta = not job.err and number(job[5]), nil
   if ends and ends <= now and not job[3] and not job[4] and job[6] ~= 'canceled' then meta = steering(job[2]) end
-  if not meta or is_leaving(meta.user) then return end
+  if not meta then return end
   local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
   if reads[5] and reads[5]:find('"delivered"', 1, true) then
     if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
@@ -72,4 +75,5 @@ for i = 5, #ARGV do
     look_at(canceled, id)
   end
 end
+waits.write()
 return ended

@@ -1,12 +1,13 @@
 -- token: what all workers share under one name for an hour, such as the token of a team; the first to replace what
 -- everybody saw wins.
--- KEYS 1 hash {sealed, made}
+-- KEYS 3 hash {sealed, made}
 -- ARGV 1 seen: what the caller found there, '' for nothing  2 offered in its place, '' to look only
 --      3 µs since the epoch at which the offered one was made
 -- returns {what stands there now or '', µs at which it was made, µs now on Redis's clock}
---! include clock first_write
+--! first_write
+--! needs now_us text
 local LASTS_US = 3600 * 1000000
-local key, seen, offered = KEYS[1], ARGV[1], ARGV[2]
+local key, seen, offered = KEYS[3], ARGV[1], ARGV[2]
 local now = now_us('')
 local found = redis.call('HMGET', key, 'sealed', 'made')
 local sealed, made = found[1] or '', tonumber(found[2] or '0')

@@ -1,0 +1,221 @@
+"""How many instructions Redis needs for a message, counted by callgrind: load on the machine does not disturb them.
+
+`python -m benchmarks.instructions [count]`; it needs valgrind and redis-server. Each figure is the difference of two
+runs, one with the messages and one without, so that what Redis does besides cancels out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from benchmarks.null_worker import RATES
+from notifier import Device, Notification, Notifier
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Leased, Measured, Settlement
+from notifier.dispatch.history import Handed, Reply
+from notifier.dispatch.retention import Retention
+from notifier.rules.policy import LANES
+from notifier.scripts.keys import redis_key
+from notifier.scripts.loader import run, script
+from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
+
+BATCH: Final = 50
+LEASE_US: Final = 10_000_000
+WAIT_US: Final = 20_000_000
+FIVE: Final = 5
+EMPTY_LOOKS: Final = 200
+WORKER: Final = "w" * 32
+GAP: Final = RATES.replace("gap: 1ms", "gap: 10s")
+Phase = Callable[["Rounds"], object]
+
+
+class Rounds:
+    """What a worker with a null provider asks of Redis, by a clock of its own."""
+
+    def __init__(self, redis: Any, rates: str) -> None:
+        self._redis, self._settings = redis, parse_settings(rates)
+        self._rules = RuleTable(self._settings.policies(), LANES, lead_us=LEASE_US)
+        self._keep = Retention.of(self._settings)
+        self._now_us = time.time_ns() // 1000
+
+    def send(self, users: int, each: int = 1) -> None:
+        """Accept notifications, those of a user one after the other."""
+        Notifier(self._redis, self._settings).send_many(
+            Notification(f"u{n // each}", [Device("fcm", "x" * 40)], title="hi", body="b" * 200)
+            for n in range(users * each)
+        )
+
+    def wait(self) -> None:
+        """Let time pass until what waits may go."""
+        self._now_us += WAIT_US
+
+    def deliver(self, batch: int = BATCH) -> int:
+        """Look, admit and settle until nothing more may go; returns how many went."""
+        delivered = 0
+        while True:
+            self._now_us += 2_000
+            pulled = self._pull(batch)
+            leased = [*pulled.leased, *self._admit(pulled, batch)]
+            if not (leased or pulled.taken):
+                return delivered
+            if leased:
+                self._settle(leased)
+            delivered += len(leased)
+
+    def look(self, times: int) -> None:
+        """Look for work where there is none; a worker settles nothing then."""
+        for _ in range(times):
+            self._pull()
+
+    def _pull(self, batch: int = BATCH) -> calls.Pulled:
+        call = calls.pull(
+            max_jobs=batch,
+            lease_us=LEASE_US,
+            leads=False,
+            lanes=LANES,
+            worker=WORKER,
+            on_join=self._rules.known,
+            rooms={"fcm": 1000},
+            keep=self._keep,
+            direct=self._rules,
+            clock=str(self._now_us),
+        )
+        return run(self._redis, call)
+
+    def _admit(self, pulled: calls.Pulled, batch: int) -> list[Leased]:
+        if not pulled.users:
+            return []
+        room = batch - len(pulled.leased)
+        clock = str(self._now_us)
+        call = calls.admit(
+            pulled.users, self._rules, max_jobs=room, lease_us=LEASE_US, worker=WORKER, lanes=LANES, clock=clock
+        )
+        return run(self._redis, call).leased
+
+    def _settle(self, leased: list[Leased]) -> None:
+        self._now_us += 2_000
+        handed = Handed(1.0, [Reply("fcm", 200, 0.002, "delivered")])
+        settlements = [
+            Settlement(
+                *(each.job_id, each.permit, each.user, each.category, True, "delivered", "delivered"),
+                route="fcm",
+                handed=handed,
+            )
+            for each in leased
+        ]
+        call = calls.settle(
+            settlements,
+            self._rules,
+            worker=WORKER,
+            keep=self._keep,
+            measured=Measured(
+                ["default|fcm"] * len(settlements),
+                {"late|default|0": len(leased), "late|default|s": 50, "answer|fcm|1": len(leased)},
+                1.002,
+            ),
+            clock=str(self._now_us),
+        )
+        run(self._redis, call)
+
+
+@contextlib.contextmanager
+def counted_redis(folder: Path) -> Iterator[Redis]:
+    """A Redis of its own whose instructions are counted; `counted_in` reads how many, once it has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    count = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", "--quiet"]
+    server = ["redis-server", *f"--port {port} --bind 127.0.0.1 --appendonly no --hz 1".split(), "--save", ""]
+    process = subprocess.Popen([*count, *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with contextlib.closing(Redis(port=port, protocol=2, socket_timeout=600)) as redis:
+        while True:
+            with contextlib.suppress(RedisConnectionError):
+                redis.ping()
+                break
+            time.sleep(0.05)
+        try:
+            yield redis
+        finally:
+            redis.shutdown(nosave=True)
+            process.wait()
+
+
+def counted_in(folder: Path) -> int:
+    """The instructions that were counted."""
+    found = re.search(r"^(?:totals|summary): (\d+)", (folder / "out").read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise SystemExit("callgrind has counted nothing")
+    return int(found[1])
+
+
+def instructions(rates: str, *phases: Phase, delivers_all: bool = False) -> int:
+    """The instructions of all these, one after the other, and of a Redis that starts and ends."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with counted_redis(folder) as redis:
+            rounds = Rounds(redis, rates)
+            for verb in ("pull", "admit", "settle"):
+                redis.script_load(script(verb).source)  # so that none is compiled in one run alone
+            rounds.send(1)
+            rounds.deliver()
+            rounds.wait()
+            for phase in phases:
+                phase(rounds)
+            accepted, delivered = redis.hmget(redis_key("stats"), "accepted", "delivered")
+            if delivers_all and accepted != delivered:
+                raise SystemExit("not all notifications were delivered")
+        return counted_in(folder)
+
+
+def cases(count: int) -> dict[str, tuple[str, tuple[Phase, ...], Phase, int]]:
+    """By name: the rates, what comes before, what is counted, and how often it is done."""
+
+    def wait_and_deliver(rounds: Rounds) -> None:
+        rounds.deliver()
+        rounds.wait()
+        rounds.deliver()
+
+    def once(rounds: Rounds) -> None:
+        rounds.send(count)
+
+    def few(rounds: Rounds) -> None:
+        rounds.send(EMPTY_LOOKS)
+
+    def fives(rounds: Rounds) -> None:
+        rounds.send(count // FIVE, FIVE)
+
+    return {
+        "goes at once": (RATES, (once,), Rounds.deliver, count),
+        "waits first": (GAP, (once, Rounds.deliver, once), wait_and_deliver, count),
+        "five of one user in a batch": (RATES.replace(", gap: 1ms", ""), (fives,), Rounds.deliver, count),
+        "alone in its round": (RATES, (few,), lambda rounds: rounds.deliver(1), EMPTY_LOOKS),
+        "a look that finds nothing": (RATES, (), lambda rounds: rounds.look(EMPTY_LOOKS), EMPTY_LOOKS),
+    }
+
+
+def main(count: int = 2_000) -> None:
+    """Print the table."""
+    for program in ("valgrind", "redis-server"):
+        if shutil.which(program) is None:
+            raise SystemExit(f"{program} is not installed")
+    print(f"thousands of Redis's instructions, {count:,} messages, {BATCH} at a time, with history")
+    for name, (rates, before, phase, times) in cases(count).items():
+        difference = instructions(rates, *before, phase, delivers_all=True) - instructions(rates, *before)
+        print(f"{name:<30} {difference / times / 1000:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))

@@ -1,0 +1,250 @@
+"""Commands about the configuration: config check, schema, apply, withdraw, status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from structlog.testing import capture_logs
+
+from notifier.cli.configuration.first_config import init
+from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
+from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, login, moment, say
+from notifier.errors import SettingsError
+from notifier.operations.action_log import record_action
+from notifier.operations.apply import Change, change_to
+from notifier.operations.in_force import read_known, with_users
+from notifier.settings import Settings, load_settings, read_source, settings_path
+from notifier.settings.advice import advise
+from notifier.settings.errors import line_of
+from notifier.settings.json_schema import schema_text
+from notifier.settings.loading import unread
+from notifier.settings.rates import rates_in
+from notifier.settings.secret_files import read_by_others
+from notifier.store.partitions import opened_all
+from notifier.store.published import followers, publish, rates_before, withdraw
+from notifier.store.together import on_all
+from notifier.units import UNITS
+
+HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
+MAX_SHOWN: Final = 40  # of the lines that change
+
+commands = typer.Typer(help="Write and check the configuration, and publish its rates.", no_args_is_help=True)
+commands.command()(init)
+
+
+@commands.command()
+def check(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="the file  [default: the configured one]", show_default=False)
+    ] = None,
+    *,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="treat what a worker on this host would refuse as an error")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Print all errors of a configuration, and warn of what is probably a mistake. Exit status 1 if there is an error.
+
+    It also warns of what a worker on this host would refuse at its start: keys, accounts and certificates that are
+    missing, unreadable, expired or do not fit. With --worker that is an error.
+    """
+    path = settings_path(file or context.obj)
+    try:
+        settings = load_settings(path)
+        refused, said = _started(settings)
+        if worker and refused:
+            raise SettingsError("\n".join(refused))  # noqa: TRY301 - told as all that is wrong
+    except SettingsError as error:
+        if not json:
+            fail(str(error))
+        told = {"file": str(path), "right": False, "errors": str(error).splitlines(), "warnings": []}
+        answer(told, json=json, right=False)
+    warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))] + refused + said
+    warnings += read_by_others(settings)
+    warnings += unread(os.environ, settings.providers.platforms())
+    if not settings.categories:
+        warnings.append(f"{path}: has no categories: every notification is of `default`, by the limits of user alone")
+    answer(
+        {"file": str(path), "right": True, "version": settings.rates_version, "errors": [], "warnings": warnings},
+        *(f"warning: {warning}" for warning in warnings),
+        f"{path} is right: {_counts(settings)}",
+        f"its rates are {settings.rates_version}",
+        json=json,
+    )
+
+
+def _started(settings: Settings) -> tuple[list[str], list[str]]:
+    """Why a worker on this host would not start or could send nothing, and what it would warn of.
+
+    Producers need no keys, so it is no mistake.
+    """
+    from workers.configuration.wiring import provider_builders  # noqa: PLC0415 - it loads RQ, which no other of these commands needs
+
+    if not settings.providers.platforms() and not settings.worker.functions:
+        return ["providers names no platform: nothing can be sent"], []
+    found = []
+    with capture_logs() as logged:  # they would stand between the lines of the answer
+        for build in provider_builders(settings):
+            try:
+                build()
+            except SettingsError as error:
+                found.append(f"{error}; without it no worker starts on this host")
+    said = [" ".join(str(value) for key, value in entry.items() if key != "log_level") for entry in logged]
+    return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # once, however many apps share it
+
+
+@commands.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors."""
+    sys.stdout.write(schema_text())
+
+
+@commands.command()
+def apply(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="the file whose rates are to apply on all hosts")],
+    *,
+    after: Annotated[str, typer.Option("--in", help="how long until all workers change, at one moment")] = "2s",
+    yes: YesOption = False,
+    message: MessageOption = "",
+    who: WhoOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="remove rates whose section is not in the file")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Publish the rates of a file (user, tiers, users, categories, limits) to the workers on all hosts, through Redis.
+
+    First it shows what changes, and asks.
+
+    They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
+    such as the providers, stay each host's own. Waiting notifications follow the new rates.
+    """
+    settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
+    rates = with_users(rates_in(read_source(file).data), settings)
+    own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
+    _apply(context, own, rates, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
+
+
+@commands.command()
+def revert(
+    context: typer.Context,
+    *,
+    yes: YesOption = False,
+    message: MessageOption = "",
+    who: WhoOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Publish the rates again that were published before those of now; once more takes that back.
+
+    First it shows what changes, and asks. Exit status 1 if none were published before: config withdraw lets each
+    worker follow its own file.
+    """
+    settings = _without_rates(context)
+    with opened_all(settings) as partitions:
+        before = partitions.ask_any(rates_before)
+    if not before:
+        fail("no rates were published before those of now; notifier config withdraw takes these back")
+    own = load_settings(context.obj, rates=before)
+    _apply(context, own, before, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """How somebody applies rates. who: None for the login. message: why. yes: without a question."""
+
+    who: str | None
+    message: str
+    yes: bool
+    json: bool
+
+
+def _apply(
+    context: typer.Context, own: Settings, rates: dict[str, Any], delay_us: int, by: By, *, replaces: bool
+) -> None:
+    """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
+    with opened_all(own) as partitions:
+        change = change_to(partitions.ask_any(partial(read_known, settings_path(context.obj))).rates, rates)
+    _compare(change, replaces=replaces, shows=not by.json)
+    confirm("apply?", yes=by.yes)
+    with opened_all(own) as partitions:
+        published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
+        words = "; ".join(filter(None, [by.message, *change.lines]))
+        record_action(partitions, by.who or login(), "", "apply rates", published.version, words)
+    at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
+    answer(
+        {"version": published.version, "at": at},
+        f"{published.version} holds from {moment(at)} on",
+        _counts(own),
+        "see who follows it: notifier config status; go back: notifier config revert",
+        json=by.json,
+    )
+
+
+@commands.command("withdraw")
+def withdraw_rates(
+    context: typer.Context,
+    *,
+    yes: YesOption = False,
+    who: WhoOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
+    settings = _without_rates(context)
+    confirm("take the applied rates back from all workers?", yes=yes)
+    with opened_all(settings) as partitions:
+        taken_back = any(on_all(partitions, withdraw))
+        if taken_back:
+            record_action(partitions, who or login(), "", "withdraw rates", "", "taken back")
+    said = "each worker follows its own file again" if taken_back else "no rates were applied"
+    answer({"withdrawn": taken_back}, said, json=json, right=taken_back)
+
+
+@commands.command()
+def status(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs."""
+    with opened_all(_without_rates(context)) as partitions:
+        published, found = followers(partitions)
+    versions = {worker.version for worker in found}
+    agreed = len(versions) == 1 and not any(worker.problem for worker in found)
+    rows = [(w.name, w.host, w.version, w.source) for w in found]
+    refused = [f"{worker.name} refused: {worker.problem}" for worker in found if worker.problem]
+    answer(
+        {"published": asdict(published), "agreed": agreed, "workers": [asdict(worker) for worker in found]},
+        f"applied: {published.version or 'none; each worker follows its own file'}",
+        Rows(("worker", "host", "rates", "from"), rows, empty="no worker is running"),
+        *refused,
+        *([f"they differ: {', '.join(sorted(versions))}"] if len(versions) > 1 else []),
+        json=json,
+        right=agreed,
+    )
+
+
+def _without_rates(context: typer.Context) -> Settings:
+    """The settings, of which Redis alone is needed: rates that are wrong do not stand in the way of looking at them."""
+    return load_settings(context.obj, rates={})
+
+
+def _counts(settings: Settings) -> str:
+    users = counted(len(settings.users) + len(settings.users_in_files), "user")
+    categories = counted(len(settings.categories), "category", "categories")
+    return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
+
+
+def _compare(change: Change, *, replaces: bool, shows: bool) -> None:
+    """Show what would change; raise typer.Exit where sections would be lost."""
+    if change.lost and not replaces:
+        complain(f"the file has no {' and no '.join(change.lost)}, but such rates are in force;")
+        fail("write all rates into the file, or give --replace to remove these")
+    if shows:
+        say("what changes:" if change.lines else "nothing changes")
+        for line in change.lines[:MAX_SHOWN]:
+            say(f"  {line}")
+        if len(change.lines) > MAX_SHOWN:
+            say(f"  and {len(change.lines) - MAX_SHOWN:,} more")

@@ -1,0 +1,120 @@
+"""`notifier config init`: a first configuration, by three or four questions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from notifier.cli.output import Status, fail, say
+from notifier.errors import SettingsError
+from notifier.settings import parse_settings
+from notifier.settings.json_schema import schema_text
+from notifier.settings.loading import DEFAULT_PATH
+from notifier.settings.templates import template
+
+CONSOLE: Final = "console"
+TEAM: Final = ("team_id", "Which team? (10 letters and digits)", "ABCDE12345")
+KEY_ID: Final = ("key_id", "Which key id? (10 letters and digits)", "FGHIJ67890")
+# Of each platform: the key that names its secret's file, what that is, and what else is asked: key, question, example.
+PLATFORMS: Final[dict[str, tuple[str, str, list[tuple[str, str, str]]]]] = {
+    "apns": (
+        "key_file",
+        "the .p8 file of the key, from Apple's developer account",
+        [TEAM, KEY_ID, ("topic", "Which app? (its bundle id)", "com.example.app")],
+    ),
+    "fcm": ("service_account", "the JSON key of the service account, from Firebase", []),
+    "webpush": (
+        "key_file",
+        "the private key (VAPID) in PEM",
+        [("subject", "Whom may a push service turn to?", "mailto:you@example.com")],
+    ),
+    "hms": (
+        "secret_file",
+        "the file with the app's secret, from AppGallery Connect",
+        [("app_id", "Which app? (its id, a number)", "100000001")],
+    ),
+    "expo": ("access_token_file", "the file with the access token, from Expo's dashboard", []),
+}
+_PROVIDERS: Final = re.compile(r"^providers:.*\Z", re.MULTILINE | re.DOTALL)
+_P8: Final = re.compile(r"AuthKey_([A-Za-z0-9]{10})\.p8")
+
+Platform = Annotated[
+    str | None, typer.Option(help="apns, fcm, webpush, hms, expo; or console, which prints and needs no key")
+]
+KeyFile = Annotated[
+    Path | None, typer.Option(help="the .p8 file, the service account's JSON, the VAPID key, or the secret")
+]
+
+
+def init(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help=f"what to write  [default: {DEFAULT_PATH}]", show_default=False)
+    ] = None,
+    *,
+    platform: Platform = None,
+    key_file: KeyFile = None,
+    full: Annotated[bool, typer.Option("--full", help="every key with its comment")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="ask nothing; without --platform, notifications are printed")
+    ] = False,
+) -> None:
+    """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
+    path = file or context.obj or Path(DEFAULT_PATH)
+    if path.exists():
+        fail(f"{path} exists already; name another file, or remove it first")
+    chosen = "" if full else platform or (CONSOLE if yes else _asked_platform())
+    text = template("full") if full else first_text(_section(chosen, key_file, asks=not yes))
+    try:
+        settings = parse_settings(text, name=str(path))
+    except SettingsError as error:
+        fail(str(error), Status.CONFIGURATION)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = path.with_suffix(".schema.json")
+    with path.open("x", encoding="utf-8") as new:
+        new.write(f"# yaml-language-server: $schema={schema.name}\n{text}")
+    schema.write_text(schema_text(), encoding="utf-8")  # by which editors complete and check it
+    where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={path} "
+    through = ", ".join(settings.providers.platforms())
+    say(f"wrote {path}, which {'prints in place of sending' if chosen == CONSOLE else f'sends through {through}'}")
+    if yes and chosen in PLATFORMS and (own := PLATFORMS[chosen][2]):
+        say(f"put your own {', '.join(key for key, _, _ in own)} into it")
+    say(f"check it: notifier config check --worker {path}")
+    say(f"run a worker: {where}notifier worker")
+
+
+def first_text(providers: dict[str, dict[str, Any]]) -> str:
+    """The first configuration with these providers; with none, those of the template, which print."""
+    if not providers:
+        return template("first")
+    lines = ["providers:"]
+    for name, keys in providers.items():
+        lines += [f"  {name}:", *(f'    {key}: "{value}"' for key, value in keys.items())]
+    return _PROVIDERS.sub("", template("first")) + "\n".join(lines) + "\n"
+
+
+def _asked_platform() -> str:
+    choices = ", ".join((*PLATFORMS, CONSOLE))
+    return str(typer.prompt(f"Through whom do you send? ({choices})", default=CONSOLE))
+
+
+def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, dict[str, Any]]:
+    """Return the text under `providers`; empty for the console."""
+    if platform == CONSOLE:
+        return {}
+    if platform not in PLATFORMS:
+        raise typer.BadParameter(f"is {platform!r}; give one of {', '.join((*PLATFORMS, CONSOLE))}")
+    file_key, what, others = PLATFORMS[platform]
+    if key_file is None and asks:
+        key_file = Path(typer.prompt(f"Where is {what}?"))
+    if key_file is None:
+        raise typer.BadParameter(f"--key-file is missing: {what}")
+    named = _P8.fullmatch(key_file.name)
+    section: dict[str, Any] = {file_key: str(key_file.absolute()).replace("\\", "\\\\").replace('"', '\\"')}
+    for key, question, example in others:
+        own = named[1] if named and key == "key_id" else ""
+        section[key] = own or (str(typer.prompt(question)) if asks else example)
+    return {platform: section}

@@ -1,0 +1,218 @@
+"""Commands that show how things stand: status, line, explain, routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from notifier.cli.chosen import chosen_lines
+from notifier.cli.options import JsonOption
+from notifier.cli.output import Rows, answer, complain, moment
+from notifier.dispatch.circuits import Held
+from notifier.dispatch.history import Record
+from notifier.operations.explain import Explanation, Inspection, Use, places_by_rule, places_of
+from notifier.operations.in_force import read_known, settings_in_force
+from notifier.operations.route_view import RouteNow, view_routes
+from notifier.producer.notifier import Notifier
+from notifier.rules.preferences import FOREVER
+from notifier.rules.zones import check_zone
+from notifier.settings import load_settings, settings_path
+from notifier.store.partitions import opened, opened_all
+from notifier.units import format_duration
+
+JobId = Annotated[str, typer.Argument(help="the id that send printed")]
+MAX_SHOWN = 50
+
+
+def status(
+    context: typer.Context,
+    job_id: JobId,
+    *,
+    user: Annotated[str | None, typer.Option(help="whose it is: finds what was delivered long ago")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the state of a notification, and what has held it back."""
+    settings = settings_in_force(context.obj)
+    with Notifier.of(settings) as notifier:
+        found = notifier.status(job_id, user)
+    if found is None:
+        complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
+        answer({"job_id": job_id, "state": "unknown"}, json=json, right=False)
+        return
+    ends = {"held by": found.held_by, "by": found.superseded_by, "attempts": found.attempts}
+    told = [
+        f"{found.state}" + (f" ({_in_a_line(found.reason)})" if found.reason else ""),
+        _expected(found.expected_at, found.not_before or "", "expected at "),
+        f"settled at {moment(found.settled_at)}" if found.settled_at is not None else "",
+        *(record_lines(context.obj, found.record) if found.record is not None and not json else ()),
+        *(f"{label} {value}" for label, value in ends.items() if value),
+    ]
+    answer(asdict(found), *filter(None, told), json=json)
+
+
+def record_lines(config: Path | None, record: Record) -> Iterator[str]:
+    """Say what became of one, and where the rules that held it back stand."""
+    yield record.describe(zone=None)
+    path = settings_path(config)
+    with opened(load_settings(path), record.user) as redis:
+        known = read_known(path, redis)
+        found = Inspection(redis, known.policies).explain(record.user, record.category, accepted_now=False)
+    told = " ".join([record.reason, *record.totals()])
+    for rule, place in places_by_rule(found, known).items():
+        if rule in told:
+            yield f"{rule}: {place}"
+
+
+def line(
+    context: typer.Context,
+    user: str,
+    *,
+    category: Annotated[str | None, typer.Option(help="only this category")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MAX_SHOWN,
+    json: JsonOption = False,
+) -> None:
+    """List what waits for a user, in order, and when each should go."""
+    settings = settings_in_force(context.obj)
+    with opened(settings, user) as redis:
+        standing = list(islice(Inspection(redis, settings.policies()).backlog(user, category), limit + 1))
+    shown = standing[:limit]
+    columns, tables = ("place", "job", "for", "priority", "tries", "expected", "expires"), list[str | Rows]()
+    for name, entries in groupby(shown, lambda entry: entry.category):
+        rows = [
+            (s.place, s.job_id, s.count, s.priority, s.attempts, _expected(s.expected_at, s.not_before), s.expires_at)
+            for s in entries
+        ]
+        tables.append(Rows(columns, rows, name))
+    more = [f"… and more: --limit {limit * 10}"] if len(standing) > limit else []
+    answer([asdict(entry) for entry in shown], *(tables or [f"nothing waits for {user}"]), *more, json=json)
+
+
+def explain(
+    context: typer.Context,
+    *,
+    user: Annotated[str, typer.Option(help="the user")],
+    category: Annotated[str, typer.Option(help="the category")] = "default",
+    zone: Annotated[str | None, typer.Option(help="the time zone; else that of the first that waits")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which limits hold for a user and a category, how much is used, and when the next may go."""
+    if zone is not None:
+        try:
+            check_zone(zone)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--zone") from None
+    path = settings_path(context.obj)
+    with opened(load_settings(path), user) as redis:
+        known = read_known(path, redis)
+        found = Inspection(redis, known.policies).explain(user, category, zone)
+    of_user, of_category = known.places.of_user(user), known.places.of_category(category)
+    places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
+    used = list(zip(found.uses, places, strict=True))
+    uses = [asdict(use) | {"at": at} for use, at in used]
+    told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
+    categories = known.settings.categories
+    if category not in categories and not json:
+        configured = ", ".join(categories) or "there are none"
+        complain(f"{category!r} is not among the categories ({configured}); this applies instead:")
+    expires_us = categories[category].expires_us if category in categories else None
+    ends = tuple(_expires(found, category, expires_us))
+    answer(
+        found.as_json() | told,
+        f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}",
+        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, used),
+        *ends,
+        json=json,
+    )
+
+
+def _explained(found: Explanation, category: str, used: Iterable[tuple[Use, str]]) -> Iterator[str | Rows]:
+    if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
+        yield from ("the user chose", *(f"  {line}" for line in lines))
+    owner = {"user": "the user", "category": category}
+    rows = [(owner[use.scope], use.rule, _used(use), use.free_at or "now", at) for use, at in used]
+    yield Rows(("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
+    if found.bypass:
+        yield f"{category} has bypass: it is counted, but never held back"
+    if found.zone is not None:
+        yield f"in the time zone {found.zone}"
+    waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
+    yield f"waiting: {waiting or 'nothing'}"
+    if found.paused is not None or found.suspended:
+        yield "nothing goes now:"
+    elif found.next_at is None:
+        yield "the next may go now"
+    elif found.next_at >= FOREVER:
+        yield f"nothing may go: {found.decided_by} has no end"
+    else:
+        yield f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it"
+    yield from _holds(found)
+    if any(found.waiting.values()) and (found.accepted_now_at is not None or found.not_before):
+        yield f"one that is accepted now: {_expected(found.accepted_now_at, found.not_before)}"
+
+
+def _holds(found: Explanation) -> Iterator[str]:
+    if found.suspended:
+        yield "suspended by rq suspend: no worker looks for work until rq resume"
+    if found.paused is not None:
+        yield f"{found.paused.why}, {_ends(found.paused)}"
+    for held in found.routes:
+        since = "" if held.since is None else f" since {moment(held.since)}"
+        yield f"{held.route} {held.state}{since}: {held.why}; {_next(held)}"
+
+
+def _expires(found: Explanation, category: str, expires_us: int | None) -> Iterator[str]:
+    wait = timedelta(0) if found.next_at is None else found.next_at - datetime.now(UTC)
+    if expires_us and wait >= timedelta(microseconds=expires_us):
+        yield f"one that is accepted now is not sent: {category} expires after {format_duration(expires_us)}"
+
+
+def _ends(pause: Held) -> str:
+    return "until it is resumed" if pause.next_at is None else f"until {moment(pause.next_at)}"
+
+
+def _next(held: Held) -> str:
+    """Say when a stopped or slow route is tried next."""
+    if held.kind == "paused":
+        return _ends(held)
+    return f"next probe {moment(held.next_at)}" if held.state == "stopped" else f"room at {moment(held.next_at)}"
+
+
+def routes(context: typer.Context, *, json: JsonOption = False) -> None:
+    """Show each route: working, slow or stopped, since when and why. Exit status 1 if one is stopped."""
+    settings = load_settings(context.obj, rates={})
+    with opened_all(settings) as partitions:
+        found = view_routes(partitions, settings)
+    columns = ("route", "state", "since", "why", "to mend", "next probe", "waiting")
+    table = Rows(columns, [_row(each) for each in found], empty="the configuration names no platform")
+    right = all(each.state != "stopped" for each in found)
+    answer([each.as_json() for each in found], table, json=json, right=right)
+
+
+def _row(each: RouteNow) -> tuple[object, ...]:
+    held = each.held
+    if held is None:
+        return (each.route, each.state, *[""] * 5)
+    probe = held.next_at if held.state == "stopped" else None
+    return (each.route, each.state, held.since, held.why, held.whose, probe, held.waiting)
+
+
+def _expected(at: datetime | None, not_before: str, label: str = "") -> str:
+    if at is None:
+        return not_before
+    return f"not before {moment(at)}: {not_before}" if not_before else f"{label}{moment(at)}"
+
+
+def _in_a_line(reason: str) -> str:
+    """The last line of a traceback says why. RQ's own worker leaves one: it cannot read what is JSON."""
+    last = reason.strip().rpartition("\n")[2]
+    return f"{last}: a worker that is no push worker took it" if last.endswith("DeserializationError") else last
+
+
+def _used(use: Use) -> str:
+    return "" if use.limit is None else f"{use.used} of {use.limit}"

@@ -1,0 +1,48 @@
+"""Options that several commands have, and the reading of what was given for them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+
+from notifier.producer.notifier import Notifier
+from notifier.units import UNITS, parse_duration
+
+A_TIME: Final = "2026-12-24T18:00:00+01:00"
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+YesOption = Annotated[bool, typer.Option("--yes", help="do not ask")]
+WhoOption = Annotated[str | None, typer.Option(help="who does it  [default: your login]", show_default=False)]
+MessageOption = Annotated[str, typer.Option(help="why; it stands in the log of who changed what")]
+TextOption = Annotated[str | None, typer.Option()]
+ExpiresOption = Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")]
+
+
+def duration_us(text: str, name: str, **bounds: int) -> int:
+    """The µs in what was given for the option of this name; `least_us` and `max_us` bound it."""
+    try:
+        return parse_duration(text, **bounds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=name) from None
+
+
+def seconds(text: str | None, name: str) -> float | None:
+    """The seconds in what was given for the option of this name, if anything was."""
+    return None if text is None else duration_us(text, name) / UNITS["s"]
+
+
+def a_time(text: str, option: str) -> datetime:
+    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint=option) from None
+    if at.tzinfo is None:
+        raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint=option)
+    return at
+
+
+def notifier_of(context: typer.Context) -> Notifier:
+    """Return a producer by the configuration that the command was given."""
+    return Notifier.from_config(context.obj, follow=False)

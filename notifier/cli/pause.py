@@ -1,0 +1,66 @@
+"""The commands pause and resume: the emergency stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from notifier.cli.options import JsonOption, WhoOption, duration_us
+from notifier.cli.output import Rows, answer, login
+from notifier.dispatch.circuits import Held, by_route, paused_words
+from notifier.dispatch.pauses import read_pauses
+from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
+from notifier.settings import Settings, load_settings
+from notifier.store.partitions import opened_all
+from notifier.store.together import on_all
+
+What = Annotated[str, typer.Argument(help="all, category:NAME, user:ID, lane:NAME or route:NAME", show_default=False)]
+
+
+def pause(
+    context: typer.Context,
+    what: Annotated[
+        str | None, typer.Argument(help="all, category:NAME, user:ID, lane:NAME or route:NAME; without it: list pauses")
+    ] = None,
+    *,
+    lasting: Annotated[str | None, typer.Option("--for", help="how long, such as 1h  [default: until resume]")] = None,
+    reason: Annotated[str, typer.Option(help="why; it is shown to everybody who asks")] = "",
+    who: WhoOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop sending at once. What is paused waits, in its place; it expires when it would. `notifier resume` ends it.
+
+    What a worker has already handed to a provider cannot be stopped.
+    """
+    lasts_us = 0 if lasting is None else duration_us(lasting, "--for", least_us=1)
+    settings = load_settings(context.obj)
+    name = None if what is None else _name(what, settings)
+
+    with opened_all(settings) as partitions:
+        if name is not None:
+            pause_it(partitions, name, By(who or login()), reason, lasts_us)
+        _show(by_route(on_all(partitions, read_pauses)), json=json)
+
+
+def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: JsonOption = False) -> None:
+    """Let go what was paused. Exit status 1 if it was not paused."""
+    settings = load_settings(context.obj)
+    name = _name(what, settings)
+    with opened_all(settings) as partitions:
+        resumed = resume_it(partitions, name, By(who or login()))
+    said = f"{paused_words(name)} {'is resumed' if resumed else 'was not paused'}"
+    answer({"what": paused_words(name), "resumed": resumed}, said, json=json, right=resumed)
+
+
+def _name(what: str, settings: Settings) -> str:
+    try:
+        return check_what(what, settings)
+    except PauseError as error:
+        raise typer.BadParameter(str(error), param_hint="WHAT") from None
+
+
+def _show(found: list[Held], *, json: bool) -> None:
+    rows = [(paused_words(h.route), h.who, h.reason, h.since, h.next_at or "resume", h.waiting) for h in found]
+    table = Rows(("paused", "by", "why", "since", "until", "users"), rows, empty="nothing is paused")
+    answer([held.as_json() | {"what": paused_words(held.route)} for held in found], table, json=json)

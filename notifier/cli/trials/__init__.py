@@ -1,0 +1,1 @@
+"""Commands that try something first: rates on recorded traffic, a limiter under many callers."""

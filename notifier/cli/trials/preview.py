@@ -1,0 +1,202 @@
+"""The command that tries rules first: preview."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from notifier.cli.options import A_TIME, JsonOption, a_time, duration_us
+from notifier.cli.output import ProgressBar, Rows, answer, counted, fail
+from notifier.cli.trials.record import recording
+from notifier.cli.users import entries_in
+from notifier.forecast.trace import Recorded, TraceError, read_trace, trace_of
+from notifier.operations.preview.plot import span, svg
+from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
+from notifier.producer.notifier import Notifier
+from notifier.rules.preferences import Preferences, among
+from notifier.settings import Settings, load_settings, settings_path
+from notifier.store.partitions import opened_all
+from notifier.store.published import published_rates
+from notifier.units import UNITS
+
+LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
+
+
+def preview(
+    context: typer.Context,
+    *,
+    new: Annotated[Path, typer.Option(help="the file with the new rates")],
+    trace: Annotated[
+        Path | None, typer.Option(help="the traffic: a file of `notifier trace record`", show_default=False)
+    ] = None,
+    live: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="instead of --trace: first record so long, such as 10m, or until Ctrl-C"),
+    ] = None,
+    old: Annotated[
+        Path | None, typer.Option(help="the file with the old rates  [default: the configured one]", show_default=False)
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="show this user's timeline instead of the report")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the deliveries over time, as an .svg")] = None,
+    latency: Annotated[str, typer.Option(help="how long a send takes; limits count from its end")] = "0s",
+    begins: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help=f"when the trace began, such as {A_TIME}; else the time in the trace, or now",
+            show_default=False,
+        ),
+    ] = None,
+    preferences: Annotated[
+        Path | None,
+        typer.Option(help="what users chose: a file of `notifier users export`; with --live they are known"),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Replay traffic under the old and the new rates, in simulated time, and compare how long notifications wait.
+
+    The old rates are those of the configured file; with --live those in force, also if they were applied.
+    """
+    if (trace is None) == (live is None):
+        raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
+    latency_us = duration_us(latency, "--latency", max_us=LONGEST_LATENCY_US)
+    begins_us = None if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
+    live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
+    path = settings_path(old or context.obj)
+    before, after = load_settings(path).policies(), load_settings(new).policies()
+    names: dict[Side, str] = {"old": path.name, "new": new.name}
+    if live_us is None:
+        assert trace is not None
+        traffic = _read(trace)
+        chosen = {} if preferences is None else _chosen_in(preferences, traffic)
+    else:
+        settings = load_settings(context.obj)
+        if old is None and (applied := _applied(settings)) is not None:
+            version, rates = applied
+            before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
+        traffic = _recorded(settings, live_us)
+        with Notifier.of(settings) as notifier:
+            chosen = among(notifier.users.export(), traffic)
+    before, after = before.under(chosen), after.under(chosen)
+    if begins_us is None:
+        begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
+    if user is not None:
+        _show_timeline(user, timeline(traffic, user, before, after, latency_us, begins_us=begins_us), json=json)
+    if user is None or plot is not None:
+        with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
+            report, sent_at = compare(traffic, before, after, latency_us, bar.advance, begins_us=begins_us)
+        if plot is not None:
+            _write(plot, svg(sent_at, names))
+        if user is None:
+            answer(asdict(report), *_report(report), json=json)
+
+
+def _chosen_in(file: Path, users: Container[str]) -> dict[str, Preferences]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return among((entry for _, entry in entries_in(lines)), users)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file} is no file of `notifier users export`: {error}") from None
+
+
+def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:
+    """The rates that stand in the place of the file's, and their version, where some were applied."""
+    with opened_all(settings) as partitions:
+        published, rates = partitions.ask_any(published_rates)
+    return None if rates is None else (published.version, rates)
+
+
+def _recorded(settings: Settings, lasting_us: int) -> Recorded:
+    with recording(settings, lasting_us, "recording") as parts:
+        return trace_of(line.encode() for lines in parts for line in lines)
+
+
+def _read(path: Path) -> Recorded:
+    try:
+        with ProgressBar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as bar:
+            return read_trace(path, bar.advance)
+    except TraceError as error:
+        fail(str(error))
+
+
+def _report(report: Report) -> Iterator[str | Rows]:
+    traffic = f"{counted(report.notifications, 'notification')} for {counted(report.users, 'user')}"
+    yield f"{traffic} in {span(report.span_us)}; old → new:"
+    more = [word for word in ("superseded", "dropped") if any(getattr(of, word) for of in report.overall.values())]
+    rows = [_waits(name, of, more) for name, of in [*report.categories.items(), ("all", report.overall)]]
+    columns = ("category", "sent", "expired", *more, "wait p50", "p99", "longest")
+    yield Rows(columns, rows)
+    yield f"{report.longer:,} would wait longer, {report.shorter:,} shorter"
+    yield f"waiting at once at most: {_change(f'{n:,}' for n in report.max_held.values())}"
+    worst = [
+        (
+            one.user,
+            one.notifications,
+            _change(span(us) for us in one.mean_us.values()),
+            _change(span(us) for us in one.longest_us.values()),
+            _change(map(str, one.expired.values())),
+        )
+        for one in report.worst
+    ]
+    of_user = ("user", "notifications", "mean wait", "longest", "expired")
+    yield Rows(of_user, worst, "whose mean wait grows most", "nobody's mean wait grows")
+
+
+def _waits(name: str, of: dict[Side, Waits], more: list[str]) -> tuple[str, ...]:
+    def change(show: Callable[[Waits], str]) -> str:
+        return _change(show(of[side]) for side in SIDES)
+
+    return (
+        name,
+        change(lambda waits: f"{waits.sent:,}"),
+        change(lambda waits: f"{waits.expired:,}"),
+        *(_change(f"{getattr(of[side], word):,}" for side in SIDES) for word in more),
+        change(lambda waits: span(waits.p50_us)),
+        change(lambda waits: span(waits.p99_us)),
+        change(lambda waits: span(waits.longest_us)),
+    )
+
+
+def _change(both: Any) -> str:
+    old, new = both
+    return str(old) if old == new else f"{old} → {new}"
+
+
+def _show_timeline(user: str, moments: list[Moment], *, json: bool) -> None:
+    if not moments:
+        fail(f"nothing in the trace is for {user}")
+    rows = [
+        (
+            _clock(moment.at_us),
+            moment.category + (" (high)" if moment.priority == "high" else ""),
+            *(text for side in SIDES for text in (_waited(moment, side), moment.decided_by[side])),
+        )
+        for moment in moments
+    ]
+    columns = ("accepted", "category", "old: waits", "held by", "new: waits", "held by")
+    answer([asdict(moment) for moment in moments], Rows(columns, rows, user), json=json)
+
+
+def _waited(moment: Moment, side: Side) -> str:
+    at = moment.sent_us[side]
+    return moment.ended[side] if at is None else span(at - moment.at_us)
+
+
+def _clock(us: int) -> str:
+    """A moment of the trace, hours:minutes:seconds since its beginning."""
+    minutes, milliseconds = divmod(us // 1000, 60_000)
+    return f"{minutes // 60}:{minutes % 60:02}:{milliseconds / 1000:06.3f}"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{path}: cannot be written: {error.strerror}")

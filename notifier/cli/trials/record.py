@@ -1,0 +1,111 @@
+"""The command that records traffic: trace record; and what `preview --live` records for itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.output import ProgressBar, answer, fail
+from notifier.operations.preview.recording import Recorder, RecordingError
+from notifier.settings import Settings, load_settings
+from notifier.store.partitions import opened_all
+from notifier.units import UNITS
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+LOOK_EVERY_S: Final = 0.25
+
+trace = typer.Typer(help="Record traffic, to try rates on it with `notifier preview`.", no_args_is_help=True)
+
+
+@trace.callback()
+def _trace() -> None:
+    """Keep `record` a command of its own, though it is the only one."""
+
+
+@trace.command()
+def record(
+    context: typer.Context,
+    *,
+    out: Annotated[Path, typer.Option(help="the file to write; an existing file is refused")],
+    lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
+    hash_users: Annotated[bool, typer.Option("--hash-users", help="write pseudonyms instead of users")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Record what is accepted from now on: time, user, category, priority, expiry; no tokens, texts or data.
+
+    Exit status 1 if another recording runs, or if this one broke off; what is in the file then is still right.
+    """
+    lasting_us = duration_us(lasting, "--for", least_us=UNITS["ms"])
+    settings, recorded = load_settings(context.obj), 0
+    try:
+        with (
+            recording(settings, lasting_us, f"recording to {out.name}", hash_users=hash_users) as parts,
+            out.open("x", encoding="utf-8") as file,
+        ):
+            for lines in parts:
+                file.writelines(lines)
+                file.flush()
+                recorded += len(lines)
+    except OSError as error:
+        fail(f"{out}: cannot be written: {error.strerror}")
+    answer({"file": str(out), "recorded": recorded}, f"{recorded} recorded in {out}", json=json)
+
+
+@contextmanager
+def recording(
+    settings: Settings, lasting_us: int, what: str, *, hash_users: bool = False
+) -> Iterator[Iterator[list[str]]]:
+    """Yield what is accepted in so many µs, or until Ctrl-C, as lines of a trace: now and then those that came since.
+
+    what: to call it by while it lasts. Ends the command where somebody else records, or where the recording breaks off.
+    """
+    seconds = lasting_us / UNITS["s"]
+    try:
+        with (
+            _until_interrupted() as interrupted,
+            opened_all(settings) as redis,
+            Recorder(redis, hash_users=hash_users) as recorder,
+            ProgressBar(what, seconds) as bar,
+        ):
+            yield _parts(recorder, _looks(seconds, interrupted), bar)
+    except RecordingError as error:
+        fail(str(error))
+
+
+def _parts(recorder: Recorder, looks: Iterator[float], bar: ProgressBar) -> Iterator[list[str]]:
+    for passed in looks:
+        yield list(recorder.read())
+        bar.advance(passed)
+
+
+def _looks(seconds: float, interrupted: Callable[[], bool]) -> Iterator[float]:
+    """Now and then until so many seconds have passed, and once after; gives how many have since the last time."""
+    said = begun = time.monotonic()
+    is_last = False
+    while not is_last:
+        left = begun + seconds - said
+        is_last = left <= 0 or interrupted()
+        if not is_last:
+            threading.Event().wait(min(left, LOOK_EVERY_S))
+        before, said = said, time.monotonic()
+        yield said - before
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM has come, which end the command at a moment of its own."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,60 @@
+"""Pauses: what people have stopped, and let go again. `routes.lua` keeps them beside the circuits of the routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from notifier.dispatch.circuits import SCOPES, Change, Held, find_holds
+from notifier.scripts.loader import Call, script
+from notifier.store.exchange import Exchange, exchange
+from notifier.units import to_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redis import Redis
+
+
+def pause_name(what: str) -> str:
+    """How `routes.lua` calls what a person pauses: 'all', 'category:…', 'user:…', 'lane:…', 'route:…'.
+
+    Raises ValueError.
+    """
+    scope, colon, of = what.partition(":")
+    if what == "all":
+        return "all:"
+    if scope not in SCOPES or not colon or not of:
+        raise ValueError(f"{what!r}: give all, category:NAME, user:ID, lane:NAME or route:NAME")
+    return of if scope == "route" else what
+
+
+def pause(name: str, who: str, reason: str, lasts_us: int) -> Call[Change]:
+    """Stop what `pause_name` names; lasts_us: 0 is until it is resumed. It keeps its place and its expiry."""
+    return _change(name, who, "pause", lasts_us, to_bytes(reason))
+
+
+def resume(name: str, who: str) -> Call[Change]:
+    """Let go what was paused; the reply is '' where it was not paused."""
+    return _change(name, who, "resume")
+
+
+def _change(name: str, who: str, what: str, *rest: str | bytes | int) -> Call[Change]:
+    args = ["", to_bytes(who), to_bytes(name), what, *rest]
+    return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
+
+
+def read_pauses(redis: Redis) -> list[Held]:
+    """All that people have paused, routes too, see `find_pauses`. Raises RedisUnusableError."""
+    return exchange(redis, find_pauses())
+
+
+def find_pauses() -> Exchange[list[Held]]:
+    """All that people have paused: routes by their name, and what `is_pause` knows by its own."""
+    return [held for held in (yield from find_holds()) if held.kind == "paused"]
+
+
+def which_holds(pauses: Iterable[Held], user: str, category: str, lane: str) -> Held | None:
+    """Which of these pauses holds what waits for a user in a category and a lane, whatever its route; the longest."""
+    names = {"all:", f"lane:{lane}", f"category:{category}", f"user:{user}"}
+    found = [held for held in pauses if held.route in names]
+    return max(found, key=lambda held: (held.next_at is None, held.next_at), default=None)

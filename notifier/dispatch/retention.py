@@ -1,0 +1,37 @@
+"""Retention: how long each end of a notification is kept, and what it leaves behind. See `ends.lua`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from notifier.settings import Settings
+
+
+class Retention(NamedTuple):
+    """How long what ends is kept, in µs: the undelivered, the delivered, dead tokens; and of each end an event and a
+    record of the history, of which there is none with 0. max_records: of a user.
+    """
+
+    failed_us: int = 0
+    delivered_us: int = 0
+    feedback_us: int = 0
+    events_us: int = 0
+    history_us: int = 0
+    max_records: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """By these settings."""
+        kept = settings.keep_failed_us, settings.keep_delivered_us, settings.keep_feedback_us
+        return cls(*kept, settings.events.keep_us, settings.history.keep_us, settings.history.max)
+
+    def encode(self) -> str | int:
+        """As the scripts take it: without how long the delivered and the dead tokens are kept."""
+        failed_s = -(-self.failed_us // 1_000_000)
+        if not (self.events_us or self.history_us):
+            return failed_s
+        return f"{failed_s} {-(-self.events_us // 1000)} {-(-self.history_us // 1000)} {self.max_records}"
+
+
+KEEP_NOTHING: Final = Retention()

@@ -1,0 +1,1 @@
+"""When what waits goes: a user's backlogs read from Redis, and computed in simulated time."""

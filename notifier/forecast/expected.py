@@ -1,0 +1,298 @@
+"""When what waits for a user should go: computed from the rules and the sends on record, when somebody asks.
+
+The replay of `notifier preview` goes on from what Redis has. So the answer follows changed rates at once, and knows
+every rule. Where something else decides (a closed route, a limit of a device), the answer is the earliest time.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from notifier.dispatch.circuits import OVERALL, Held, find_routes
+from notifier.dispatch.pauses import find_pauses, which_holds
+from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
+from notifier.forecast.trace import Event
+from notifier.notification.notification import at_service, route
+from notifier.rules.evaluator import Sends
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Burst
+from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.scripts.rule_table import decoded
+from notifier.store.exchange import Commands, Exchange
+from notifier.units import clock_us, from_bytes, moment, to_bytes
+
+MUTED: Final = "the user's mute"
+MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
+NEVER_US: Final = 2**62
+BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
+UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
+DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
+FIELDS: Final = (
+    "push_deadline",
+    "push_since",
+    "push_zone",
+    "push_targets",
+    "push_gather",
+    "push_wait",
+    "push_collapse",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When a notification should go. not_before: what else decides, so that it may go later; '' where nothing does.
+
+    at: None where it expires or is dropped before it may go; the reason stands in not_before then.
+    held_by: the rule that lets it go last, such as 'user 10/1m'; '' where it waits for none.
+    """
+
+    at: datetime | None
+    not_before: str = ""
+    held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job of a backlog. order: its place among all of the user's."""
+
+    id: str
+    category: str
+    order: float
+    event: Event
+    gather_us: int | None
+    else_us: int
+    otherwise: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The state of a user in Redis: the fields of @lines, the heads of each backlog, the sends by category.
+
+    cut: the categories of which more wait than were read.
+    """
+
+    now_us: int
+    routes: Sequence[Held]
+    pauses: Sequence[Held]
+    fields: Mapping[str, bytes]
+    backlogs: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
+    sends: Mapping[str | None, Sends]
+    cut: frozenset[str] = frozenset()
+
+
+def find_forecast(
+    policies: Policies, user: str, *, accepted_now: str | None = None, latency_us: int = 0, clock: str = ""
+) -> Exchange[Forecast]:
+    """See `Forecast`. clock: µs in place of Redis's own."""
+    now, backlogs, text = yield Commands(
+        lambda pipe: (
+            pipe.time(),
+            pipe.hgetall(user_key("lines", user)),
+            pipe.hget(redis_key("preferences"), to_bytes(user)),
+        )
+    )
+    if text is not None:
+        policies = policies.under({user: decoded(from_bytes(text))})
+    now_us = int(clock) if clock else clock_us(now)
+    routes, pauses = (yield from find_routes()), (yield from find_pauses())
+    fields = {name.decode(): value for name, value in backlogs.items()}
+    names = sorted(name for name in fields if name[:1] != "#")
+    heads = yield Commands(
+        lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MAX_READ, withscores=True) for name in names]
+    )
+    cut = frozenset(name for name, backlog in zip(names, heads, strict=True) if len(backlog) > MAX_READ)
+    heads = [backlog[:MAX_READ] for backlog in heads]
+    ids = [job_id for backlog in heads for job_id, _ in backlog]
+    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
+    found = {
+        name: [(job_id, order, next(jobs)) for job_id, order in backlog]
+        for name, backlog in zip(names, heads, strict=True)
+    }
+    # What is in flight stands at its lease's end; it is settled once it is answered.
+    sends = yield from find_sends(user, [*names, *([accepted_now] if accepted_now else [])], now_us + latency_us)
+    record = Record(now_us, routes, pauses, fields, found, sends, cut)
+    return Forecast(policies, user, record, accepted_now=accepted_now, latency_us=latency_us)
+
+
+def find_sends(user: str, categories: Iterable[str], latest_us: int = NEVER_US) -> Exchange[Mapping[str | None, Sends]]:
+    """The sends on record of a user, under None, and of some categories; none of them later than `latest_us`."""
+    scopes = [None, *dict.fromkeys(categories)]
+
+    def ask(pipe: Any) -> None:
+        for scope in scopes:
+            key = f"{{{user}}}" + (f":{scope}" if scope else "")
+            pipe.zrange(redis_key("sent", key), 0, -1, withscores=True)
+            pipe.zrange(redis_key("counts", key), 0, -1, withscores=True)
+            pipe.hgetall(redis_key("burst", key))
+
+    found = iter((yield Commands(ask)))
+    return {
+        scope: Sends.on_record(
+            [min(int(at), latest_us) for _, at in sent],
+            [(int(at), int(total)) for at, total in counts],
+            {_burst(rule): struct.unpack(">qq", state) for rule, state in burst.items() if rule != b"horizon"},
+        )
+        for scope, sent, counts, burst in zip(scopes, found, found, found, strict=True)
+    }
+
+
+class Forecast:
+    """The expected times of what waits for one user, as of now, by job id.
+
+    accepted_now: when one of this category would go, were it accepted now, and if nothing else came.
+    """
+
+    def __init__(
+        self, policies: Policies, user: str, record: Record, *, accepted_now: str | None = None, latency_us: int = 0
+    ) -> None:
+        """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
+        self._policies, self._user = policies, user
+        self._now_us = record.now_us
+        self._latency_us = latency_us
+        # Where the user's own rules are narrower, the platform's for a device hold nothing back.
+        rules = policies.for_user(user)
+        self._device_limits = {
+            name for name, limits in policies.limits.items() if not limits.of_device(rules)[0].is_empty
+        }
+        self._held = {held.route: held for held in sorted(record.routes, key=lambda held: held.state)}
+        self._turn = int(record.fields.get("#turn", 0))
+        self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
+        self._orphans = any(name.startswith("#o:") for name in record.fields)
+        self._record = record
+        jobs = [
+            self._job(job_id.decode(), category, order, fields)
+            for category, backlog in record.backlogs.items()
+            for job_id, order, fields in backlog
+        ]
+        jobs.sort(key=lambda job: job.order)
+        self.by_job: dict[str, Expected] = {}
+        self.accepted_now: Expected | None = None
+        self._compute(jobs, accepted_now)
+
+    def of(self, job_id: str) -> Expected | None:
+        """When this one should go; None where it stands in none of the backlogs, or too far behind."""
+        return self.by_job.get(job_id)
+
+    def _compute(self, jobs: Sequence[_Job], accepted_now: str | None) -> None:
+        # Who stands in a backlog behind one that waits for something else waits with it, and takes nobody's place.
+        apart = {job.category for job in jobs if job.else_us > self._now_us}
+        free = [job for job in jobs if job.category not in apart]
+        events = [job.event for job in free]
+        if accepted_now is not None:
+            events.append(Event(self._now_us, accepted_now, expires_in_us=NEVER_US))
+        found = self._replay(events, free)
+        known_us = self._known_us(free, found)
+        for job, (at, by) in zip(free, found, strict=False):
+            if at <= known_us:
+                self.by_job[job.id] = self._expected(at, job.otherwise, by)
+        if accepted_now is not None and (accepted_now in self._record.cut or found[-1][0] > known_us):
+            self.accepted_now = Expected(None, BEHIND_MANY)
+        elif accepted_now is not None:
+            behind = next((job.otherwise for job in jobs if job.category == accepted_now and accepted_now in apart), "")
+            at, by = found[-1]
+            for until_us, why in self._stops(accepted_now):
+                at, behind = max(at, until_us), why
+            self.accepted_now = self._expected(at, behind, by)
+        for category in apart:
+            backlog = [job for job in jobs if job.category == category]
+            opens = max(job.else_us for job in backlog)
+            why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
+            for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
+                self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why, by)
+
+    def _stops(self, category: str) -> Iterator[tuple[int, str]]:
+        """Until when a pause, the pace of all users and a mute hold a category, and how each is called."""
+        if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
+            yield _until_us(pause), pause.why
+        if pace := self._held.get(OVERALL + category):
+            yield _until(pace)
+        if mute := self._policies.muted(self._user, category, self._now_us):
+            yield mute.until_us, MUTED
+
+    def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
+        """Until when what goes is known: what was not read of a backlog goes behind all that was."""
+        last = {job.category: at for job, (at, _) in zip(jobs, found, strict=False) if at >= 0}
+        return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
+
+    def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[tuple[int, str]]:
+        """When each goes, and the rule that lets it go last."""
+        gathers = {job.category: job.gather_us for job in jobs if job.gather_us is not None}
+        categories = {event.category for event in events}
+        sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
+        before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
+        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
+        replay.run()
+        return list(zip(replay.sent, replay.decided, strict=True))
+
+    def _lane(self, category: str) -> str:
+        return self._lanes.get(category) or self._policies.category(category).lane
+
+    def _expected(self, at: int, otherwise: str, held_by: str) -> Expected:
+        if at < 0:
+            return Expected(None, UNSENT[at], held_by)
+        if at >= NEVER_US:
+            return Expected(None, otherwise, held_by)
+        otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
+        return Expected(moment(at), otherwise, held_by)
+
+    def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
+        deadline, since, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
+        gathers = fields[-1] is not None  # its collapse id is '' where it stands for all of its category
+        at_us = min(int(since), self._now_us) if since else self._now_us
+        expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
+        event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
+        else_us, otherwise = self._otherwise(targets, category)
+        if wait:
+            else_us, otherwise = max((else_us, otherwise), (int(float(wait)), "it is tried again"))
+        return _Job(
+            job_id, category, order, event, self._gathers(category, gather, gathers=gathers), else_us, otherwise
+        )
+
+    def _gathers(self, category: str, gather: str, *, gathers: bool) -> int | None:
+        if self._policies.category(category).digest is None:
+            return None
+        return 0 if not gathers else int(float(gather)) if gather else None
+
+    def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
+        """Until when it waits for something that is no rule of the user's, and for what."""
+        if mute := self._policies.muted(self._user, category, self._now_us):
+            return mute.until_us, MUTED
+        if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
+            return _until_us(pause), pause.why
+        own, _, rest = targets.partition("|")[0].partition(" ")
+        app = own if own not in {"", "-"} else self._policies.category(category).app
+        pace = self._held.get(OVERALL + category)
+        found = (0, "") if pace is None else _until(pace)
+        for platform, kind, service in DEVICE.findall(rest):
+            by = at_service(route(platform, app), service.removeprefix("@"))
+            if held := self._held.get(by):
+                found = max(found, _until(held))
+            elif kind == "b" and not self._policies.limits_of(platform).background.is_empty:
+                found = max(found, (0, f"the limit of background pushes of {platform}"))
+            elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
+                found = max(found, (0, f"the limits of {platform}"))
+        return found
+
+
+def _until_us(held: Held) -> int:
+    return NEVER_US if held.next_at is None else round(held.next_at.timestamp() * 1e6)
+
+
+def _until(held: Held) -> tuple[int, str]:
+    """Until when a route that is not working holds what goes by it, as far as anybody knows, and why."""
+    if held.state == "slow" or held.kind == "paused":
+        return _until_us(held), f"{held.route} is {held.state}: {held.why}"
+    probe = "" if held.next_at is None else f"; next probe {held.next_at:%H:%M:%S} UTC"
+    return NEVER_US, f"when {held.route} works again{probe}"
+
+
+def _burst(rule: bytes) -> Burst:
+    """The rule whose state stands in Redis under this name; see `burst.lua`."""
+    limit, every_us = struct.unpack(">QQ", rule)
+    return Burst(limit, every_us=every_us)

@@ -1,0 +1,270 @@
+"""One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
+
+The same rules as *admit*'s, one user at a time, as no user waits for another where workers do not run short. A test
+holds it equal to the scripts. Sends are as if each took the same time from its permit to its settlement, and all
+reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from notifier.forecast.trace import Event
+from notifier.rules.evaluator import Sends, opens
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import LANES
+from notifier.rules.preferences import FOREVER, Mute
+from notifier.rules.quiet_hours import ByClock, Decider, said
+from notifier.rules.zones import zone_or
+
+EXPIRED: Final = -1
+SUPERSEDED: Final = -2
+DROPPED: Final = -3
+NEVER: Final = 2**63
+HIGH: Final = 2**50  # as in `arrivals.lua`: a high priority's order lies below every normal arrival's
+MAX_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
+EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Hold the state before a replay that begins in the middle, as Redis has it; times in µs since the epoch.
+
+    now_us: when it begins. All events have been accepted by then, stand in their backlogs in this order, and collapse
+    no more. sends: what is on record of the user, under None, and of each category. turn: see `EVERY`.
+    gathers_us: until when the digest of a category gathers. lanes: in which each of the backlogs stands; it stays there
+    when its category moves to another lane.
+    """
+
+    now_us: int
+    sends: Mapping[str | None, Sends] = field(default_factory=dict)
+    turn: int = 0
+    gathers_us: Mapping[str, int] = field(default_factory=dict)
+    lanes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Backlog:
+    """A category of the user's, and what waits of it: places, the first at the front.
+
+    newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
+    one. count: how many it stands for there. gather_us: until when it gathers, None where it has not been held back.
+    """
+
+    rules: Rules
+    rank: int
+    sends: Sends
+    newest: dict[str, int] | None
+    gather_us: int | None = None
+    places: list[int] = field(default_factory=list)
+    count: int = 0
+
+    def gather(self, now: int) -> None:
+        """Gather others into one that is held back."""
+        if self.rules.category.digest is not None and self.gather_us is None:
+            self.gather_us = now + self.rules.category.digest.within_us
+
+
+class Replay:
+    """One user under `policies`.
+
+    latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
+    sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
+    superseded_us: when those were, by their index. stands_for: how many one stands for that took the place of others.
+    decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        user: str,
+        events: Sequence[Event],
+        latency_us: int = 0,
+        *,
+        begins_us: int = 0,
+        explained: bool = False,
+        before: Before | None = None,
+        mutes: bool = False,
+        failed: Container[int] = (),
+    ) -> None:
+        """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch.
+
+        before: where it begins in the middle. mutes: whether those of `policies` hold, from the beginning on.
+        failed: the indices of those that reach nobody, so that their permits are given back.
+        """
+        self.sent = [EXPIRED] * len(events)
+        self.superseded_us: dict[int, int] = {}
+        self.stands_for: dict[int, int] = {}
+        self.decided = [""] * len(events)
+        self._explained = explained
+        self._policies = policies
+        self._user = user
+        self._mutes = mutes
+        self._failed = failed
+        self._zone = policies.zone_of(user)
+        self._events = [event._replace(at_us=event.at_us + begins_us) for event in events] if begins_us else events
+        self._latency_us = latency_us
+        self._begins_us = begins_us
+        self._before = before or Before(0)
+        self._turn = self._before.turn
+        self._sends = self._before.sends.get(None, Sends())
+        self._backlogs: dict[str, _Backlog] = {}
+        self._waiting: list[_Backlog] = []  # those in which something waits
+        self._expires = [NEVER] * len(events)
+        self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
+
+    def run(self) -> None:
+        """Replay all of it."""
+        events, arrived, now = self._events, 0, self._before.now_us
+        while arrived < len(events) or self._waiting:
+            due = self._next_look(now)
+            if arrived < len(events) and events[arrived].at_us <= due:
+                due = events[arrived].at_us
+            now = max(now, due)
+            while arrived < len(events) and events[arrived].at_us <= now:
+                self._enter_backlog(arrived, events[arrived])
+                arrived += 1
+            self._look(now)
+        if self._begins_us:
+            self.sent = [at if at < 0 else at - self._begins_us for at in self.sent]
+            self.superseded_us = {index: at - self._begins_us for index, at in self.superseded_us.items()}
+
+    def _backlog(self, name: str) -> _Backlog:
+        rules, before = self._policies.rules(self._user, name), self._before
+        rank = LANES.index(before.lanes.get(name, rules.category.lane))
+        # What stood there before collapses no more.
+        collapses = before.now_us == 0 and rules.category.when_blocked in {"collapse", "digest"}
+        sends = before.sends.get(name, Sends())
+        return _Backlog(rules, rank, sends, {} if collapses else None, before.gathers_us.get(name))
+
+    def _enter_backlog(self, index: int, event: Event) -> None:
+        if (backlog := self._backlogs.get(event.category)) is None:
+            backlog = self._backlogs[event.category] = self._backlog(event.category)
+        if not backlog.places:
+            self._waiting.append(backlog)
+        category = backlog.rules.category
+        expires = category.expires_us if event.expires_in_us is None else event.expires_in_us
+        if expires is not None:
+            self._expires[index] = event.at_us + expires
+        place = index - HIGH if event.high else index
+        collapse_id = event.collapse_id if category.digest is None else ""
+        if backlog.newest is None or collapse_id is None or not self._collapse(backlog, place, event, collapse_id):
+            heappush(backlog.places, place)
+
+    def _collapse(self, backlog: _Backlog, place: int, event: Event, collapse_id: str) -> bool:
+        """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
+        assert backlog.newest is not None
+        index, old = place % HIGH, backlog.newest.get(collapse_id)
+        backlog.newest[collapse_id] = place if old is None else min(place, old)
+        if old is None:
+            backlog.count, backlog.gather_us = 1, None
+            return False
+        backlog.count += 1
+        if (digest := backlog.rules.category.digest) is not None and backlog.count >= digest.after:
+            backlog.gather_us = 0
+        superseded = self._stands[old % HIGH]
+        self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
+        self.stands_for[index] = self.stands_for.get(superseded, 1) + 1
+        if old < place:
+            self._stands[old % HIGH] = index
+            return True
+        backlog.places.remove(old)
+        heapify(backlog.places)
+        return False
+
+    def _head(self, backlog: _Backlog) -> int:
+        return self._stands[backlog.places[0] % HIGH]
+
+    def _opens(self, backlog: _Backlog, now: int, mute: Mute | None) -> tuple[int, Decider | None]:
+        """When the head of a backlog may go, and what decides that."""
+        rules, clock = backlog.rules, None
+        if self._policies.uses_local_time and rules.uses_local_time:
+            event = self._events[self._head(backlog)]
+            zone, lead_us = zone_or(event.zone, self._zone, now), self._policies.lead_us
+            clock = ByClock(rules, zone, event.at_us, lead_us, self._sends.latest, backlog.sends.latest)
+        gather_us = backlog.gather_us or 0
+        return opens(rules, self._sends, backlog.sends, now, mute=mute, clock=clock, gather_us=gather_us)
+
+    def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
+        """Return the mute of its user that holds back the head of a backlog."""
+        category = self._events[self._head(backlog)].category
+        return self._policies.muted(self._user, category, now) if self._mutes else None
+
+    def _next_look(self, now: int) -> int:
+        at = NEVER
+        for backlog in self._waiting:
+            mute = self._muted(backlog, now)
+            # What one look found no room to drop is dropped at the next, at once.
+            admits = 0 if _drops(backlog, mute) else self._opens(backlog, now, mute)[0]
+            at = min(at, admits, self._expires[self._head(backlog)])
+        return at
+
+    def _look(self, now: int) -> None:
+        """Take the heads that may go now, as one look of *admit* at this user does."""
+        backlogs, several = self._ordered()
+        taken = i = 0
+        while i < len(backlogs) and taken < MAX_HEADS:
+            backlog = backlogs[i]
+            index, mute = self._head(backlog), self._muted(backlog, now)
+            expired = self._expires[index] <= now
+            held = not expired and self._opens(backlog, now, mute)[0] > now
+            if held and not _drops(backlog, mute):
+                backlog.gather(now)
+                i += 1
+                continue
+            if self._explained:
+                self.decided[index] = self._deciding(backlog, now, now if held else self._events[index].at_us)
+            place = heappop(backlog.places)
+            collapse_id = self._events[index].collapse_id or "" if backlog.rules.category.digest is None else ""
+            if backlog.newest is not None and backlog.newest.get(collapse_id) == place:
+                del backlog.newest[collapse_id]
+            taken += 1
+            if not backlog.places:
+                del backlogs[i]
+                self._waiting.remove(backlog)
+            if held:
+                self.sent[index] = DROPPED
+            if held or expired:
+                continue
+            self.sent[index] = now
+            self._record(backlog, index, now)
+            i = 0
+            if several:
+                self._turn += 1
+                backlogs, several = self._ordered()
+        if not self._waiting:
+            self._turn = 0
+
+    def _record(self, backlog: _Backlog, index: int, now: int) -> None:
+        if index in self._failed:
+            return
+        user, category, settled_us = backlog.rules.user, backlog.rules.category, now + self._latency_us
+        self._sends.add(user, "", settled_us, now, cost=category.cost)
+        backlog.sends.add(category.policy, "", settled_us, now, cost=category.cost)
+
+    def _ordered(self) -> tuple[list[_Backlog], bool]:
+        """As `Gates.ordered`: the urgent lane first, then the older head; every eighth turn the other way round."""
+        backlogs = list(self._waiting)
+        if len(backlogs) < 2:  # noqa: PLR2004 - nothing to order
+            return backlogs, False
+        several = any(backlog.rank != backlogs[0].rank for backlog in backlogs)
+        sign = -1 if several and self._turn % EVERY == EVERY - 1 else 1
+        backlogs.sort(key=lambda backlog: (backlog.rank * sign, backlog.places[0]))
+        return backlogs, several
+
+    def _deciding(self, backlog: _Backlog, now: int, since_us: int) -> str:
+        """Name the rule that held back until now, or longer, the head of a backlog that came at `since_us`; or ''."""
+        at, by = self._opens(backlog, since_us, self._muted(backlog, min(since_us, now - 1)))
+        if by is None or at < now or at == since_us:
+            return ""
+        event = self._events[self._head(backlog)]
+        return said(by, backlog.rules.category.name, at, zone_or(event.zone, self._zone, now))
+
+
+def _drops(backlog: _Backlog, mute: Mute | None) -> bool:
+    """Whether the head of a backlog is dropped where it may not go. What is muted without end will never be sent."""
+    dropped = mute is not None and (mute.what == "drop" or mute.until >= FOREVER)
+    return dropped or backlog.rules.category.when_blocked == "drop"

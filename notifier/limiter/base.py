@@ -1,0 +1,242 @@
+"""KeyLimiter: what each limiter of keys can do, and all of it that follows from asking."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Literal, Self, TypeAlias, TypeVar
+
+from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
+from notifier.limiter.protocol import Hold, Permit
+from notifier.limiter.rates import Rates
+from notifier.limiter.requests import Asked, By, Mode, Request, Requests, Timeout
+from notifier.rules.policy import Policy
+
+OnHold: TypeAlias = Literal["raise", "wait", "return"]
+RatesOf: TypeAlias = "Rates | Callable[..., Rates]"
+KeyOf: TypeAlias = str | Callable[..., str]
+CostOf: TypeAlias = int | Callable[..., int]
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Asking:
+    """Base of what builds its calls by `Requests`."""
+
+    _requests: Requests
+
+    def policy(self, rates: Rates) -> Policy:
+        """The rules that `rates` are. Raises where they cannot be meant: so a program can check them at its start."""
+        return self._requests.policy(rates)
+
+    def _decorating(
+        self, rates: RatesOf, key: KeyOf, cost: CostOf, on_hold: str
+    ) -> Callable[..., tuple[str, Rates, int]]:
+        """Build what a decorator asks from a call's arguments. Raises, at once, for what cannot be meant."""
+        if on_hold not in {"raise", "wait", "return"}:
+            raise ValueError(f"on_hold is raise, wait or return, not {on_hold!r}")
+        if not callable(rates):
+            self._requests.request("key", rates, 1 if callable(cost) else cost)
+        made = (key, rates, cost)
+
+        def asked(*args: Any, **kwargs: Any) -> tuple[str, Rates, int]:
+            of, by, many = (each(*args, **kwargs) if callable(each) else each for each in made)
+            return of, by, many  # type: ignore[return-value]
+
+        return asked
+
+
+class KeyLimiter(Asking, ABC):
+    """Base of `Limiter` and `MemoryLimiter`: everything that follows from asking.
+
+    `acquire` answers with a value; `check` raises; `wait` sleeps. A refused attempt is not a send: asking again and
+    again never pushes the next moment away. A Timeout is text such as ``"2s"``, a timedelta, seconds, or None for ever.
+    """
+
+    @abstractmethod
+    def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        """Answer each request."""
+
+    @abstractmethod
+    def _run(self, call: Callable[[Any], T]) -> T:
+        """Call what knows the keys: the calls of Redis, or the keys in memory."""
+
+    def close(self) -> None:
+        """Close the connections, where there are some; so does `with`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
+        """Take the right to go now, by all rules or by none, or learn how long is left.
+
+        rates: text such as ``"5/minute; 100/day; gap 200ms"``, rules, or the name of configured limits. cost: as how
+        many it counts in every window. Raises ValueError where it can never fit.
+        """
+        return self._ask([self._requests.request(key, rates, cost)], "take", 0)[0]
+
+    def acquire_many(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
+        """`acquire` for many keys in one round trip: (key, rates) or (key, rates, cost) each, in order."""
+        return self._ask([self._requests.request(*each) for each in asked], "take", 0)
+
+    def acquire_all(self, asked: Iterable[Asked]) -> list[Permit] | Hold:
+        """Take the right to go by several keys at once, by all or by none: (key, rates) or (key, rates, cost) each.
+
+        Returns the permits, in order; or the Hold with the longest time left, and nothing was taken.
+        """
+        return all_or_none(self._ask_every(asked))
+
+    def _ask_every(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
+        """Answer each request; they are taken only if all are permits."""
+        return self._ask(self._requests.every(asked), "every", 0)
+
+    def peek(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
+        """Return what `acquire` would answer, without taking anything."""
+        return self._ask([self._requests.request(key, rates, cost)], "look", 0)[0]
+
+    def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
+        """`acquire`, or raise LimitExceeded."""
+        return permit_of(key, self.acquire(key, rates, cost=cost))
+
+    def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
+        """Count what has happened already: it is never refused. keep: how long it is known at least."""
+        return permit_of(key, self._ask([self._requests.added(key, cost, keep)], "add", 0)[0])
+
+    def wait(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Permit:
+        """Sleep exactly until it may go, in order of arrival among all that wait for the key.
+
+        The permit is taken at once and dated ahead, so nobody is woken in vain. timeout: raise LimitExceeded, at once,
+        where it would take longer; None is for ever.
+        """
+        permit = permit_of(key, self._ask([self._requests.request(key, rates, cost)], "take", timeout)[0])
+        try:
+            self._sleep(permit.wait_us / 1e6)
+        except BaseException:
+            self.refund(permit)
+            raise
+        return permit
+
+    def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
+        """Take the next free moment, without sleeping: `permit.wait` says how long until it.
+
+        So each task is scheduled for a moment of its own, where a Hold would tell all the same one. within: how far
+        ahead it may be; None is any time.
+
+        Give it back by `refund` if the task is cancelled: then somebody else gets the moment.
+        """
+        return self._ask([self._requests.request(key, rates, cost)], "take", within)[0]
+
+    @contextmanager
+    def slot(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Iterator[Permit]:
+        """`with limiter.slot("key", "10/s"):` waits, and then runs the block."""
+        yield self.wait(key, rates, cost=cost, timeout=timeout)
+
+    def limit(
+        self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: OnHold = "raise", timeout: Timeout = None
+    ) -> Callable[[F], F]:
+        """Limit a function, plain or async. rates, key, cost: or a function that makes them of the call's arguments.
+
+        on_hold: "raise" LimitExceeded, "wait" until it may go, or "return" the Hold in place of the result. An async
+        function asks in a thread, so that the event loop never waits for Redis; `AsyncLimiter` needs none. Raises as
+        `acquire` does, at once, where the rates or the cost cannot be meant.
+        """
+        asked = self._decorating(rates, key, cost, on_hold)
+
+        def ask(*args: Any, **kwargs: Any) -> Permit | Hold:
+            of, by, many = asked(*args, **kwargs)
+            if on_hold == "wait":
+                return self.wait(of, by, cost=many, timeout=timeout)
+            return self.check(of, by, cost=many) if on_hold == "raise" else self.acquire(of, by, cost=many)
+
+        def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function):
+
+                @functools.wraps(function)
+                async def limited_async(*args: Any, **kwargs: Any) -> Any:
+                    answer = await asyncio.to_thread(ask, *args, **kwargs)
+                    return answer if isinstance(answer, Hold) else await function(*args, **kwargs)
+
+                return limited_async  # type: ignore[return-value]
+
+            @functools.wraps(function)
+            def limited(*args: Any, **kwargs: Any) -> Any:
+                answer = ask(*args, **kwargs)
+                return answer if isinstance(answer, Hold) else function(*args, **kwargs)
+
+            return limited  # type: ignore[return-value]
+
+        return decorate
+
+    def adjust(self, permit: Permit, used: int) -> bool:
+        """Let a permit cost what was really used: a model's tokens, the bytes of a response.
+
+        It may be more than the rules admit: the next ones wait for it. False where it has lapsed or was taken back.
+        """
+        return bool(permit.id) and self._run(lambda of: of.adjust(permit, used))
+
+    def refund(self, permit: Permit) -> bool:
+        """Take a permit back because nothing came of it; False where it has lapsed or was taken back before."""
+        return self.adjust(permit, 0)
+
+    def penalize(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
+        """Count `cost` more, whatever the rates admit: those who fail are to wait. Never refused."""
+        return permit_of(key, self._ask([self._requests.request(key, rates, cost)], "add", 0)[0])
+
+    def reward(self, key: str, cost: int = 1) -> int:
+        """Take back so much, of the latest permits first, and of 127 at most; returns how much it was."""
+        return int(self._run(lambda of: of.reward(key, cost)))
+
+    def block(self, key: str, for_: str | timedelta) -> None:
+        """Admit nothing of a key for so long, whatever its rates; `timedelta(0)` ends it. `reset` ends it too."""
+        self._run(lambda of: of.block(key, for_))
+
+    def reset(self, key: str) -> int:
+        """Forget a key; returns how many sends were forgotten."""
+        return int(self._run(lambda of: of.reset(key)))
+
+    def count(self, key: str, *, last: str | timedelta) -> int:
+        """How many sends of a key fall into the span that ends now, as far as its rules keep them."""
+        return int(self._run(lambda of: of.count(key, last=last)))
+
+    def usage(self, key: str) -> Usage:
+        """Totals, first and last use, and rates of a key. Needs `usage_keep`."""
+        found: Usage = self._run(lambda of: of.usage(key))
+        return found
+
+    def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
+        """The keys used most, last, fastest (over the last hour) or held most. Needs `usage_keep`."""
+        return self._run(lambda of: of.top(count, by=by, ascending=ascending))
+
+    def series(
+        self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
+    ) -> list[Point]:
+        """How many in each step of the span that ends now, of a key or of all. Needs `usage_keep`."""
+        return self._run(lambda of: of.series(key, last=last, step=step))
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+def permit_of(key: str, answer: Permit | Hold) -> Permit:
+    """The permit, or raise LimitExceeded."""
+    if isinstance(answer, Hold):
+        raise LimitExceeded(key, answer, answer.policy or Policy())
+    return answer
+
+
+def all_or_none(answers: Sequence[Permit | Hold]) -> list[Permit] | Hold:
+    """The permits, where all are."""
+    holds = [answer for answer in answers if isinstance(answer, Hold)]
+    if holds:
+        return max(holds, key=lambda hold: hold.time_left_us)
+    return [answer for answer in answers if isinstance(answer, Permit)]

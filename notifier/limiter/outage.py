@@ -1,0 +1,141 @@
+"""A limiter's answers while Redis cannot be asked, and when it asks again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, Literal, TypeAlias
+
+from notifier.errors import LimiterUnreachableError
+from notifier.limiter.memory import MemoryLimiter
+from notifier.limiter.protocol import Hold, Permit
+from notifier.limiter.requests import Mode, Request, Timeout
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.policy import Burst, Policy, Window
+from notifier.units import duration_us
+
+OnError: TypeAlias = Literal["raise", "hold", "permit", "memory"]
+UNREACHABLE: Final = "the limiter cannot be asked"
+RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
+FIRST_S, LONGEST_S = 0.05, 1.0  # between two calls that try whether Redis is back
+IN_MEMORY: Final = "m"  # begins the ids of permits that this process gave by itself
+
+
+class Breaker:
+    """Lets one call in a while try a Redis that has failed; the others are answered at once. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wait_s = 0.0
+        self._tries_at = 0.0
+
+    def lets_through(self) -> bool:
+        """Whether this call asks Redis."""
+        if not self._wait_s:
+            return True
+        with self._lock:
+            if time.monotonic() < self._tries_at:
+                return False
+            self._tries_at = time.monotonic() + self._wait_s
+            return True
+
+    def failed(self) -> None:
+        """A call could not ask."""
+        with self._lock:
+            self._wait_s = min(LONGEST_S, 2 * self._wait_s or FIRST_S)
+            self._tries_at = time.monotonic() + self._wait_s
+
+    def worked(self) -> None:
+        """A call was answered."""
+        if self._wait_s:
+            self._wait_s = 0.0
+
+
+class Outage:
+    """Answers in the place of Redis, as `on_error` says.
+
+    processes: with "memory" each process admits its share of every limit, so that all of them together admit no more in
+    the long run. What a process admitted before, Redis knows alone.
+    """
+
+    def __init__(self, on_error: OnError, processes: int, zone: str) -> None:
+        if on_error not in {"raise", "hold", "permit", "memory"}:
+            raise ValueError(f"on_error is raise, hold, permit or memory, not {on_error!r}")
+        if type(processes) is not int or processes < 1:
+            raise ValueError(f"processes is how many share the rates, from 1, not {processes!r}")
+        self.on_error = on_error
+        self.breaker = Breaker()
+        self.memory = MemoryLimiter(zone=zone)
+        self._processes = processes
+
+    def lets_through(self) -> bool:
+        """Whether Redis is to be asked; where the answer is an exception, always."""
+        return self.on_error == "raise" or self.breaker.lets_through()
+
+    def answers(
+        self,
+        requests: Sequence[Request],
+        mode: Mode,
+        ahead: Timeout,
+        error: Exception | None = None,
+    ) -> list[Permit | Hold]:
+        """Answer each request."""
+        if error is not None:
+            self.breaker.failed()
+            if self.on_error == "raise":
+                raise unreachable(error) from error
+        if self.on_error == "hold":
+            return [Hold(RETRY_US, UNREACHABLE, policy=request.policy, key=request.key) for request in requests]
+        if self.on_error == "permit":
+            return [Permit("", request.key, request.cost, time.time_ns() // 1000) for request in requests]
+        answers = self.memory._ask([self._share(request) for request in requests], mode, ahead)  # noqa: SLF001
+        return [
+            replace(answer, id=f"{IN_MEMORY}{answer.id}")
+            if isinstance(answer, Permit)
+            else replace(answer, policy=request.policy)
+            for answer, request in zip(answers, requests, strict=True)
+        ]
+
+    @staticmethod
+    def own(permit: Permit) -> Permit | None:
+        """A permit that this process gave by itself, as its memory knows it; None for another."""
+        return replace(permit, id=permit.id[len(IN_MEMORY) :]) if permit.id.startswith(IN_MEMORY) else None
+
+    def _share(self, request: Request) -> Request:
+        """The same by this process's part of the rates; what costs more than that takes all of it."""
+        policy = share_of(request.policy, self._processes)
+        most = [window.limit for window in policy.windows] + [window.limit for window in policy.calendar]
+        if policy.burst is not None:
+            most.append(policy.burst.limit)
+        return self.memory._requests.request(request.key, policy, min([request.cost, *most]))  # noqa: SLF001
+
+
+def share_of(policy: Policy, processes: int) -> Policy:
+    """Return what one of so many processes may admit, so that all of them keep the policy."""
+    windows = []
+    for window in policy.windows:
+        # Where there are fewer than processes, each admits one, and as much more seldom.
+        limit = max(1, window.limit // processes)
+        stretch = -(-limit * processes // window.limit)
+        windows.append(Window(limit, interval_us=window.interval_us * stretch))
+    burst = policy.burst
+    if burst is not None:
+        burst = Burst(max(1, burst.limit // processes), every_us=burst.every_us * processes)
+    dates = tuple(CalendarWindow(max(1, window.limit // processes), window.unit) for window in policy.calendar)
+    return replace(policy, windows=tuple(windows), calendar=dates, gap_us=policy.gap_us * processes, burst=burst)
+
+
+def seconds_of(timeout: str | timedelta | float) -> float:
+    """A time-out in seconds; raises ValueError for one that is over at once."""
+    seconds = float(timeout) if isinstance(timeout, int | float) else duration_us(timeout) / 1e6
+    if seconds <= 0:
+        raise ValueError(f"timeout must be longer than {timeout!r}")
+    return seconds
+
+
+def unreachable(error: Exception) -> LimiterUnreachableError:
+    """Return the error of a limiter that could not ask Redis."""
+    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}")

@@ -1,0 +1,68 @@
+"""`@throttled`: an RQ function whose jobs are limited as notifications are, and what such a function may say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from notifier.errors import InvalidNotificationError
+from notifier.rules.policy import DEFAULT_CATEGORY
+
+MARKER: Final = "__push_throttled__"  # the attribute of a decorated function that holds its `Throttle`
+
+F = TypeVar("F", bound=Callable[..., Any])
+_sent = False  # of the job that this process runs; RQ forks one for each
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """By which limits the jobs of a function wait. user: the name of the parameter that holds the user."""
+
+    user: str
+    category: str = DEFAULT_CATEGORY
+
+    def meta(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
+        """The user and the category of one call. Raises InvalidNotificationError where the call names no user."""
+        try:
+            user = inspect.signature(function).bind(*args, **kwargs).arguments[self.user]
+        except (TypeError, KeyError) as error:
+            raise InvalidNotificationError(self.user, f"is not in the call: {error}") from None
+        if isinstance(user, bool) or not isinstance(user, str | int) or user == "":
+            of = type(user).__name__
+            raise InvalidNotificationError(self.user, f"must be the user, a string or a number, not {of}")
+        return {"user": str(user), "category": self.category}
+
+
+def throttled(*, user: str, category: str = DEFAULT_CATEGORY) -> Callable[[F], F]:
+    """Limit the jobs of an RQ function as the notifications of their user and category are limited.
+
+    user: the name of the function's parameter that holds the user. The function itself stays as it is::
+
+        @throttled(user="user_id", category="chat")
+        def notify(user_id, text): ...
+
+        queue.enqueue(notify, 42, "Are you coming?")
+    """
+
+    def mark(function: F) -> F:
+        names = list(inspect.signature(function).parameters)
+        if user not in names:
+            has = ", ".join(names) or "none"
+            raise TypeError(f"throttled(user={user!r}): {function.__name__} has no such parameter; it has {has}")
+        setattr(function, MARKER, Throttle(user, category))
+        return function
+
+    return mark
+
+
+def mark_sent() -> None:
+    """Say inside a throttled function that its message has left: it counts then, also if the function raises."""
+    global _sent  # noqa: PLW0603 - one job a process
+    _sent = True
+
+
+def was_sent() -> bool:
+    """Whether the function that this process runs has said so."""
+    return _sent

@@ -1,0 +1,78 @@
+"""All that waits and is of a kind, whoever it is for: a page at a time, to be counted or cancelled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from notifier.rules.policy import LANES
+from notifier.scripts.keys import job_key, rq_key
+from notifier.store.connection import redis_answers
+
+PAGE: Final = 500
+OVERLAP: Final = 100  # of two pages of a queue, as RQ may take jobs out of its middle
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page. job_ids: those of the kind; users: whose they are. done, of: how much has been looked through."""
+
+    job_ids: list[str]
+    users: set[str]
+    done: int
+    of: int
+
+
+def find_waiting(redis: Any, category: str | None, tag: str | None) -> Iterator[Found]:
+    """All that waits and is of a category, and has a tag. Raises RedisUnusableError.
+
+    The queues come first, then what waits, so that none that moves on meanwhile is missed. One may come twice.
+    """
+    with redis_answers():
+        places = [(redis.llen(rq_key("queue", lane)), redis.zcard(rq_key("scheduled", lane))) for lane in LANES]
+        done, of = 0, sum(map(sum, places))
+        for ids in _pages(redis):
+            done += len(ids)
+            yield _of_kind(redis, ids, category, tag, (min(done, of), of))
+
+
+def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
+    for lane in LANES:
+        behind = 0  # from the end: what comes, and what is taken, moves no place that was not looked at
+        while page := redis.lrange(rq_key("queue", lane), -behind - PAGE, -behind - 1):
+            yield page
+            if len(page) < PAGE:
+                break
+            behind += PAGE - OVERLAP
+    for lane in LANES:
+        cursor = -1
+        while cursor:
+            cursor, found = redis.zscan(rq_key("scheduled", lane), max(cursor, 0), count=PAGE)
+            yield [job_id for job_id, _ in found]
+
+
+def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | None, far: tuple[int, int]) -> Found:
+    with redis.pipeline(transaction=False) as pipe:
+        for job_id in ids:
+            pipe.hmget(job_key(job_id), "meta", "push_outcome")
+        told = pipe.execute()
+    found, users = [], set[str]()
+    for job_id, (meta, outcome) in zip(ids, told, strict=True):
+        fields = _fields(meta)
+        is_meant = category in {None, fields.get("category", "default")} and (
+            tag is None or tag in fields.get("tags", ())
+        )
+        if "user" in fields and outcome is None and is_meant:
+            found.append(job_id.decode(errors="replace"))
+            users.add(str(fields["user"]))
+    return Found(found, users, *far)
+
+
+def _fields(meta: bytes | None) -> dict[str, Any]:
+    try:
+        fields = json.loads(meta or b"{}")
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}

@@ -1,0 +1,147 @@
+"""List the newest notifications that were rejected, failed or expired, and the dead tokens. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from notifier.rules.policy import LANES
+from notifier.scripts.keys import job_key, redis_key, rq_key
+from notifier.store.exchange import Commands, Exchange
+from notifier.store.partitions import Partitions
+from notifier.store.together import ask_all
+from notifier.units import mask, moment
+
+MAX_READ: Final = 500  # of each lane, and of dead tokens
+PAGE: Final = 50
+PLATFORM: Final = re.compile(r"(\w+):[a-z]")
+UNKNOWN: Final = "no reason is kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A notification that ended badly, or a dead token. outcome: 'rejected', 'failed', 'expired' or 'dead token'."""
+
+    job_id: str
+    user: str
+    category: str
+    route: str
+    outcome: str
+    reason: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BadView:
+    """counts: (outcome, reason, route, category) and how many, the most first, of all that was read. found: one page.
+
+    is_all: whether all was read. more: whether there is another page.
+    """
+
+    counts: list[tuple[tuple[str, str, str, str], int]]
+    found: list[Bad]
+    is_all: bool
+    more: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        names = ("outcome", "reason", "route", "category")
+        counts = [dict(zip(names, of, strict=True)) | {"count": n} for of, n in self.counts]
+        return {
+            "counts": counts,
+            "found": [asdict(each) for each in self.found],
+            "is_all": self.is_all,
+            "more": self.more,
+        }
+
+
+def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: int = 0) -> BadView:
+    """List what ended badly lately. part: of a job id or a user. page: from 0.
+
+    Raises RedisUnusableError where no partition answers.
+    """
+    told = ask_all(Partitions.around(redis), partial(_find, keep_us))
+    met = [
+        each
+        for found, _ in told.all
+        for each in found
+        if (part in each.job_id or part in each.user) and outcome in {"", each.outcome}
+    ]
+    met.sort(key=lambda each: 0.0 if each.at is None else each.at.timestamp(), reverse=True)
+    counts = Counter((each.outcome, each.reason, each.route, each.category) for each in met)
+    shown = met[page * PAGE : (page + 1) * PAGE]
+    is_all = not told.away and all(is_all for _, is_all in told.all)
+    return BadView(counts.most_common(PAGE), shown, is_all, len(met) > (page + 1) * PAGE)
+
+
+def _find(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:
+    failed, all_failed = yield from _failed(keep_us)
+    dead, all_dead = yield from _dead()
+    return [*failed, *dead], all_failed and all_dead
+
+
+def _failed(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:
+    by_lane = yield Commands(
+        lambda pipe: [pipe.zrevrange(rq_key("failed", lane), 0, MAX_READ, withscores=True) for lane in LANES]
+    )
+    ids = [each for lane in by_lane for each in lane[:MAX_READ]]
+
+    def ask(pipe: Any) -> None:
+        for job_id, _ in ids:
+            pipe.hmget(job_key(job_id), "meta", "push_outcome", "push_targets")
+            pipe.xrevrange(rq_key("results", "").encode() + job_id, count=1)
+
+    told = yield Commands(ask)
+    found = [
+        _bad(job_id, until_s - keep_us / 1e6, told[2 * n], _last(told[2 * n + 1]))
+        for n, (job_id, until_s) in enumerate(ids)
+    ]
+    return found, all(len(lane) <= MAX_READ for lane in by_lane)
+
+
+def _bad(job_id: bytes, at_s: float, told: Sequence[bytes | None], why: str) -> Bad:
+    meta, outcome, targets = told
+    fields = _fields(meta)
+    route = "+".join(dict.fromkeys(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))))
+    return Bad(
+        job_id.decode(errors="replace"),
+        str(fields.get("user", "")),
+        str(fields.get("category", "")),
+        route,
+        (outcome or b"failed").decode(),
+        why or UNKNOWN,
+        moment(round(at_s * 1e6)) if at_s > 0 else None,
+    )
+
+
+def _dead() -> Exchange[tuple[list[Bad], bool]]:
+    (entries,) = yield Commands(lambda pipe: pipe.xrevrange(redis_key("feedback"), count=MAX_READ + 1))
+    found = []
+    for entry_id, raw in entries[:MAX_READ]:
+        told = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
+        route = told.get("platform", "") + (f"/{told['app']}" if told.get("app") else "")
+        reason = f"{told.get('reason') or UNKNOWN} ({mask(told.get('token', ''))})"
+        at = moment(int(entry_id.partition(b"-")[0]) * 1000)
+        found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, "dead token", reason, at))
+    return found, len(entries) <= MAX_READ
+
+
+def _fields(meta: bytes | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(meta or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last(results: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> str:
+    """The last line of what RQ keeps as the reason."""
+    for _, fields in results:
+        return fields.get(b"exc_string", b"").decode(errors="replace").strip().rpartition("\n")[2][:200]
+    return ""

@@ -1,0 +1,75 @@
+"""All that is kept of one user, for the user: what `forget` takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from redis import Redis
+
+from notifier.errors import InvalidNotificationError
+from notifier.notification.job import FUNCTION, decode_data
+from notifier.operations.elsewhere import find_elsewhere
+from notifier.operations.explain import Inspection
+from notifier.rules.policies import Policies
+from notifier.scripts.keys import job_key, user_key
+from notifier.store.connection import redis_answers
+from notifier.units import mask, moment
+
+CHUNK: Final = 500
+
+
+def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
+    """Totals, the times of sends, and what waits with its content; device tokens are masked.
+
+    Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
+    """
+    inspection = Inspection(redis, policies)
+    standing = [(each.job_id, each.category, each.expected_at) for each in inspection.backlog(user)]
+    elsewhere, is_all = find_elsewhere(redis, user)
+    standing += [(each.job_id, each.category, each.at) for each in elsewhere]
+    with redis_answers():
+        usage: Any = redis.hgetall(user_key("usage", user))
+        return {
+            "totals": {name.decode(): _total(name, count) for name, count in usage.items()},
+            "sends": [
+                {"category": category, "at": at}
+                for category in (None, *sorted(policies.categories))
+                for at in _sends(redis, user, category)
+            ],
+            "waiting": [_waiting(redis, *each) for each in standing],
+            "waiting_is_all": is_all,
+        }
+
+
+def _total(name: bytes, count: bytes) -> Any:
+    return moment(float(count)) if name in {b"first", b"last"} else int(count)
+
+
+def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
+    for _, at in redis.zscan_iter(user_key("sent", user, category), count=CHUNK):
+        yield moment(at)
+
+
+def _waiting(redis: Any, job_id: str, category: str, at: datetime | None) -> dict[str, Any]:
+    data = redis.hget(job_key(job_id), "data")
+    return {"job_id": job_id, "category": category, "expected_at": at, **_content(data)}
+
+
+def _content(data: bytes | None) -> Mapping[str, Any]:
+    try:
+        function, kwargs = decode_data(data or b"")
+    except InvalidNotificationError:
+        return {}
+    if function != FUNCTION:
+        return {"function": function, "kwargs": kwargs}
+    devices = kwargs.get("devices")
+    shown = [_masked(device) for device in devices] if isinstance(devices, list) else []
+    return {"notification": {**kwargs, "devices": shown}}
+
+
+def _masked(device: Any) -> Any:
+    if not isinstance(device, dict):
+        return None
+    return {"platform": device.get("platform"), "token": mask(str(device.get("token", "")))}

@@ -1,0 +1,1 @@
+"""Drive a limiter from many callers, and judge what it admitted."""

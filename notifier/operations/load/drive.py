@@ -1,0 +1,213 @@
+"""Drives a limiter from several processes at once, and judges what it admitted by what was recorded, not by itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from notifier.operations.load.strategies import Span, Strategy, check_strategy, made
+from notifier.rules.policy import Policy
+from notifier.rules.rate_text import parse_rates
+
+Ask: TypeAlias = Callable[[str], "Span | None"]
+LOOK_S: Final = 0.2
+
+_done: Any = None  # in a child: how many calls each process has made
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load. concurrency: callers at once, spread over `processes`. iterations: calls of all of them together."""
+
+    url: str
+    rates: str
+    concurrency: int
+    iterations: int
+    keys: int
+    processes: int
+    strategy: str = "ours"
+    namespace: str = field(default_factory=lambda: f"load-{secrets.token_hex(4)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report the load.
+
+    over_admitted: admissions beyond the limit of an interval, of any key and window. under_admitted: refusals although
+    every window had room. most: the most that one key was admitted in the interval of a window.
+    """
+
+    calls: int
+    admitted: int
+    refused: int
+    over_admitted: int
+    under_admitted: int
+    most: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def calls_per_second(self) -> float:
+        """The rate of all callers together."""
+        return self.calls / self.seconds
+
+
+def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Report:
+    """Run the load. show: told now and then how many calls have been made."""
+    policy = check(load)
+    context = multiprocessing.get_context("spawn")
+    done = context.Array("Q", load.processes, lock=False)
+    with ProcessPoolExecutor(load.processes, context, _share, (done,)) as pool:
+        waiting = {pool.submit(_caller, load, process) for process in range(load.processes)}
+        finished = set()
+        while waiting:
+            ended, waiting = wait(waiting, LOOK_S, FIRST_COMPLETED)
+            finished |= ended
+            show(sum(done))
+    results = [future.result() for future in finished]
+    _asker(load).forget(f"key{n}" for n in range(load.keys))
+    admitted: dict[str, list[Span]] = {}
+    refused: dict[str, list[Span]] = {}
+    for result in results:
+        for key, span in result.admitted:
+            admitted.setdefault(key, []).append(span)
+        for key, span in result.refused:
+            refused.setdefault(key, []).append(span)
+    latencies = sorted(each for result in results for each in result.latencies)
+    counts = [over(spans, window.limit, window.interval_us) for spans in admitted.values() for window in policy.windows]
+    return Report(
+        calls=len(latencies),
+        admitted=(total := sum(map(len, admitted.values()))),
+        refused=len(latencies) - total,
+        over_admitted=sum(found for found, _ in counts),
+        under_admitted=sum(under(policy, admitted.get(key, ()), spans) for key, spans in refused.items()),
+        most=max((most for _, most in counts), default=0),
+        seconds=max(result.ended for result in results) - min(result.begun for result in results),
+        p50_ms=latencies[len(latencies) // 2] * 1000,
+        p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
+    )
+
+
+def check(load: Load) -> Policy:
+    """The rules of a load. Raises ValueError for what cannot be run."""
+    policy = parse_rates(load.rates)
+    if not policy.windows:
+        raise ValueError("rate needs a window, such as 1000/minute: what was admitted is judged by it")
+    if min(load.concurrency, load.iterations, load.keys, load.processes) < 1:
+        raise ValueError("concurrency, iterations, keys and processes are 1 at least")
+    check_strategy(load.strategy, policy)
+    return policy
+
+
+def over(spans: Iterable[Span], limit: int, interval_us: int) -> tuple[int, int]:
+    """How many admissions were too many, and the most within one interval; only what the spans prove.
+
+    Those of an interval (t - interval, t] are too many from the (limit + 1)-th on.
+    """
+    ordered = sorted(spans)
+    too_many = most = first = 0
+    for n, (_, latest) in enumerate(ordered):
+        while latest - ordered[first][0] >= interval_us:
+            first += 1
+        within = n - first + 1
+        most = max(most, within)
+        too_many += within > limit
+    return too_many, most
+
+
+def under(policy: Policy, admitted: Iterable[Span], refused: Iterable[Span]) -> int:
+    """How many refusals were wrong: whenever within their span they took place, every window had room.
+
+    Only of rules that are windows alone: a gap or a burst may have refused as well.
+    """
+    if policy.gap_us or policy.burst is not None:
+        return 0
+    spans = list(admitted)
+    begun, ended = sorted(first for first, _ in spans), sorted(last for _, last in spans)
+    wrong = 0
+    for first, last in refused:
+        at_most = (
+            (bisect_right(begun, last) - bisect_right(ended, first - window.interval_us), window.limit)
+            for window in policy.windows
+        )
+        wrong += all(count < limit for count, limit in at_most)
+    return wrong
+
+
+@dataclass(slots=True)
+class _Result:
+    """Count what one process has done."""
+
+    process: int
+    begun: float = 0.0
+    ended: float = 0.0
+    admitted: list[tuple[str, Span]] = field(default_factory=list)
+    refused: list[tuple[str, Span]] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    failed: Exception | None = None
+
+
+def _asker(load: Load) -> Strategy:
+    return made(load.strategy, load.url, parse_rates(load.rates), load.namespace)
+
+
+def _share(done: Any) -> None:
+    global _done  # noqa: PLW0603 - shared memory is handed to a child once, when it starts
+    _done = done
+
+
+def _caller(load: Load, process: int) -> _Result:
+    """In a child: the calls of its share of the callers, each in a thread of its own."""
+    result = _Result(process)
+    ask = _asker(load).ask
+    mine = [n for n in range(load.concurrency) if n % load.processes == process]
+    threads = [threading.Thread(target=_calls, args=(load, n, ask, result)) for n in mine]
+    result.begun = time.time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result.ended = time.time()
+    if result.failed is not None:
+        raise result.failed
+    return result
+
+
+def _calls(load: Load, caller: int, ask: Ask, result: _Result) -> None:
+    """In a thread: the calls of one caller."""
+    try:
+        for n in range(caller, load.iterations, load.concurrency):
+            key = f"key{n % load.keys}"
+            began_us, begun = time.time_ns() // 1000, time.perf_counter()
+            span = ask(key)
+            result.latencies.append(time.perf_counter() - begun)
+            if span is not None:
+                result.admitted.append((key, span))
+            else:
+                result.refused.append((key, (began_us, time.time_ns() // 1000)))
+            _done[result.process] += 1
+    except Exception as error:  # noqa: BLE001 - raised again where the threads are joined
+        result.failed = error
+
+
+def summary(load: Load, report: Report) -> Sequence[tuple[str, str]]:
+    """The report as lines for people."""
+    return [
+        ("strategy", load.strategy),
+        ("calls", f"{report.calls} by {load.concurrency} callers in {load.processes} processes, {load.keys} keys"),
+        ("admitted", str(report.admitted)),
+        ("refused", str(report.refused)),
+        ("over-admitted", str(report.over_admitted)),
+        ("under-admitted", str(report.under_admitted)),
+        ("most of one key in an interval", str(report.most)),
+        ("calls/s", f"{report.calls_per_second:.0f}"),
+        ("p50, p99", f"{report.p50_ms:.2f} ms, {report.p99_ms:.2f} ms"),
+    ]

@@ -1,0 +1,71 @@
+"""Stopping, and letting go again: all, a category, a user, a lane or a route. Who did it is written down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from notifier.dispatch.circuits import paused_words
+from notifier.dispatch.pauses import pause, pause_name, resume
+from notifier.errors import NotifierError
+from notifier.operations.action_log import record_action
+from notifier.operations.route_view import routes_of
+from notifier.rules.policy import LANES
+from notifier.scripts.loader import run
+from notifier.settings.checks import check_user
+from notifier.store.partitions import Partitions
+from notifier.store.together import on_all
+from notifier.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from notifier.settings import Settings
+
+
+class By(NamedTuple):
+    """Name who acts. address: from where; '' for the command line."""
+
+    who: str
+    address: str = ""
+
+
+class PauseError(NotifierError):
+    """Raised if what was named cannot be paused; the text says what can be."""
+
+
+def check_what(what: str, settings: Settings) -> str:
+    """The name of what is meant, as `pause_name`, if there is such a thing. Raises PauseError."""
+    try:
+        name = pause_name(what)
+        if what.startswith("user:"):
+            check_user(what.partition(":")[2])
+    except ValueError as error:
+        raise PauseError(str(error)) from None
+    known: dict[str, Collection[str]] = {
+        "category": settings.categories,
+        "lane": LANES,
+        "route": routes_of(settings),
+    }
+    scope, _, of = what.partition(":")
+    if scope in known and of not in known[scope]:
+        raise PauseError(f"there is no {scope} {of!r}; there is {', '.join(known[scope]) or 'none'}")
+    return name
+
+
+def pause_it(redis: Any, name: str, by: By, reason: str, lasts_us: int) -> None:
+    """Pause what `check_what` has named; lasts_us: 0 is until it is resumed.
+
+    Raises RedisUnusableError, when it is done in all other partitions.
+    """
+    on_all(Partitions.around(redis), lambda client: run(client, pause(name, by.who, reason, lasts_us)))
+    lasting = f"for {format_duration(lasts_us)}" if lasts_us else "until it is resumed"
+    words = lasting + (f": {reason}" if reason else "")
+    record_action(redis, by.who, by.address, "pause", paused_words(name), words)
+
+
+def resume_it(redis: Any, name: str, by: By) -> bool:
+    """Let go what was paused; False where it was not paused. Raises as `pause_it`."""
+    resumed = any(on_all(Partitions.around(redis), lambda client: run(client, resume(name, by.who))))
+    words = "resumed" if resumed else "it was not paused"
+    record_action(redis, by.who, by.address, "resume", paused_words(name), words)
+    return resumed

@@ -1,0 +1,97 @@
+"""Say what is wrong now in sentences, the worst first: for the first page and for `stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from notifier.units import ranges, seconds_text
+
+LONG_QUEUED_S: Final = 60.0
+Level = Literal["stopped", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong. subject: what, in a word. says: the rest of the sentence. what: to be paused or resumed.
+
+    since: when it began. next_at: the next probe, or when the pause ends. page: of the runbook.
+    """
+
+    level: Level
+    subject: str
+    says: str
+    page: str
+    what: str = ""
+    since: datetime | None = None
+    next_at: datetime | None = None
+
+    def text(self, now: datetime) -> str:
+        """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'."""
+        lasts = "" if self.since is None else f" for {seconds_text((now - self.since).total_seconds())}"
+        return f"{self.subject}{lasts}: {self.says}{self._next(now)}"
+
+    def _next(self, now: datetime) -> str:
+        if self.next_at is None:
+            return ""
+        left = seconds_text(max(0.0, (self.next_at - now).total_seconds()))
+        return f"; {'ends' if self.page == 'paused' else 'next probe'} in {left}"
+
+
+WHOSE: Final = {"ours": ", ours to mend", "provider": ", the provider's to mend", "person": ""}
+
+
+def why_of(held: Mapping[str, Any]) -> str:
+    """Why a route is not working, and who is to mend it. That it is slow nobody has to mend but we."""
+    why: str = held["why"]
+    return why if (held["state"], held["whose"]) == ("slow", "provider") else why + WHOSE[held["whose"]]
+
+
+def find_problems(now: Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong by what `Stats.as_json` tells under 'now' of one Redis."""
+    return sorted(_find(now), key=lambda problem: problem.level != "stopped")
+
+
+def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
+    if now["suspended"]:
+        says = "rq suspend keeps all workers from looking for work, until rq resume"
+        yield Problem("stopped", "Suspended", says, "suspended")
+    for each in now["pauses"]:
+        says = each["why"] + ("" if each["next_at"] else ", until it is resumed")
+        yield Problem("stopped", f"{each['what']} paused", says, "paused", each["what"], each["since"], each["next_at"])
+    for each in now["routes"]:
+        if each["kind"] == "paused":
+            continue
+        state = each["state"]
+        level: Level = "stopped" if state == "stopped" else "warning"
+        probe = each["next_at"] if state == "stopped" else None
+        what = f"route:{each['route']}"
+        subject, page = f"{each['route']} {state}", f"route-{state}"
+        yield Problem(level, subject, why_of(each), page, what, each["since"], probe)
+    yield from _of_workers(now["workers"])
+    if unserved := now["unserved"]:
+        says = f"no worker serves partition {ranges(unserved)}, so nothing is sent to its users"
+        yield Problem("stopped", "Unserved", says, "unserved-partition")
+    if away := now["away"]:
+        says = f"partition {ranges([each['partition'] for each in away])} does not answer: {away[0]['why']}"
+        yield Problem("stopped", "Away", says, "redis-down")
+    if now["oldest_queued"] > LONG_QUEUED_S:
+        says = f"the oldest queued has waited for {seconds_text(now['oldest_queued'])}, and no worker has looked at it"
+        yield Problem("warning", "Queue", says, "queue-grows")
+
+
+def _of_workers(workers: list[dict[str, Any]]) -> Iterator[Problem]:
+    if not any(each["healthy"] for each in workers):
+        yield Problem("stopped", "No worker", "no worker looks for work, so nothing is sent", "no-worker")
+    for each in workers:
+        if not each["healthy"]:
+            says = f"it has not looked for work for {seconds_text(each['age_us'] / 1e6)} (host {each['host']})"
+            yield Problem("warning", f"{each['name']} hangs", says, "worker-hangs")
+
+
+def problem_lines(now: Mapping[str, Any]) -> list[str]:
+    """The same in a line each, as of now."""
+    found, at = find_problems(now), datetime.now(UTC)
+    return [f"{'✖' if problem.level == 'stopped' else '⚠'} {problem.text(at)}" for problem in found]

@@ -1,0 +1,69 @@
+"""Which partitions a producer asks, and what their answers come to together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from notifier.errors import NotifierError, OverloadedError, Refused
+from notifier.store.exchange import Exchange
+from notifier.store.partitions import Partition
+from notifier.store.together import whole
+
+T = TypeVar("T")
+A = TypeVar("A", bound=str)
+Asked = list[tuple[Partition, Exchange[T]]]
+FOLLOW_S: Final = 1.0  # between two looks at all partitions for what is to be followed
+
+
+def ended(ask: Callable[[], T]) -> T | NotifierError:
+    """Return this call's result, or its error."""
+    try:
+        return ask()
+    except NotifierError as error:
+        return error
+
+
+class Split:
+    """Things of several partitions, by their places: what is asked of each, and the answers in order again."""
+
+    def __init__(self, wheres: Iterable[Sequence[Partition]]) -> None:
+        """wheres: where each of the things may be."""
+        self._places: dict[int, list[int]] = defaultdict(list)
+        self._at: dict[int, Partition] = {}
+        self._count = 0
+        for self._count, where in enumerate(wheres, 1):
+            for at in where:
+                self._at[at.number] = at
+                self._places[at.number].append(self._count - 1)
+
+    def ask(self, things: Sequence[T], make: Callable[[Sequence[T]], Exchange[list[A]]]) -> Asked[list[A]]:
+        """Ask each partition."""
+        return [(at, make([things[n] for n in self._places[number]])) for number, at in self._at.items()]
+
+    def answers(self, ended: Sequence[list[A] | NotifierError], unknown: Any = "") -> list[A]:
+        """The answer to each; of several that which is not `unknown`.
+
+        Raises OverloadedError for all that were refused, and what `whole` raises.
+        """
+        found: list[A] = [unknown] * self._count
+        refused: list[Refused] = []
+        for places, each in zip(self._places.values(), ended, strict=True):
+            if isinstance(each, OverloadedError):
+                refused += [replace(one, place=places[one.place]) for one in each.refused]
+            elif isinstance(each, list):
+                for place, answer in zip(places, each, strict=True):
+                    found[place] = answer if answer != unknown else found[place]
+        others = [[] if isinstance(each, OverloadedError) else each for each in ended]
+        whole([*self._at.values()], others)
+        if refused:
+            raise OverloadedError(sorted(refused, key=lambda one: one.place), self._count)
+        return found
+
+
+def first_known(partitions: Sequence[Partition], ended: Sequence[T | NotifierError | None]) -> T | None:
+    """Return what one of them knows; raises as `whole` where none does."""
+    known = next((each for each in ended if each is not None and not isinstance(each, NotifierError)), None)
+    return known if known is not None else next(iter(whole(partitions, ended)), None)

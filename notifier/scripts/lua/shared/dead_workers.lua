@@ -1,0 +1,46 @@
+--! on_demand take_over
+--! needs counted_of ends forget history is_text job_key leased_job number orphan stay_in_flight steering tally
+-- What dead workers had in flight. look: of *pull*.
+local SUSPECT = 2
+-- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
+local function put_back(look, id, key, job)
+  redis.call('ZREM', '@leases', id)
+  if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
+  if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
+    ends.tell(look.now, id, 'superseded')
+    forget(key)
+    tally(nil, 'superseded')
+    if job.again then redis.call('LPUSH', '@rq:queue:' .. job.origin, id) end
+    return
+  end
+  redis.call('HDEL', key, 'push_permit')
+  look.place(id)
+end
+
+-- take_over: what a dead worker had in flight is in flight with the caller now, as an orphan, see orphans.lua.
+local function take_over(look, id)
+  local key = job_key(id)
+  local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
+    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_accepted',
+    'push_held', 'push_counted')
+  local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
+  if not job.origin then return redis.call('ZREM', '@leases', id) end
+  -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
+  -- whoever holds it next: from then on only what had been begun is to blame.
+  local crashes, is_orphan = number(read[3]) or 0, read[9]
+  if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
+    crashes = crashes + 1
+    redis.call('HSET', key, 'push_crashes', crashes)
+  end
+  if read[14] and not read[15] then history.note(id, read[14], nil, look.now - look.lease_us, 'f') end
+  local counted = job.permit and counted_of(job.permit, read[16])
+  -- Where nothing was counted nothing was sent: it is no orphan.
+  local meta = counted and not counted.nothing and is_text(id) and steering(read[8])
+  if not meta then return put_back(look, id, key, job) end
+  local lapses = tonumber(redis.call('ZSCORE', '@leases', id))
+  orphan(id, meta.user, meta.category)
+  stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], lapses,
+    look.now + look.lease_us, look.until_text)
+  look.orphans[#look.orphans + 1] = leased_job(id, job.permit, meta.user, meta.category, read[12] or '', nil, look.now,
+    {attempts = number(read[13]), crashes = crashes, answered = read[11]})
+end

@@ -1,0 +1,84 @@
+--! on_demand let_go_of_held
+--! needs backlog_key backlogs_key change_hold CLAIM drop_hold job_key waiting_key probe_at read_circuits rests_key
+--! needs steering text
+-- What is held, see routes.lua, and may go now. look: of *pull*.
+-- let_go: what waited for `of` is looked at now; the rest of a notification goes back to its place.
+local function let_go(look, of, member, at)
+  local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
+  if id then
+    local meta = steering(redis.call('HGET', job_key(id), 'meta'))
+    if meta then redis.call('ZREM', rests_key(backlog_key(meta.user, meta.category), of), id) end
+    if redis.call('ZREM', '@later', id) == 1 then look.place(id) end
+    return
+  end
+  for _, standing in ipairs(redis.call('HVALS', backlogs_key(user))) do
+    if standing == lane then return look.look_at(user, lane, look.due, at) end
+  end
+end
+
+-- how_many: of what waits for a route may go now.
+local function how_many(look, hold)
+  local now, most = look.now, look.most
+  if hold.state == 'closing' then return most end
+  if hold.state == 'paused' then return 0 end
+  if hold.state == 'busy' then return hold.free or 0 end
+  if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
+  return probe_at(hold, look.worker) <= now and 1 or 0
+end
+
+-- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
+local function share_rooms(look, holds, names)
+  local rooms, rank, waiting = look.rooms(), look.rank, {}
+  for _, of in ipairs(names) do
+    local hold = holds[of]
+    if hold.state == 'busy' and rank[hold.lane] then
+      waiting[hold.route] = waiting[hold.route] or {}
+      waiting[hold.route][rank[hold.lane]] = of
+    end
+  end
+  for route, of_lane in pairs(waiting) do
+    local n_of_lane, room = {}, math.min(look.most, rooms[route] or look.most)
+    for i = 1, #look.lanes do n_of_lane[i] = of_lane[i] and redis.call('ZCARD', waiting_key(of_lane[i])) or 0 end
+    for i, n in ipairs(room > 0 and look.shares(n_of_lane, room) or {}) do
+      if of_lane[i] then holds[of_lane[i]].free = n end
+    end
+  end
+end
+
+-- let_go_of_held: of what is held, as much as may go now. Returns the routes whose circuit is open, and µs of the next
+-- thing due.
+local function let_go_of_held(look)
+  local holds, names = read_circuits()
+  local now, shut, next_due = look.now, {}, math.huge
+  if holds then share_rooms(look, holds, names) end
+  for _, of in ipairs(names) do
+    local hold = holds[of]
+    if hold.state == 'paused' and tonumber(hold['until']) <= now then change_hold(of, hold, 'state', 'closing') end
+    local n = how_many(look, hold)
+    if n > 0 then
+      if hold.state == 'open' then
+        local again = text(now + CLAIM)
+        change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
+      end
+      local waiting = redis.call('ZRANGE', waiting_key(of), 0, n - 1, 'WITHSCORES')
+      if #waiting > 0 then
+        redis.call('ZREMRANGEBYRANK', waiting_key(of), 0, n - 1)
+        if hold.category then -- each in turn, as *decide* has it; it is dropped once nobody has come for it
+          change_hold(of, hold, 'turn', text(math.max(1, math.floor(2 * hold.room / #waiting))))
+          n = 0
+        end
+      end
+      local keeps = hold.state == 'busy' or hold.category
+      for i = 1, #waiting, 2 do let_go(look, of, waiting[i], keeps and tonumber(waiting[i + 1]) or now) end
+    end
+    local left = redis.call('ZCARD', waiting_key(of))
+    if hold.state == 'open' then shut[#shut + 1] = of
+    elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
+    -- What is busy is looked at by whoever gets room, when a send has ended.
+    if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
+      local at = hold.state == 'closing' and now or probe_at(hold, look.worker)
+      next_due = math.min(next_due, at)
+    end
+  end
+  return shut, next_due
+end

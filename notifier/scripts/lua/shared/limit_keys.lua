@@ -1,0 +1,52 @@
+--! exports ask_keys
+--! needs opens places read_sends room take
+local unpack = struct.unpack
+
+-- ask_key: what is said of one key, see *limit*; or nil, and the moment of which its plan does not tell.
+local function ask_key(how, key, id, plan, now, timeout, read, least)
+  local s, at, rule, place = read_sends(key, read), 0, -1, nil
+  s.least = least
+  local cost, gap, kept, capacity, every, windows = unpack('>I8I8I8I8I8I8', plan)
+  if how ~= 'a' then at, rule = opens(s, plan, now, cost, gap, capacity, every, windows) end
+  if not at then return nil, rule end
+  if at > now and s.marks ~= '' and rule ~= -3 then
+    place = places.for_plan(s, plan, at, now)
+    at = place or at
+  end
+  if at < now then at = now end
+  if at - now > timeout then return at - now, rule, -1, -1, -1 end
+  if how ~= 'l' then take(s, id, at, now, place, cost, kept, capacity, every) end
+  return at - now, rule, room(s, plan, at, now, windows)
+end
+
+-- ask_keys: asks KEYS from `begin` on, see *limit*. read: what is known to stand in the only one. Where usage is
+-- counted, a key that is renewed lasts `least` ms, and `note` is told of each what became of it.
+local function ask_keys(begin, now, timeout, mode, read, least, note)
+  local reply, refused
+  local function answer(how)
+    reply, refused = {now}, false
+    local r, a = 1, 2
+    for k = begin, #KEYS do
+      local id, plan = ARGV[a], ARGV[a + 1]
+      local left, rule, remaining, more, narrowest = ask_key(how, KEYS[k], id, plan, now, timeout, read, least)
+      if not left then
+        reply[r + 1] = rule
+        return false
+      end
+      refused = refused or left > timeout
+      if note and how ~= 'l' then note(KEYS[k], plan, left <= timeout) end
+      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = left, rule, remaining, more, narrowest
+      r, a = r + 5, a + 2
+    end
+    return true
+  end
+  if mode ~= 'e' then
+    answer(mode)
+  elseif answer('l') then
+    if not refused then answer('t') end
+    for k = begin, note and refused and #KEYS or 0 do -- what was not served is no use
+      if reply[5 * (k - begin) + 2] > timeout then note(KEYS[k], ARGV[2 * (k - begin) + 3], false) end
+    end
+  end
+  return reply
+end

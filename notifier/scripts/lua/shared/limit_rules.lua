@@ -1,0 +1,107 @@
+--! exports opens take room
+--! needs insert_send marks nth_send weight_after write_sends
+-- What the rules of a plan say of a key's sends (see sends.lua). A plan is numbers of 8 bytes each: cost; gap; for how
+-- long a send is kept; capacity of a burst and its µs (0: there is none); how many windows; limit and interval of each.
+-- Then of each calendar window its limit, how many µs follow, and when days (weeks, months) begin, from now's on.
+-- The deciding rule is 0 for the gap, n for the n-th window and then those by the calendar, -2 a burst, -3 a block.
+local max, min, ceil, unpack = math.max, math.min, math.ceil, struct.unpack
+
+-- opens: the first µs at which a plan admits its cost, and the deciding rule; or nil, and the µs of which its calendar
+-- windows do not tell.
+local function opens(s, plan, now, cost, gap, capacity, every, windows)
+  local at, rule = 0, -1
+  local total, leaves = s.sum + s.older
+  if gap > 0 and total > 0 then at, rule = s.last + gap, 0 end
+  for w = 49, 33 + 16 * windows, 16 do
+    -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
+    -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
+    local limit, interval = unpack('>I8I8', plan, w)
+    local nth = max(1, limit - cost + 1)
+    if nth <= total then
+      leaves = nth_send(s, nth) + interval
+      if leaves > at then at, rule = leaves, (w - 33) / 16 end
+    end
+  end
+  local w, n = 49 + 16 * windows, windows
+  while w < #plan do
+    local limit, many, begins, next_begins = unpack('>I8I8I8I8', plan, w)
+    local nth = nth_send(s, max(1, limit - cost + 1)) or 0
+    if now < begins or now >= next_begins or nth >= unpack('>I8', plan, w + 8 * many + 8) then
+      return nil, max(now, nth)
+    end
+    local i = 0
+    if nth >= begins then
+      repeat i = i + 1; leaves = unpack('>I8', plan, w + 16 + 8 * i) until leaves > nth
+      if leaves > at then at, rule = leaves, n + 1 end
+    end
+    w, n = w + 16 + 8 * many, n + 1
+  end
+  if capacity > 0 then
+    local full = marks.opens_burst(s, capacity, every, min(cost, capacity), now)
+    if full > at then at, rule = full, -2 end
+  end
+  if s.marks ~= '' then
+    local till = marks.blocked_until(s)
+    if till > at then at, rule = till, -3 end
+  end
+  return at, rule
+end
+
+-- keep: how long a key keeps its sends: as long as the longest of the rules that ask for it needs. From `till` on
+-- nobody needs the horizon, and the key goes: a send by rules that keep it for `kept` µs seldom has to renew it.
+local function keep(s, kept, now, at)
+  local old, till = s.till, at + kept
+  if kept == s.horizon and old >= till then return end
+  if kept < s.horizon and old > now then
+    s.shorter = max(s.shorter, kept)
+    if at <= now then return end
+    s.till = max(old, at + s.horizon)
+  else
+    if kept < s.horizon then kept, s.shorter = max(kept, s.shorter), 0 end
+    -- An eighth more, so that the next sends find it long enough.
+    s.horizon, s.till = kept, max(old, at + kept) + math.floor(kept / 8)
+  end
+  s.lasts = ceil((s.till - now) / 1000) + 1
+end
+
+-- take: records a send.
+local function take(s, id, at, now, place, cost, kept, capacity, every)
+  if kept == 0 then return end
+  keep(s, kept, now, at)
+  if capacity > 0 then marks.take_burst(s, capacity, every, now, at, cost) end
+  if s.marks ~= '' then
+    if place then marks.free_place(s, at, true) end
+    marks.forget_marks(s, now)
+  end
+  insert_send(s, at, id, cost, now, now - s.horizon)
+  write_sends(s)
+end
+
+-- room: how many the windows admit yet at µs `at`, in how many µs there are more, and which has the least room; or -1.
+local function room(s, plan, at, now, windows)
+  local remaining, more, narrowest, w, n = -1, -1, -1, 49, 1
+  while w < #plan do
+    local limit, interval = unpack('>I8I8', plan, w)
+    local count, leaves
+    if n <= windows then
+      w = w + 16
+      count, leaves = weight_after(s, at - interval)
+      leaves = leaves and leaves + interval or at
+    else
+      local begins = unpack('>I8', plan, w + 16)
+      for i = 1, interval do -- how many µs follow
+        local each = unpack('>I8', plan, w + 8 + 8 * i)
+        if each > at then leaves = each break end
+        begins = each
+      end
+      w = w + 16 + 8 * interval
+      count = weight_after(s, begins - 1)
+    end
+    local left = max(0, limit - count)
+    if leaves and (remaining < 0 or left < remaining) then
+      remaining, narrowest, more = left, n, max(0, leaves - now)
+    end
+    n = n + 1
+  end
+  return remaining, more, narrowest
+end

@@ -1,0 +1,216 @@
+--! on_demand older_sends
+--! needs at_of sum_of upto reached
+-- The sends of a limiter's key that few calls touch, see sends.lua: those in chunks, and those that are not the latest.
+local older_sends = {}
+local MANY, PART, LARGE = 127, 21, 4503599627370496 -- sends of a chunk; see sends.lua
+local floor, sub, pack, unpack = math.floor, string.sub, struct.pack, struct.unpack
+
+-- moved: sends with another sum each.
+local function moved(data, by)
+  local parts = {}
+  for n = 1, #data / 16 do
+    parts[n] = sub(data, 16 * n - 15, 16 * n - 7) .. pack('>I7', sum_of(data, n) + by)
+  end
+  return table.concat(parts)
+end
+
+local function index_of(s)
+  if not s.index then s.index = s.older > 0 and redis.call('HGET', s.key, 'i') or '' end
+  return #s.index / 18
+end
+-- line: of the n-th chunk its number, the µs of its last send, and how much there is up to its end; from 0 on.
+local function line(s, n)
+  local lines = index_of(s)
+  if n > 0 then return unpack('>I4I7I7', s.index, 18 * n - 17) end
+  return 0, 0, lines > 0 and unpack('>I7', s.index, 18 * lines - 6) - s.older or 0
+end
+-- chunk: the n-th, how many sends it has, and how much there was before the first of them.
+local function chunk(s, n)
+  local number, _, sum = line(s, n)
+  local data = redis.call('HGET', s.key, pack('>I4', number))
+  local _, _, before = line(s, n - 1)
+  local many = #data / 16
+  return data, many, sum_of(data, many) - (sum - before), number
+end
+-- find_line: the first chunk that reaches beyond a sum (field 3) or a µs (field 2).
+local function find_line(s, field, beyond)
+  local low, high = 0, index_of(s)
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    if (select(field, line(s, middle))) <= beyond then low = middle else high = middle end
+  end
+  return high
+end
+
+function older_sends.latest(s)
+  local lines = index_of(s)
+  return lines > 0 and (select(2, line(s, lines))) or nil
+end
+
+function older_sends.nth(s, n)
+  if n > s.sum + s.older then return nil end
+  local sum = (select(3, line(s, index_of(s)))) - (n - s.sum)
+  local i = find_line(s, 3, sum)
+  local data, many, base = chunk(s, i)
+  return at_of(data, reached(data, many, base + sum - (select(3, line(s, i - 1)))))
+end
+
+-- weight_after: where nothing of the newest is as early as t.
+function older_sends.weight_after(s, t)
+  local _, last, sum = line(s, index_of(s))
+  if last <= t then return s.sum, s.n > 0 and at_of(s.newest, 1) or nil end
+  local all, i = sum, find_line(s, 2, t)
+  _, _, sum = line(s, i)
+  local data, many, base = chunk(s, i)
+  local n = upto(data, many, t)
+  return s.sum + all - sum + sum_of(data, many) - sum_of(data, n, base), at_of(data, n + 1)
+end
+
+-- ends: says anew when the first and the latest are. chunked: the first chunk may be another.
+local function ends(s, chunked)
+  s.last = s.n > 0 and at_of(s.newest, s.n) or older_sends.latest(s) or 0
+  if s.older == 0 then s.first = s.n > 0 and at_of(s.newest, 1) or 0
+  elseif chunked then s.first = at_of(chunk(s, 1), 1) end
+end
+
+-- reopen: takes the last chunk to the newest again.
+local function reopen(s)
+  local data, many, base, number = chunk(s, index_of(s))
+  local weight = sum_of(data, many) - base
+  s.newest = moved(data, -base) .. moved(sub(s.newest, 1, 16 * s.n), weight - s.base)
+  s.n, s.base, s.sum, s.older = s.n + many, 0, s.sum + weight, s.older - weight
+  s.index, s.index_is_new = sub(s.index, 1, -19), true
+  redis.call('HDEL', s.key, pack('>I4', number))
+end
+-- reach: takes chunks to the newest until nothing later than µs `at` is in one.
+function older_sends.reach(s, at)
+  while s.older > 0 and older_sends.latest(s) > at do reopen(s) end
+  ends(s)
+end
+
+-- insert: a send that is not the latest.
+function older_sends.insert(s, at, id, cost)
+  local n = upto(s.newest, s.n, at)
+  local whole = sub(s.newest, 1, 16 * n) .. pack('>I7c2I7', at, id, sum_of(s.newest, n, s.base) + cost)
+  s.newest = whole .. moved(sub(s.newest, 16 * n + 1, 16 * s.n), cost)
+end
+
+function older_sends.rebase(s) s.newest, s.base = moved(sub(s.newest, 1, 16 * s.n), -s.base), 0 end
+
+-- trim: drops chunks that end no later than t, a few at once.
+local function trim(s, t)
+  for _ = 1, math.min(4, index_of(s)) do
+    local number, last, sum = line(s, 1)
+    if last > t then return end
+    local _, _, before = line(s, 0)
+    redis.call('HDEL', s.key, pack('>I4', number))
+    s.index, s.index_is_new, s.older = sub(s.index, 19), true, s.older - (sum - before)
+    ends(s, true)
+  end
+end
+
+-- close: takes the first of the newest to the last chunk, or makes a new one of them.
+function older_sends.close(s, lapsed)
+  trim(s, lapsed)
+  local lines = index_of(s)
+  local number, _, sum = line(s, lines)
+  local last, last_sum = at_of(s.newest, PART), sum_of(s.newest, PART)
+  local weight, data = last_sum - s.base, sub(s.newest, 1, 16 * PART)
+  if lines > 0 then
+    local before, many = chunk(s, lines)
+    if many + PART <= MANY then
+      data = before .. moved(data, sum_of(before, many) - s.base)
+      s.index = sub(s.index, 1, -19)
+    else
+      number = number + 1
+    end
+  end
+  if sum > LARGE then
+    local parts, gone = {}, select(3, line(s, 0))
+    for n = 1, #s.index / 18 do
+      local of, at, reaches = line(s, n)
+      parts[n] = pack('>I4I7I7', of, at, reaches - gone)
+    end
+    s.index, sum = table.concat(parts), sum - gone
+  end
+  redis.call('HSET', s.key, pack('>I4', number), data)
+  s.index, s.index_is_new = s.index .. pack('>I4I7I7', number, last, sum + weight), true
+  s.newest = moved(sub(s.newest, 16 * PART + 1, 16 * s.n), -last_sum)
+  s.n, s.base, s.sum, s.older = s.n - PART, 0, s.sum - weight, s.older + weight
+end
+
+-- change_in: gives a send of a chunk another cost; returns the chunk and by how much it has grown, or nil.
+local function change_in(data, many, base, at, id, cost)
+  local n = upto(data, many, at)
+  while n > 0 and at_of(data, n) == at and sub(data, 16 * n - 8, 16 * n - 7) ~= id do n = n - 1 end
+  if n == 0 or at_of(data, n) ~= at then return nil end
+  local before = sum_of(data, n - 1, base)
+  local by = cost - (sum_of(data, n) - before)
+  local kept = cost > 0 and sub(data, 16 * n - 15, 16 * n - 7) .. pack('>I7', before + cost) or ''
+  return sub(data, 1, 16 * n - 16) .. kept .. moved(sub(data, 16 * n + 1), by), by
+end
+
+-- change: gives a send another cost, 0 takes it away; returns by how much more it counts, or nil: it is not there.
+function older_sends.change(s, at, id, cost)
+  local data, by = change_in(sub(s.newest, 1, 16 * s.n), s.n, s.base, at, id, cost)
+  if data then
+    s.newest, s.n, s.sum = data, #data / 16, s.sum + by
+    ends(s)
+    return by
+  end
+  local lines = index_of(s)
+  if lines == 0 then return nil end
+  local i = find_line(s, 2, at - 1)
+  local old, many, base, number = chunk(s, i)
+  data, by = change_in(old, many, base, at, id, cost)
+  if not data then return nil end
+  local parts, first, field = {sub(s.index, 1, 18 * i - 18)}, i, pack('>I4', number)
+  if data == '' then
+    redis.call('HDEL', s.key, field)
+    first = i + 1
+  else
+    redis.call('HSET', s.key, field, data)
+  end
+  for l = first, lines do
+    local of, last, sum = line(s, l)
+    if l == i then last = at_of(data, #data / 16) end
+    parts[#parts + 1] = pack('>I4I7I7', of, last, sum + by)
+  end
+  s.index, s.index_is_new, s.older = table.concat(parts), true, s.older + by
+  ends(s, true)
+  return by
+end
+
+-- reward: takes back `cost`, of the latest sends first and of MANY at once; returns how much.
+function older_sends.reward(s, cost, changed)
+  local left = cost
+  for _ = 1, MANY do
+    if s.n == 0 and s.older > 0 then reopen(s) end
+    if left == 0 or s.n == 0 then break end
+    local at, id = unpack('>I7c2', s.newest, 16 * s.n - 15)
+    local has = sum_of(s.newest, s.n) - sum_of(s.newest, s.n - 1, s.base)
+    local by = math.min(has, left)
+    changed(at, older_sends.change(s, at, id, has - by))
+    left = left - by
+  end
+  return cost - left
+end
+
+-- after: {µs, cost, …} of the latest `most` sends after µs `after` and no later than `till`, the earliest first.
+function older_sends.after(s, after, till, most)
+  local parts, i = {}, index_of(s)
+  local data, first, many, base = s.newest, upto(s.newest, s.n, after) + 1, upto(s.newest, s.n, till), s.base
+  while true do
+    for n = many, math.max(first, many - most + 1), -1 do
+      parts[#parts + 1] = sum_of(data, n) - sum_of(data, n - 1, base)
+      parts[#parts + 1] = at_of(data, n)
+      most = most - 1
+    end
+    if most == 0 or first > 1 or i == 0 then break end
+    data, many, base = chunk(s, i)
+    first, many, i = upto(data, many, after) + 1, upto(data, many, till), i - 1
+  end
+  local found = {}
+  for n = #parts, 1, -1 do found[#found + 1] = parts[n] end
+  return found
+end

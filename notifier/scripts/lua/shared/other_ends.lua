@@ -1,0 +1,145 @@
+--! on_demand move tell_feedback close_devices close_orphan
+--! needs backlogs_key CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history
+--! needs is_empty is_text note_due number ORPHAN policy_of record seconds sent_key targets_of text
+-- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
+local YEAR = 31536000 -- as long as RQ keeps what failed
+
+local function add_one(key, field) -- no HINCRBY: anything may stand there
+  redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
+end
+
+local function failed(look, job, keep)
+  local id, key = job.id, job.key
+  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
+    'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned')
+  if job.word == 'expired' then free_dedupe(id, key) else add_one(key, 'push_attempts') end
+  redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
+  redis.call('EXPIRE', key, keep)
+  redis.call('ZREM', '@rq:canceled:' .. job.origin, id) -- RQ's own cancel came too late
+  local expires = math.floor(look.now / 1000000) + keep
+  -- RQ's tools could list nothing of a registry in which an id stands that is no text.
+  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. job.origin, expires, id) end
+  local results = '@rq:results:' .. id
+  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', look.worker, 'exc_string', job.detail)
+  redis.call('EXPIRE', results, keep)
+end
+
+local function dropped(look, job)
+  redis.call('HDEL', job.key, 'push_permit', 'push_deadline', 'push_counted')
+  end_unsent(look.now, job.id, job.origin, job.word, look.keep_failed, 'push_reason', job.detail)
+end
+
+-- note_answers: what a worker was answered of one that goes on. why: what holds it back from now on, or nil.
+local function note_answers(look, job, why)
+  if job.answered ~= '' then redis.call('HSET', job.key, 'push_answered', job.answered) end
+  if not job.accepted then return end
+  local held = job.held
+  local ago, answers = job.handed:match('^(%d+) (.*)$')
+  if ago then held = history.add(job.accepted, held, look.now - ago, 'f=' .. answers) end
+  if why then held = history.add(job.accepted, held, look.now, why) end
+  if held then redis.call('HSET', job.key, 'push_held', held) end
+end
+
+-- wait: it goes to its backlog after so many µs; or ends at its expiry, not at a wait after it.
+local function wait(look, job, us)
+  local now = look.now
+  local deadline = tonumber(redis.call('HGET', job.key, 'push_deadline') or '')
+  if deadline then us = math.max(0, math.min(us, deadline - now)) end
+  redis.call('HSET', job.key, 'status', 'scheduled')
+  redis.call('ZADD', '@later', now + us, job.id)
+  redis.call('ZADD', '@rq:scheduled:' .. job.origin, seconds(now + us), job.id)
+  look.earliest = math.min(look.earliest, now + us)
+end
+
+local function back(look, job)
+  local key, state, now = job.key, job.state, look.now
+  redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
+  if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
+    forget(key)
+    redis.call('HSET', key, 'push_rq_job', job.user ~= '' and job.permit or '0')
+    local meta = redis.call('HGET', key, 'push_meta')
+    if meta == '' then redis.call('HDEL', key, 'meta') elseif meta then redis.call('HSET', key, 'meta', meta) end
+    redis.call('HDEL', key, 'push_meta')
+    return
+  end
+  if state == 'queue' then
+    redis.call('HSET', key, 'status', 'queued')
+    if job.detail == 'end' then redis.call('HSET', key, 'push_returned', '1') end
+    redis.call(job.detail == 'end' and 'RPUSH' or 'LPUSH', '@rq:queue:' .. job.origin, job.id)
+    return
+  end
+  local us = tonumber(job.detail)
+  if state == 'later' then add_one(key, 'push_attempts')
+  elseif job.detail ~= '' then add_one(key, 'push_refusals') end
+  note_answers(look, job, us and 'r')
+  if state ~= 'backlog' then return wait(look, job, us) end
+  if us then redis.call('HSET', key, 'push_wait', text(now + us)) end
+  -- The wake-ups are set below for a user who has something waiting; one whose backlog was adopted is new here.
+  local what, user, lane = enter_backlog(now, job.id)
+  if what == 'entered' then
+    redis.call('ZADD', '@gates:' .. lane, 'LT', look.now_text, user)
+    note_due(now, lane)
+  end
+end
+
+-- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in
+-- flight ends here, and the new one begins. Where it was taken out of its queue meanwhile, it goes back there.
+local function again(job)
+  forget(job.key)
+  if job.requeued then redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id) end
+  local ended = job.state == 'delivered' or job.state == 'failed' or job.state == 'dropped'
+  if not ended then job.word = 'superseded' end
+end
+
+-- cancelled: RQ's own cancel came while it was in flight: it is not tried again, and *end_cancelled* counts it.
+local function cancelled(look, job)
+  redis.call('HDEL', job.key, 'push_permit', 'push_orphan', 'push_counted')
+  note_answers(look, job)
+  end_cancelled(look.now, job.id, redis.call('HMGET', job.key, unpack(CANCEL_READS)), look.keep_failed,
+    look.keep_delivered)
+  job.word = ''
+end
+
+-- move: the job goes to its next state; job.word becomes that under which it is counted. Returns whether its end is to
+-- be told here: the others are told where they come about.
+local function move(look, job)
+  local state = job.state
+  if job.origin and job.status == 'queued' and job.user ~= '' then again(job) return true end
+  if not job.origin then job.word = 'cancelled' return true end -- somebody deleted it
+  if state == 'failed' then failed(look, job, look.keep_failed) return true end
+  if state == 'aside' then failed(look, job, YEAR) return true end
+  if state == 'dropped' then dropped(look, job)
+  elseif job.status == 'canceled' and job.user ~= '' then cancelled(look, job)
+  else back(look, job) end
+  return false
+end
+
+-- tell_feedback: of the tokens that a provider called dead.
+local function tell_feedback(look, id, user, gone)
+  local oldest = text(math.max(0, math.floor(look.now / 1000) - look.keep_feedback))
+  for _, dead in ipairs(gone) do
+    local platform, token, app, reason, since = unpack(dead)
+    redis.call('XADD', '@feedback', 'MINID', '~', oldest, '*', 'platform', platform, 'token', token, 'app', app,
+      'user', user, 'reason', reason, 'gone_at', since == '' and look.now_text or since, 'job_id', id)
+  end
+  redis.call('PEXPIRE', '@feedback', text(look.keep_feedback))
+end
+
+-- close_orphan: its sends may have been forgotten since it was in flight with a worker that lived.
+local function close_orphan(look, job, cost)
+  local user, category = job.user, job.category
+  local policies = {[sent_key(user)] = job.policy, [sent_key(user, category)] = policy_of(look.rules, category)}
+  redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id)
+  for sent, policy in pairs(job.reached and policies or {}) do
+    if not is_empty(policy) then record(sent, policy, job.permit, look.now, look.now_text, look.now, true, cost) end
+  end
+end
+
+local function close_devices(look, job)
+  local unused = math.max(0, job.lease_ends - look.now)
+  local targets, answered = unpack(redis.call('HMGET', job.key, 'push_targets', 'push_answered'))
+  local devices = targets_of(targets or '', answered, nil)
+  for _, device in ipairs(devices) do
+    close_device(look.rules, device, job.permit, look.now_text, job.reached, unused, #devices == 1)
+  end
+end

@@ -1,0 +1,49 @@
+--! on_demand overall_of overall_opens count_overall close_overall overall_key
+--! needs note_due route_key text
+-- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
+--   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
+-- Where it is full, the category is held as a route is whose project is full, see routes.lua.
+local function overall_key(category) return '@overall:' .. category end
+
+-- overall_of: {limit, µs}, or nil where the pace of `category` is not limited.
+local function overall_of(rules, category)
+  return rules.overall and rules.overall[rules.categories[category] and category or 'default']
+end
+
+-- overall_opens: the first µs at which `cost` more may go, and how many may then. What is in flight is taken to be
+-- settled now: it counts from then on, and whoever comes at that time and finds it full waits once more.
+local function overall_opens(rule, category, cost, now)
+  local key, limit, interval = overall_key(category), rule[1], rule[2]
+  local room = limit - redis.call('ZCOUNT', key, '(' .. text(now - interval), '+inf')
+  cost = math.min(cost, limit)
+  if cost <= room then return now, room end
+  local rank = text(limit - cost)
+  local leaves = math.min(redis.call('ZREVRANGE', key, rank, rank, 'WITHSCORES')[2], now)
+  return leaves + interval, math.max(cost, limit - redis.call('ZCOUNT', key, '(' .. text(leaves), '+inf'))
+end
+
+-- count_overall: what goes under `permit` counts from the end of the lease, until it is settled.
+local function count_overall(look, rule, category, permit, cost)
+  local key = overall_key(category)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', text(look.now - rule[2]))
+  redis.call('ZADD', key, look.until_text, permit)
+  for n = 2, cost do redis.call('ZADD', key, look.until_text, permit .. '#' .. n) end
+  redis.call('PEXPIRE', key, text(math.ceil((look.lease_us + rule[2]) / 1000)))
+end
+
+-- close_overall: the permit becomes now, or is given back, and its place is free at once. late: it may have lapsed.
+local function close_overall(rule, category, permit, cost, reached, now, late)
+  local key, gone = overall_key(category), 0
+  for n = 1, cost do
+    local member = n == 1 and permit or permit .. '#' .. n
+    if not reached then gone = gone + redis.call('ZREM', key, member)
+    elseif late then redis.call('ZADD', key, text(now), member)
+    else redis.call('ZADD', key, 'XX', text(now), member) end
+  end
+  if late and reached then redis.call('PEXPIRE', key, text(math.ceil(rule[2] / 1000))) end
+  local held = route_key('overall:' .. category .. '|full')
+  if gone > 0 and redis.call('EXISTS', held) == 1 then
+    redis.call('HSET', held, 'until', text(now), 'room', gone)
+    note_due(now)
+  end
+end

@@ -1,0 +1,82 @@
+--! on_demand leave_backlog free_dedupe end_unsent tally CANCEL_READS end_cancelled
+--! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
+-- What ends without being sent, wherever it waits.
+local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
+
+-- leave_backlog: takes a job that no worker holds out of its user's backlog. Returns whether it stood there.
+-- collapse_id: its push_collapse.
+local function leave_backlog(now, user, category, id, collapse_id)
+  local backlog = backlog_key(user, category)
+  local place = redis.call('ZRANK', backlog, id)
+  if not place then return false end
+  redis.call('ZREM', backlog, id)
+  waits.add(waits.why(user, category), -1)
+  redis.call('ZREM', '@expiring', id)
+  if collapse_id then forget_candidate(user, category, id, collapse_id) end
+  -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
+  local lane = place == 0 and redis.call('HGET', backlogs_key(user), category)
+  if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
+  return true
+end
+
+-- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key.
+local function free_dedupe(id, key)
+  local dedupe = redis.call('HGET', key, 'push_dedupe')
+  if dedupe and redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
+end
+
+-- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their
+-- values. One that is queued stays in its list, which can be long: *pull* passes over it.
+local function end_unsent(now, id, origin, word, keep, ...)
+  local key, whole = job_key(id), math.floor(now / 1000000)
+  redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script that has written go on
+  ends.tell(now, id, word, select(2, ...))
+  redis.call('ZREM', '@rq:scheduled:' .. origin, id)
+  free_dedupe(id, key)
+  redis.call('HDEL', key, 'push_order')
+  redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
+  redis.call('EXPIRE', key, keep)
+  local canceled = '@rq:canceled:' .. origin
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MAX_OLD)) do
+    if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
+  end
+  -- Until when it is kept, as RQ counts in its failed registry. Its own cancel puts now there: so *sweep* finds those.
+  redis.call('ZADD', canceled, whole + keep, id)
+end
+
+-- tally: counts what became of a notification. user: nil where its meta names none.
+local function tally(user, word)
+  redis.call('HINCRBY', '@stats', word, '1')
+  if not user then return end
+  redis.call('HINCRBY', '@usage:{' .. user .. '}', word, '1')
+  redis.call('EXPIRE', '@usage:{' .. user .. '}', '2592000')
+end
+
+-- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
+-- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
+-- job: {origin, meta, push_collapse, push_arriving, push_answered} of its hash. keep_delivered: µs.
+local CANCEL_READS = {'origin', 'meta', 'push_collapse', 'push_arriving', 'push_answered'}
+
+local function end_cancelled(now, id, job, keep, keep_delivered)
+  local key, user, category = job_key(id), nil, nil
+  local origin, ok, meta = job[1], pcall(cjson.decode, job[2] or '')
+  if ok and type(meta) == 'table' and type(meta.user) == 'string' then
+    user, category = meta.user, type(meta.category) == 'string' and meta.category or 'default'
+    leave_backlog(now, user, category, id, job[3])
+    if job[4] then redis.call('ZREM', arriving_key(user), id) end
+  end
+  if not (job[5] and job[5]:find('"delivered"', 1, true)) then
+    end_unsent(now, id, origin, 'cancelled', keep)
+    tally(user, 'cancelled')
+    if user then add_to_minute(now, {['o|cancelled|' .. category .. '|'] = 1}) end
+    return 'cancelled'
+  end
+  for _, place in ipairs({'@later', '@rq:scheduled:' .. origin, '@rq:canceled:' .. origin}) do
+    redis.call('ZREM', place, id)
+  end
+  ends.tell(now, id, 'delivered')
+  redis.call('DEL', key)
+  if keep_delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
+  tally(user, 'delivered')
+  return 'ended'
+end

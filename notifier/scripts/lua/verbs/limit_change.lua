@@ -1,0 +1,49 @@
+-- limit_change: changes what a key of a limiter counts.
+-- ARGV 1 clock  2 namespace  3 key
+--      4 'cost': 5 µs of a permit  6 the end of its id  7 what it costs from now on; 0 gives it back
+--      4 'block': 5 for how many µs, 0 for no longer
+--      4 'reward': 5 how much less counts, of the latest first
+--      4 'forget'
+-- returns cost: how much it costs less, negative for more, or nil where it is not there; block: 0; reward, forget: how
+--         much counts no more
+--! needs keys_key marks now_us older_sends rank_key read_sends use_key weight_after write_sends
+local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local s = read_sends(keys_key(namespace, key))
+local change = {}
+
+local function set_cost(at, id, cost)
+  local by = older_sends.change(s, at, id, cost)
+  if not by then return nil end
+  marks.correct_bursts(s, at, by, now)
+  if cost == 0 and at > now then marks.free_place(s, at) end
+  write_sends(s)
+  return -by
+end
+
+function change.cost() return set_cost(tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])) end
+
+function change.block()
+  marks.block_key(s, now + tonumber(ARGV[5]))
+  if now + tonumber(ARGV[5]) > s.till then
+    s.till = now + tonumber(ARGV[5])
+    s.lasts = math.max(math.ceil((s.till - now) / 1000) + 1, redis.call('PTTL', s.key))
+  end
+  write_sends(s)
+  return 0
+end
+
+function change.reward()
+  local function corrected(at, by) marks.correct_bursts(s, at, by, now) end
+  local given = older_sends.reward(s, tonumber(ARGV[5]), corrected)
+  if given > 0 then write_sends(s) end
+  return given
+end
+
+function change.forget()
+  local forgotten = weight_after(s, now - s.horizon)
+  redis.call('DEL', s.key, use_key(namespace, key))
+  for _, by in ipairs({'last', 'total', 'held', 'live'}) do redis.call('ZREM', rank_key(namespace, by), key) end
+  return forgotten
+end
+
+return change[what]()

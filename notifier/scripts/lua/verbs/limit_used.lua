@@ -1,0 +1,17 @@
+-- limit_used: as *limit*, where usage is counted.
+-- ARGV as of *limit*, and then the namespace, and the µs for which usage is kept
+-- returns as *limit*
+--! needs ask_keys keys_key note_usage
+local call, pack, parse, sub, floor = redis.call, struct.pack, struct.unpack, string.sub, math.floor
+local FIRST = #KEYS - (#ARGV - 3) / 2 + 1
+--! include used_now
+--! include limit_short
+--! pieces
+local namespace, keep = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
+local begins = #keys_key(namespace, '') -- with its }
+return ask_keys(FIRST, now, timeout, mode, read, math.ceil((keep + 1200000000) / 1000), function(key, plan, admitted)
+  local cost, _, kept = parse('>I8I8I8', plan)
+  if u == nil then u = call('HGET', key, 'u') end
+  note_usage(namespace, key, sub(key, begins, -2), u, admitted and cost or nil, now, keep, kept > 0 and used_now)
+  u = nil
+end)

@@ -1,0 +1,46 @@
+-- rq_run: what becomes of the permit of a job that RQ runs, which it keeps from *settle* ('handed_to_rq') on.
+-- ARGV a RUN, see records.py
+-- returns 1 where the permit still stood; 0 where no rule counts it
+--! first_write
+--! needs add_to_minute cost_in ends history look_again now_us overall_key remember sent_key tally text
+local now, ahead = now_us(ARGV[RUN.clock]), tonumber(ARGV[RUN.ahead_us])
+local permit, user, category = ARGV[RUN.permit], ARGV[RUN.user], ARGV[RUN.category]
+remember(user)
+
+local found = 0
+-- date: the permit's time in a set of sends; nil takes it out. The set lasts for as much longer.
+local function date(sent, at)
+  local stood = redis.call('ZSCORE', sent, permit)
+  if not stood then return end
+  found = 1
+  local left = redis.call('PTTL', sent)
+  for n = 1, cost_in(sent, permit) do
+    local member = n == 1 and permit or permit .. '#' .. n
+    if at then redis.call('ZADD', sent, 'XX', text(at), member) else redis.call('ZREM', sent, member) end
+  end
+  local more = (at or 0) - math.max(now, tonumber(stood))
+  if more > 0 and left > 0 then redis.call('PEXPIRE', sent, text(left + math.ceil(more / 1000))) end
+end
+
+local at = now + (ahead or 0)
+if not ahead and ARGV[RUN.reached] == '0' then at = nil end
+date(sent_key(user), at)
+date(sent_key(user, category), at)
+date(overall_key(category), at)
+if ahead then return found end
+
+local outcome = ARGV[RUN.outcome]
+local usage = '@usage:{' .. user .. '}'
+tally(user, outcome)
+redis.call('HSETNX', usage, 'first', text(now))
+redis.call('HSET', usage, 'last', text(now))
+add_to_minute(now, {['o|' .. outcome .. '|' .. category .. '|rq'] = 1})
+if ARGV[RUN.is_end] == '1' then
+  history.by = '\n' .. ARGV[RUN.worker]:gsub('%c', ' ') .. '\n' .. ARGV[RUN.version] .. '\n'
+  ends.read(ARGV[RUN.keep])
+  ends.tell(now, ARGV[RUN.job_id], outcome, '', {user = user, category = category, handed = ARGV[RUN.handed],
+    accepted = ARGV[RUN.accepted] ~= '' and ARGV[RUN.accepted], held = ARGV[RUN.held] ~= '' and ARGV[RUN.held],
+    meta = cjson.encode({user = user, category = category})})
+end
+look_again(now, user)
+return found

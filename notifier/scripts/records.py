@@ -1,0 +1,208 @@
+"""The places of fields in the flat arguments and replies of scripts: both sides read and write these by their names.
+
+In a script `ENDED.user` is the place of the field `user` in an `Ended`, from 1, and `ENDED.n` how many fields it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+Text = str | bytes | int
+
+
+class EnqueueFields(NamedTuple):
+    """The arguments of *enqueue*; a JobFields for each notification follows.
+
+    clock: '' for Redis's own, here and below. stamp: now as RQ writes it, ISO 8601. max_waiting: how many may wait in
+    all, or ''. keep: see ends.lua.
+    """
+
+    clock: Text
+    dedupe_for_ms: Text
+    timeout_s: Text
+    stamp: Text
+    max_waiting: Text
+    keep: Text
+
+
+class JobFields(NamedTuple):
+    """A notification that is enqueued; '' where it has none of it.
+
+    expires_in, send_at: µs. dedupe: its key, with its user. targets: see targets.lua. limit: '<n> <overflow>', how
+    many of the user's may wait (0: any number), and what to do beyond: reject, drop_oldest or collapse. tagged: its
+    user, where it has tags.
+    """
+
+    id: Text
+    lane: Text
+    data: Text
+    meta: Text
+    expires_in: Text
+    send_at: Text
+    dedupe: Text
+    targets: Text
+    limit: Text
+    category: Text
+    tagged: Text
+
+
+class PullFields(NamedTuple):
+    """The arguments of *pull*; the caller's lanes follow, the most urgent first.
+
+    max_jobs: most that are put in backlogs, and most users named. leads: '1' for an idle leader, see idle_leaders.lua.
+    claimant: see claims.lua. on_join: what candidates find in their backlogs, JSON {category: 'collapse', 'note', after
+    how many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
+    'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog. keep:
+    see ends.lua. rooms: the routes by which the caller may send so many more and no more, JSON {route: how many}, or
+    ''. rules: of everyone, see rule_table.lua; '' where nothing goes the direct way. exceptions: the name of the users
+    that have other rules, see direct.lua; or ''.
+    """
+
+    clock: Text
+    max_jobs: Text
+    lease_us: Text
+    leads: Text
+    worker: Text
+    claimant: Text
+    on_join: Text
+    keep: Text
+    keep_delivered_us: Text
+    rooms: Text
+    rules: Text
+    exceptions: Text
+
+
+class AdmitFields(NamedTuple):
+    """The arguments of *admit*. max_jobs: most heads taken in all. lanes: the caller's, JSON.
+
+    users: JSON of user, lane of the wake-up, µs since when it is due, index of its policy in the rules, in turn.
+    targets: of jobs that came without, JSON {job id: targets}, see targets.lua; or ''. rooms: as in PullFields. till:
+    from this µs on nothing is taken, as a lease may have lapsed whose job is to go first; or -1. chosen: what users
+    have chosen, as far as the caller knows, see preferences.lua; or ''.
+    """
+
+    clock: Text
+    max_jobs: Text
+    lease_us: Text
+    worker: Text
+    claimant: Text
+    lanes: Text
+    rules: Text
+    users: Text
+    targets: Text
+    rooms: Text
+    till: Text
+    chosen: Text
+
+
+class SettleFields(NamedTuple):
+    """The arguments of *settle*; an Ended for each job follows.
+
+    keep: see ends.lua. rules: see rule_table.lua. numbers: to add to those of the minute, JSON {field: how many}, see
+    minute.lua. chosen: as in AdmitFields.
+    """
+
+    clock: Text
+    keep: Text
+    keep_delivered_us: Text
+    worker: Text
+    rules: Text
+    keep_feedback_ms: Text
+    numbers: Text
+    chosen: Text
+
+
+class RunFields(NamedTuple):
+    """The arguments of *rq_run*. ahead_us: how far its permit is dated ahead while the job runs; '' where it has ended.
+
+    accepted, held: push_accepted and push_held as they were when it was handed to RQ. The rest where it has ended:
+    reached: 1 where it may have reached the user, and counts from now on. outcome: under which it is counted. is_end:
+    0 where RQ tries it again. handed: see history.lua. version: of the worker's rules.
+    """
+
+    clock: Text
+    permit: Text
+    user: Text
+    category: Text
+    job_id: Text
+    accepted: Text
+    held: Text
+    ahead_us: Text = ""
+    reached: Text = ""
+    outcome: Text = ""
+    keep: Text = ""
+    is_end: Text = ""
+    handed: Text = ""
+    worker: Text = ""
+    version: Text = ""
+
+
+class Ended(NamedTuple):
+    """A job that is settled. policy: the index of its user's.
+
+    label: '<category>|<route>' to count it under, or ''. handed: '<µs since it was handed over> <answers>' for the
+    history, or ''. more: JSON of what else there is to tell, see settle.lua; '' where it was delivered.
+    """
+
+    id: Text
+    permit: Text
+    user: Text
+    category: Text
+    policy: int
+    label: Text
+    handed: Text
+    more: Text
+
+
+class LeasedFields(NamedTuple):
+    """A job that a worker is given; see `calls.Leased`. What stands behind `since` is there if any of it is.
+
+    left: µs until it expires. since: µs since when it was due, where *pull* leased what had waited. shut: routes,
+    parted by blanks. dropped: what holds it back, as history.lua has it, where it is not to wait.
+    """
+
+    id: bytes
+    permit: bytes
+    user: bytes
+    category: bytes
+    data: bytes
+    left: int | None
+    since: int | None = None
+    attempts: int | None = None
+    crashes: int | None = None
+    answered: bytes | None = None
+    shut: bytes | None = None
+    stands_for: int | None = None
+    dropped: bytes | None = None
+    refusals: int | None = None
+
+
+class PulledFields(NamedTuple):
+    """The reply of *pull*; see pull.lua."""
+
+    now: int
+    next: int | bytes
+    users: list[Any]
+    rq_jobs: list[Any]
+    taken: int
+    shut: list[bytes] | None
+    unread: list[Any]
+    orphans: list[Any]
+    till: int
+    leased: list[Any]
+    rooms: list[Any]
+    unpublished: int
+
+
+RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ADMIT": AdmitFields._fields,
+    "ENDED": Ended._fields,
+    "ENQUEUE": EnqueueFields._fields,
+    "JOB": JobFields._fields,
+    "LEASED": LeasedFields._fields,
+    "PULL": PullFields._fields,
+    "PULLED": PulledFields._fields,
+    "RUN": RunFields._fields,
+    "SETTLE": SettleFields._fields,
+}

@@ -1,0 +1,88 @@
+"""Waiting for a connection: redis-py raises where all of a pool's connections are in use, also if Redis is well.
+
+So a crowd would look like an outage. Calls of ours take turns instead: as many at once as the pool has connections.
+Where others use the same pool, a call waits until they have given one back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+T = TypeVar("T")
+MAX_AT_ONCE: Final = 100
+WITHIN_S: Final = 5.0  # where the client has no timeout of its own
+FULL: Final = "Too many connections"  # what redis-py says, before anything was sent
+AGAIN_S: Final = 0.002
+
+_threads: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
+_tasks: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+def in_turn(client: Any, do: Callable[[], T]) -> T:
+    """Return what `do` does with a connection of a `redis.Redis`; raise ConnectionError if none is free in time."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:  # a cluster's client
+        return do()
+    turns = _threads.get(pool)
+    if turns is None:
+        turns = _threads.setdefault(pool, threading.Semaphore(_most(pool)))
+    within = _within_s(pool)
+    ends = time.monotonic() + within
+    if not turns.acquire(timeout=within):
+        raise _none_free(within)
+    try:
+        while True:
+            try:
+                return do()
+            except RedisConnectionError as error:
+                if str(error) != FULL or time.monotonic() >= ends:
+                    raise
+            time.sleep(AGAIN_S)
+    finally:
+        turns.release()
+
+
+async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:
+    """Return what `do` does with a connection of a `redis.asyncio.Redis`; as `in_turn`."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return await do()
+    turns = _tasks.get(pool)
+    if turns is None:
+        turns = _tasks.setdefault(pool, asyncio.Semaphore(_most(pool)))
+    within = _within_s(pool)
+    ends = time.monotonic() + within
+    try:
+        async with asyncio.timeout(within if turns.locked() else None):
+            await turns.acquire()
+    except TimeoutError:
+        raise _none_free(within) from None
+    try:
+        while True:
+            try:
+                return await do()
+            except RedisConnectionError as error:
+                if str(error) != FULL or time.monotonic() >= ends:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+    finally:
+        turns.release()
+
+
+def _most(pool: Any) -> int:
+    return min(int(pool.max_connections), MAX_AT_ONCE)
+
+
+def _within_s(pool: Any) -> float:
+    return float(pool.connection_kwargs.get("socket_timeout") or WITHIN_S)
+
+
+def _none_free(within: float) -> RedisConnectionError:
+    return RedisConnectionError(f"no connection to Redis became free within {within:g} s")

@@ -1,0 +1,181 @@
+"""Connections of the server: how many there may be, and how long each may take to ask.
+
+uvicorn waits without end for the head and the body of a request. So who sends neither could hold every connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from notifier.server.answers import problem
+
+HEAD_S: Final = 10.0  # from the first moment of a connection, or the end of the last answer, to the end of a head
+BODY_S: Final = 20.0
+MAX_OF_ADDRESS: Final = 128  # as many as a proxy needs before this server
+MAX_OPEN: Final = 512
+SAID_S: Final = 60.0
+MAX_SAID: Final = 3  # of a kind, in this time
+
+
+class Crowd:
+    """The connections of one server. Where there are too many, the one that has owed its head the longest is closed."""
+
+    def __init__(self) -> None:
+        self._owing: OrderedDict[LimitedProtocol, None] = OrderedDict()
+        self._of_address: Counter[str] = Counter()
+
+    def admit(self, address: str) -> bool:
+        """Count a new connection; False where it is one too many, and no other can be closed for it."""
+        if self._of_address[address] >= MAX_OF_ADDRESS and not self._close_oldest(address):
+            return False
+        if self._of_address.total() >= MAX_OPEN and not self._close_oldest(None):
+            return False
+        self._of_address[address] += 1
+        return True
+
+    def owes(self, one: LimitedProtocol, *, head: bool) -> None:
+        """Note whether a connection owes the head of a request."""
+        self._owing.pop(one, None)
+        if head:
+            self._owing[one] = None
+
+    def left(self, one: LimitedProtocol, address: str) -> None:
+        """Forget a connection."""
+        self._owing.pop(one, None)
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+
+    def _close_oldest(self, address: str | None) -> bool:
+        found = next((one for one in self._owing if address is None or one.address == address), None)
+        if found is None:
+            return False
+        found.cut()
+        return True
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's, with a deadline for each head, and one of the crowd. crowd: of the server; set by a subclass."""
+
+    crowd: Crowd
+
+    def connection_made(self, transport: Any) -> None:
+        """See the class."""
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._counted = self.crowd.admit(self.address)
+        if self._counted:
+            self._owe_head()
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """See the class."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._has_head()
+
+    def on_response_complete(self) -> None:
+        """See the class."""
+        super().on_response_complete()
+        if self._counted and not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self._owe_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See the class."""
+        self._has_head()
+        if self._counted:
+            self._counted = False
+            self.crowd.left(self, self.address)
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Close it at once."""
+        if self._counted:
+            self._counted = False
+            self.crowd.left(self, self.address)
+        self.transport.abort()
+
+    def _owe_head(self) -> None:
+        self._has_head()
+        self._deadline = self.loop.call_later(HEAD_S, self.cut)
+        self.crowd.owes(self, head=True)
+
+    def _has_head(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self.crowd.owes(self, head=False)
+
+
+def limited() -> type[LimitedProtocol]:
+    """A protocol with a crowd of its own."""
+    return type("Limited", (LimitedProtocol,), {"crowd": Crowd()})
+
+
+class Bodies:
+    """Closes the connection behind an answer to a request whose body has not come to its end, and bounds the wait.
+
+    A request that gives its length in two ways is refused: a proxy before this server might see its end elsewhere.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the class."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        names = {name for name, _ in scope["headers"]}
+        ended = not names & {b"content-length", b"transfer-encoding"}
+        until = time.monotonic() + BODY_S
+
+        async def timely() -> Message:
+            nonlocal ended
+            if ended:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+            ended = not message.get("more_body", False)
+            return message
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and not ended:
+                headers = [(name, value) for name, value in message["headers"] if name.lower() != b"connection"]
+                message = {**message, "headers": [*headers, (b"connection", b"close")]}
+            await send(message)
+
+        if {b"content-length", b"transfer-encoding"} <= names:
+            return await problem(400, "Two lengths", "give Content-Length or Transfer-Encoding")(scope, timely, closing)
+        return await self._app(scope, timely, closing)
+
+
+class Brake(logging.Filter):
+    """Lets a few lines of a kind through in a minute, and says how many it kept back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[object, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See the class."""
+        now = time.monotonic()
+        began, count = self._said.get(record.msg, (now, 0))
+        if now - began >= SAID_S:
+            if count > MAX_SAID:
+                record.msg = f"{record.msg} ({count - MAX_SAID} more like this in the last minute)"
+            began, count = now, 0
+        if len(self._said) > MAX_OPEN:
+            self._said.clear()
+        self._said[record.msg] = began, count + 1
+        return count < MAX_SAID

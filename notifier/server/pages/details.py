@@ -1,0 +1,80 @@
+"""The tables below the first page: lanes, workers, minutes, how late and how slow, what ended."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from notifier.server.html import Html, at_most, counted, span, table, tag
+
+
+def details(told: dict[str, Any]) -> Html:
+    """All of them, folded away."""
+    now = told["now"]
+    body = [
+        tag("h2", "Lanes"),
+        _lanes(now),
+        tag("h2", "Workers"),
+        _workers(now),
+        tag("h2", "Minutes"),
+        _minutes(told),
+    ]
+    for title, key, of in (
+        ("How late, by category", "lateness", "category"),
+        ("How long providers take, by route", "provider_latency", "route"),
+    ):
+        rows = [
+            (name, f"{each['count']:,}", at_most(each["p50"]), at_most(each["p99"])) for name, each in told[key].items()
+        ]
+        body += [tag("h2", title), table((of, "count", "p50", "p99"), rows, "Nothing was sent.", slim=True)]
+    number = len(told["minutes"])
+    ends = [
+        (o["route"], o["category"], o["outcome"], f"{o['count']:,}", f"{o['count'] / number:,.1f}")
+        for o in told["outcomes"]
+    ]
+    body += [
+        tag("h2", f"What ended in {counted(number, 'minute')}"),
+        table(("route", "category", "outcome", "count", "a minute"), ends, "Nothing ended.", slim=True),
+    ]
+    return tag("div", body, id="details")
+
+
+def _lanes(now: dict[str, Any]) -> Html:
+    rows = [
+        (
+            name,
+            f"{each['queued']:,}",
+            f"{each['waiting']:,}",
+            f"{each['due_users']:,}",
+            span(each["oldest_due_s"]) if each["due_users"] else "",
+        )
+        for name, each in now["lanes"].items()
+    ]
+    return table(("lane", "queued", "waiting", "users overdue", "oldest overdue"), rows, slim=True)
+
+
+def _workers(now: dict[str, Any]) -> Html:
+    rows = [
+        (
+            each["name"],
+            each["host"],
+            tag("span", "yes", class_="good") if each["healthy"] else tag("span", "NO", class_="bad"),
+            f"{span(each['age_us'] / 1e6)} ago",
+            each["version"],
+        )
+        for each in now["workers"]
+    ]
+    columns = ("worker", "host", "healthy", "looked for work", "rates")
+    return table(columns, rows, "No worker is known, so nothing is sent: start notifier worker.")
+
+
+def _minutes(told: dict[str, Any]) -> Html:
+    rows = []
+    for each in reversed(told["minutes"]):
+        delivered, cancelled = each["ended"].get("delivered", 0), each["ended"].get("cancelled", 0)
+        others = sum(each["ended"].values()) - delivered - cancelled
+        numbers = [f"{n:,}" for n in (each["accepted"], delivered, cancelled, others, each.get("retried", 0))]
+        at = datetime.fromtimestamp(each["at"], tz=UTC).strftime("%H:%M")
+        rows.append((at, *numbers, at_most(each["lateness"]["p99"])))
+    columns = ("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late, p99")
+    return table(columns, rows, slim=True)

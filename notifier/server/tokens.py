@@ -1,0 +1,57 @@
+"""The tokens of `notifier serve`: one token for all, or a line for each name, with what it may do and its token."""
+
+from __future__ import annotations
+
+import hmac
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from notifier.errors import SettingsError
+from notifier.settings.checks import one_line
+
+MIN_TOKEN: Final = 16
+LINE: Final = "a line for each name: NAME look|act TOKEN"
+
+
+class Caller(NamedTuple):
+    """Somebody with a token. name: '' where the token is everybody's."""
+
+    name: str
+    may_act: bool
+    token: bytes
+
+
+def read_callers(text: str, where: str) -> list[Caller]:
+    """The callers in the text of a token or of its file. Raises SettingsError."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if len(lines) == 1 and len(lines[0].split()) == 1:
+        return [Caller("", may_act=True, token=_long(lines[0], where))]
+    found = []
+    for number, line in enumerate(lines, 1):
+        match line.split():
+            case [name, "look" | "act" as role, token]:
+                found.append(Caller(name, role == "act", _long(token, f"{where}: {name}")))
+            case _:
+                raise SettingsError(f"{where}: line {number} is neither a token alone nor {LINE}")
+    if not found:
+        raise SettingsError(f"{where} holds no token: write one, or {LINE}")
+    return found
+
+
+@lru_cache(maxsize=1)
+def callers_of(text: str) -> list[Caller]:
+    """As `read_callers`, of a text that was found right; none of an empty one."""
+    return read_callers(text, "the token") if text else []
+
+
+def caller(known: list[Caller], given: bytes) -> Caller | None:
+    """Find whose token this is. Each is compared, in the same time whether it is right or wrong."""
+    found = [each for each in known if hmac.compare_digest(given, each.token)]
+    return found[0] if found else None
+
+
+def _long(text: str, where: str) -> bytes:
+    token = one_line(text, where)
+    if len(token) < MIN_TOKEN:
+        raise SettingsError(f"{where}: a token has at least {MIN_TOKEN} characters; openssl rand -hex 24 prints one")
+    return token.encode()

@@ -1,1 +1,0 @@
-"""Several Redis servers: which user lives where, and moving users."""

@@ -1,1 +1,0 @@
-"""Moves users from one shard to another while everybody works."""

@@ -1,0 +1,1 @@
+"""Checks of what arrives, as the real services make them."""

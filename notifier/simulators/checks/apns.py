@@ -1,0 +1,215 @@
+"""The checks of a strict APNs on one request, in Apple's own statuses and reasons. No I/O."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+
+from notifier.simulators.checks.apns_push_types import PAYLOAD_BYTES, RULES, Rules
+from notifier.simulators.wire import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATH: Final = "/3/device/"
+TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
+TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+COLLAPSE_ID_BYTES: Final = 64
+TOKEN_AGE_S: Final = 3600
+CLOCK_SKEW_S: Final = 300
+CACHED_TOKENS: Final = 1000
+MDM_TOPIC: Final = "com.apple.mgmt."
+PRIORITIES: Final = frozenset({"1", "5", "10"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to give, and what the message said of itself. `trusted`: the provider token is valid.
+
+    id_header: under which its id is told.
+    """
+
+    status: int
+    reason: str
+    token: str
+    message_id: str
+    trusted: bool
+    payload: dict[str, Any]
+    id_header: bytes = b"apns-id"
+
+
+class Checks:
+    """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970.
+
+    token_update_s: a new provider token of a key sooner than this after its last is refused; Apple: 20 minutes;
+    0 refuses none. by_certificate: whoever is connected has shown a certificate, and needs no token.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: set[str],
+        team_keys: Mapping[str, tuple[str, str]],
+        clock: Callable[[], float],
+        token_update_s: float = 0,
+        by_certificate: bool = False,
+    ) -> None:
+        self.topics = topics
+        self._team_keys = team_keys
+        self._clock = clock
+        self.token_update_s = token_update_s
+        self._by_certificate = by_certificate
+        self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
+        self._updated: dict[str, float] = {}  # by key id: when a new one was seen
+
+    def expire_tokens(self) -> None:
+        """From now on refuse, as expired, every provider token that was ever accepted."""
+        self._issued_at = dict.fromkeys(self._issued_at, 0)
+
+    def judge(self, headers: Mapping[str, str], body: bytes) -> Verdict:
+        """Return what a strict APNs answers to this request."""
+        path = headers.get(":path", "")
+        token = path.removeprefix(PATH) if path.startswith(PATH) else ""
+        message_id = headers.get("apns-id", "")
+        trusted = False
+        payload: dict[str, Any] = {}
+        status, reason = 200, ""
+        try:
+            _check_target(headers, path)
+            self.check_provider(headers)
+            trusted = True
+            _check_token(token)
+            rules = RULES.get(headers.get("apns-push-type", ""))
+            self._check_topic(headers, rules)
+            _check_headers(headers)
+            # Apple takes a request whose payload is none, and drops the message: worse to test with.
+            payload = read_payload(body, rules.payload_bytes if rules else PAYLOAD_BYTES, bad="BadPayload")
+            _check_push_type(headers, rules, payload)
+        except Refusal as refusal:
+            status, reason = refusal.status, refusal.reason
+        if not is_uuid(message_id):
+            message_id = str(uuid.uuid4())
+        return Verdict(status, reason, token, message_id, trusted, payload)
+
+    def check_provider(self, headers: Mapping[str, str]) -> None:
+        """Refuse who shows no valid provider token, where no certificate was shown."""
+        if self._by_certificate:
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not token:
+            raise Refusal(403, "MissingProviderToken")
+        issued_at = self._issued_at.get(token)
+        if issued_at is None:
+            if scheme.lower() != "bearer":
+                raise Refusal(403, "InvalidProviderToken")
+            issued_at = self._verify(token)
+            self._check_update(token)
+            if len(self._issued_at) >= CACHED_TOKENS:
+                self._issued_at.clear()
+            self._issued_at[token] = issued_at
+        age_s = self._clock() - issued_at
+        if age_s > TOKEN_AGE_S:
+            raise Refusal(403, "ExpiredProviderToken")
+        if age_s < -CLOCK_SKEW_S:
+            raise Refusal(403, "InvalidProviderToken")
+
+    @property
+    def tokens_seen(self) -> int:
+        """How many different provider tokens were valid."""
+        return len(self._issued_at)
+
+    def _check_update(self, token: str) -> None:
+        key_id, now = jwt.get_unverified_header(token)["kid"], self._clock()
+        if now - self._updated.get(key_id, -math.inf) < self.token_update_s:
+            raise Refusal(429, "TooManyProviderTokenUpdates")
+        self._updated[key_id] = now
+
+    def _verify(self, token: str) -> int:
+        # Times are checked by the caller, on this server's clock.
+        options: Any = {"verify_iat": False, "require": ["iat", "iss"]}
+        try:
+            team_id, public_key = self._team_keys[jwt.get_unverified_header(token)["kid"]]
+            claims = jwt.decode(token, public_key, algorithms=["ES256"], issuer=team_id, options=options)
+        except (jwt.InvalidTokenError, KeyError, TypeError, ValueError):
+            raise Refusal(403, "InvalidProviderToken") from None
+        issued_at = claims["iat"]
+        if type(issued_at) is not int:
+            raise Refusal(403, "InvalidProviderToken")
+        return issued_at
+
+    def _check_topic(self, headers: Mapping[str, str], rules: Rules | None) -> None:
+        topic = headers.get("apns-topic")
+        if not topic:
+            raise Refusal(400, "MissingTopic")
+        if not TOPIC.fullmatch(topic):
+            raise Refusal(400, "BadTopic")
+        if rules and rules.by_token and self._by_certificate:
+            raise Refusal(403, "MissingProviderToken")
+        suffix = rules.suffix if rules else ""
+        known = topic.endswith(suffix) and topic.removesuffix(suffix) in self.topics
+        if not known and not (headers.get("apns-push-type") == "mdm" and topic.startswith(MDM_TOPIC)):
+            raise Refusal(400, "TopicDisallowed")
+
+
+def _check_target(headers: Mapping[str, str], path: str) -> None:
+    if headers.get(":method") != "POST":
+        raise Refusal(405, "MethodNotAllowed")
+    if not path.startswith(PATH):
+        raise Refusal(404, "BadPath")
+
+
+def _check_token(token: str) -> None:
+    if not TOKEN.fullmatch(token):
+        raise Refusal(400, "BadDeviceToken" if token else "MissingDeviceToken")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    message_id = headers.get("apns-id")
+    if message_id is not None and not is_uuid(message_id):
+        raise Refusal(400, "BadMessageId")
+    expiration = headers.get("apns-expiration", "0")
+    if not (expiration.isascii() and expiration.isdigit()):
+        raise Refusal(400, "BadExpirationDate")
+    if headers.get("apns-priority", "10") not in PRIORITIES:
+        raise Refusal(400, "BadPriority")
+    if len(headers.get("apns-collapse-id", "").encode()) > COLLAPSE_ID_BYTES:
+        raise Refusal(400, "BadCollapseId")
+
+
+def read_payload(body: bytes, max_bytes: int, *, bad: str) -> dict[str, Any]:
+    """The payload of a request. bad: the reason that Apple gives for what is none. Raises Refusal."""
+    if not body:
+        raise Refusal(400, "PayloadEmpty")
+    if len(body) > max_bytes:
+        raise Refusal(413, "PayloadTooLarge")
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        payload = None
+    if not isinstance(payload, dict) or not isinstance(payload.get("aps", {}), dict):
+        raise Refusal(400, bad)
+    return payload
+
+
+def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: Mapping[str, Any]) -> None:
+    if rules is None or not rules.needs(payload):
+        raise Refusal(400, "InvalidPushType")
+    # Apple: a background push with priority 10 is an error. So is 10 by default.
+    if headers.get("apns-priority", "10") not in rules.priorities:
+        raise Refusal(400, "BadPriority")
+    if not rules.store and headers.get("apns-expiration") != "0":
+        raise Refusal(400, "BadExpirationDate")
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a text is a UUID in its canonical form."""
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False

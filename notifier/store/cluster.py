@@ -1,0 +1,324 @@
+"""One hash slot of a Redis Cluster as if it were one Redis: connections that follow whichever node owns the slot.
+
+A plain connection to the owner, in place of redis-py's `RedisCluster`: that one repeats a call whose answer was lost,
+which may lease or count twice, and it refuses scripts in pipelines. What a node has refused before any of it ran
+(MOVED, ASK, TRYAGAIN, CLUSTERDOWN, READONLY, LOADING) is sent again, for some seconds; nothing else is. ASKING is never
+sent: half of a script's keys may be at the one node and half at the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MovedError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from notifier.settings.redis_url import Servers
+from notifier.store.sign_in import renewing
+
+Node = tuple[str, int]
+
+# MovedError is an AskError.
+REFUSALS: Final = (AskError, TryAgainError, ClusterDownError, ReadOnlyError, BusyLoadingError)
+SILENT: Final = (RedisConnectionError, RedisTimeoutError, ClusterDownError, OSError, TimeoutError)
+TRIES: Final = 25  # with these pauses, some two seconds in all
+BACKOFF: Final = ExponentialBackoff(cap=0.1, base=0.01)
+_MULTI: Final = b"*1\r\n$5\r\nMULTI"
+
+
+class NotTakenError(RedisConnectionError):
+    """The node has refused a call before any of it ran, so it may be sent again."""
+
+
+class NotAClusterError(ResponseError):
+    """A node says that it is in no cluster, or does not let this user ask."""
+
+
+class Owner:
+    """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
+
+    nodes: those to ask, who does not answer last. siblings: the owners of a fleet's other slots, and this one.
+    free: of their connections those that nobody uses, by node. All owners of a fleet share these three.
+    """
+
+    def __init__(self, tag: str, seeds: Sequence[Node], beside: Owner | None = None) -> None:
+        """beside: another of the same fleet."""
+        self.tag = tag
+        self.slot: int = key_slot(tag.encode())
+        self.seeds = tuple(seeds)
+        self.known: Node | None = None
+        self.nodes: list[Node] = beside.nodes if beside else list(seeds)
+        self.siblings: list[Owner] = beside.siblings if beside else []
+        self.free: dict[Node, list[Any]] = beside.free if beside else {}
+        self.siblings.append(self)
+
+    def candidates(self) -> Iterator[Node]:
+        """The nodes to ask, one after another; who does not answer is asked last from then on."""
+        for node in list(self.nodes):
+            yield node
+            self.nodes[:] = [*(other for other in self.nodes if other != node), node]
+
+    def read(self, slots: Any, asked: Node) -> Node | None:
+        """Take up the answer to CLUSTER SLOTS: the owner; None where the slot has none."""
+        self.known, nodes = None, []
+        for first, last, *served in slots:
+            places = [(node[0].decode() or asked[0], int(node[1])) for node in served]
+            nodes += places
+            for owner in self.siblings:
+                if owner.known is None and first <= owner.slot <= last:
+                    owner.known = places[0]
+        self.nodes[:] = dict.fromkeys([*nodes, *self.nodes])
+        return self.known
+
+    def note(self, refusal: Exception) -> None:
+        """Take up what a refusal tells of the owner. ASK and TRYAGAIN: it is still the same, and to be waited for."""
+        if isinstance(refusal, MovedError):
+            self.known = (refusal.host, refusal.port) if refusal.host else None
+        elif not isinstance(refusal, AskError | TryAgainError):
+            self.known = None
+
+    def unknown(self) -> RedisConnectionError:
+        """Return the error for a slot of which no node tells an owner."""
+        nodes = ", ".join(f"{host}:{port}" for host, port in self.seeds)
+        return RedisConnectionError(f"no node of the cluster at {nodes} tells who has slot {self.slot}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    # UNBLOCKED: a primary that becomes a replica lets go of those who wait for something, and has given them nothing.
+    return isinstance(error, REFUSALS) or str(error).startswith("UNBLOCKED")
+
+
+def _meaning(refusal: Exception) -> str:
+    if isinstance(refusal, MovedError):
+        return "has moved to another node"
+    if isinstance(refusal, AskError | TryAgainError):
+        return "is being moved to another node"
+    return "has no primary now" if isinstance(refusal, ClusterDownError) else f"is not served: {refusal}"
+
+
+class _Following:
+    """Base of all these connections. A command's first reply tells whether any of it ran."""
+
+    def __init__(self, *, owner: Owner, **kwargs: Any) -> None:
+        self.owner, self._given = owner, kwargs
+        self._took_none, self._in_multi = True, False
+        super().__init__(**kwargs)
+
+    def _begin(self, command: Any) -> None:
+        first = command[0] if isinstance(command, list | tuple) and command else command
+        self._in_multi = isinstance(first, bytes) and first.startswith(_MULTI)
+        self._took_none = True
+
+    def _refused(self, refusal: Exception) -> Exception:
+        if isinstance(refusal, AskError) and refusal.slot_id != self.owner.slot:  # of a sibling, see `together`
+            return RedisConnectionError(f"slot {refusal.slot_id} of the cluster {_meaning(refusal)}")
+        self.owner.note(refusal)
+        kind = NotTakenError if self._took_none else RedisConnectionError
+        return kind(f"slot {self.owner.slot} of the cluster {_meaning(refusal)}")
+
+    def _answered(self, reply: Any) -> None:
+        # In MULTI, what was queued has not run; EXEC answers with a list.
+        if not self._in_multi or isinstance(reply, list):
+            self._took_none = False
+
+
+class _Sync(_Following):
+    def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
+        self.host, self.port = self.owner.known or self._find_owner()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except OSError:
+            self.owner.known = None
+            raise
+
+    def _find_owner(self: Any) -> Node:
+        for node in self.owner.candidates():
+            connection = self.plain(**{**self._given, "host": node[0], "port": node[1], "retry": Retry(BACKOFF, 0)})
+            try:
+                connection.connect()
+                connection.send_command("CLUSTER", "SLOTS")
+                found: Node | None = self.owner.read(connection.read_response(), node)
+            except AuthenticationError:
+                raise
+            except SILENT:
+                continue
+            except ResponseError as error:
+                raise NotAClusterError(str(error)) from error
+            finally:
+                connection.disconnect()
+            if found is not None:
+                return found
+        raise self.owner.unknown()
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self._begin(command)
+        super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except (*REFUSALS, ResponseError) as refusal:
+            if not _is_refusal(refusal):
+                raise
+            self.disconnect()
+            raise self._refused(refusal) from refusal
+        self._answered(reply)
+        return reply
+
+
+class _Async(_Following):
+    async def _connect(self: Any) -> None:
+        self.host, self.port = self.owner.known or await self._find_owner()
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except (OSError, TimeoutError, RedisConnectionError):
+            self.owner.known = None
+            raise
+
+    async def _find_owner(self: Any) -> Node:
+        for node in self.owner.candidates():
+            retry = AsyncRetry(BACKOFF, 0)
+            connection = self.plain(**{**self._given, "host": node[0], "port": node[1], "retry": retry})
+            try:
+                await connection.connect()
+                await connection.send_command("CLUSTER", "SLOTS")
+                found: Node | None = self.owner.read(await connection.read_response(), node)
+            except AuthenticationError:
+                raise
+            except SILENT:
+                continue
+            except ResponseError as error:
+                raise NotAClusterError(str(error)) from error
+            finally:
+                await connection.disconnect()
+            if found is not None:
+                return found
+        raise self.owner.unknown()
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        self._begin(command)
+        await super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            reply = await super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except (*REFUSALS, ResponseError) as refusal:
+            if not _is_refusal(refusal):
+                raise
+            await self.disconnect()
+            raise self._refused(refusal) from refusal
+        self._answered(reply)
+        return reply
+
+
+@cache
+def following(plain: type) -> type:
+    """The same class of connections, but to whichever node owns the slot of its `owner`."""
+    kind = _Async if issubclass(plain, redis.asyncio.Connection) else _Sync
+    return type(f"Following{plain.__name__}", (kind, plain), {"plain": plain})
+
+
+class _Free(Sequence[Any]):
+    """The free connections of all clients beside each other, as the pool of one has them: those to its owner."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner, self._pid = owner, os.getpid()
+
+    def _to_owner(self) -> list[Any]:
+        if self._pid != os.getpid():
+            self._owner.free.clear()  # the parent's
+            self._pid = os.getpid()
+        return self._owner.free.get(self._owner.known, []) if self._owner.known else []
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._to_owner()[index]
+
+    def __len__(self) -> int:
+        return len(self._to_owner())
+
+    def pop(self) -> Any:
+        """Take one. Raises IndexError."""
+        connection = self._to_owner().pop()
+        connection.owner = self._owner
+        return connection
+
+    def append(self, connection: Any) -> None:
+        """Put one back; one that is to be found at no node is forgotten."""
+        if getattr(connection, "is_connected", True):
+            self._owner.free.setdefault((connection.host, connection.port), []).append(connection)
+
+
+class _Pool(redis.ConnectionPool):
+    def reset(self) -> None:
+        super().reset()
+        self._available_connections: Any = _Free(self.connection_kwargs["owner"])
+
+    def make_connection(self) -> Any:
+        return self.connection_class(**self.connection_kwargs)
+
+
+class _AsyncPool(redis.asyncio.ConnectionPool):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._available_connections: Any = _Free(self.connection_kwargs["owner"])
+
+
+def client_of(tag: str, nodes: Servers, options: Mapping[str, Any], beside: redis.Redis | None = None) -> redis.Redis:
+    """A client to whichever node owns the slot of a hash tag, not yet connected. options: as of `redis.Redis`.
+
+    beside: a client of the same fleet, with which it shares connections and what is known of the nodes.
+    """
+    plain = redis.SSLConnection if nodes.tls else redis.Connection
+    given = {name: value for name in ("username", "password") if (value := getattr(nodes, name)) is not None}
+    retry = Retry(BACKOFF, TRIES, supported_errors=(NotTakenError,))
+    owner = Owner(tag, nodes.hosts, owner_of(beside))
+    kwargs = {**options, **given, "owner": owner, "retry": retry}
+    return redis.Redis.from_pool(_Pool(connection_class=following(plain), **kwargs))
+
+
+def async_client_of(
+    pool: redis.ConnectionPool, options: Mapping[str, Any], beside: redis.asyncio.Redis | None = None
+) -> redis.asyncio.Redis:
+    """See `client_of`. pool: of a synchronous client to the same. options: of an asyncio connection."""
+    tls = issubclass(pool.connection_class, redis.SSLConnection)
+    plain = renewing(redis.asyncio.SSLConnection) if tls else redis.asyncio.Connection
+    retry = AsyncRetry(BACKOFF, TRIES, supported_errors=(NotTakenError,))
+    owner = pool.connection_kwargs["owner"]
+    kwargs = {**options, "owner": Owner(owner.tag, owner.seeds, owner_of(beside)), "retry": retry}
+    return redis.asyncio.Redis.from_pool(_AsyncPool(connection_class=following(plain), **kwargs))
+
+
+def owner_of(client: Any) -> Owner | None:
+    """Which node a client follows; None for one that follows none, and for none."""
+    owner: Owner | None = client and client.connection_pool.connection_kwargs.get("owner")
+    return owner
+
+
+def is_followed(pool: Any) -> bool:
+    """Whether a client's connections follow the owner of a slot."""
+    return "owner" in pool.connection_kwargs
+
+
+def described(pool: Any) -> str:
+    """Where a client of `client_of` connects to, for people."""
+    owner: Owner = pool.connection_kwargs["owner"]
+    return f"slot {owner.slot} of the cluster at " + ", ".join(f"{host}:{port}" for host, port in owner.seeds)

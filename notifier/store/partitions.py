@@ -1,0 +1,183 @@
+"""Partitions: a fleet in several hash slots of a Redis Cluster. All keys of a user are in one of them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from notifier.errors import InvalidNotificationError, RedisUnusableError, SettingsError
+from notifier.scripts.keys import Prefixes, redis_key, under
+from notifier.store.aio import async_of, connect_async
+from notifier.store.connection import ask, client_of, connect, redis_of
+from notifier.store.exchange import Commands, Exchange, Search, search
+from notifier.store.tags import HASH, number_of, prefixes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from notifier.settings import RedisSettings, Settings
+
+T = TypeVar("T")
+
+_END: Final = object()
+_IN_JOB_ID: Final = re.compile(r"p(\d\d)-")
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition, and a client to whichever node has it. prefixes: None where there is one alone.
+
+    is_checked: whether the cluster is known to have as many partitions as the configuration.
+    """
+
+    number: int
+    count: int
+    prefixes: Prefixes | None
+    client: Any
+    is_checked: bool = False
+
+    def checked(self, steps: Exchange[Any]) -> Exchange[Any]:
+        """An exchange here, after the number of partitions was checked once. Raises SettingsError."""
+        if not self.is_checked:
+            key, told = redis_key("partition"), f"{self.number} of {self.count}, hash {HASH}"
+            _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
+            if found != told.encode():
+                raise SettingsError(_another(found.decode(errors="replace"), told))
+            self.is_checked = True
+        return (yield from steps)
+
+
+def _another(found: str, told: str) -> str:
+    return (
+        f"redis.partitions: this is partition {told}, but the cluster has it as {found}. The number of partitions is"
+        " fixed at the first start: write that of the cluster, or use another redis.prefix"
+    )
+
+
+class Partitions(Sequence[Partition]):
+    """All partitions of a fleet; the one where it has no more."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self._all = list(partitions)
+
+    @classmethod
+    def around(cls, client: Any) -> Self:
+        """Return the partitions that a client stands for: itself, or a client of redis-py."""
+        return client if isinstance(client, cls) else cls([Partition(0, 1, None, client, is_checked=True)])
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def of_user(self, user: str) -> Partition:
+        """The partition of a user."""
+        return self._all[number_of(user, len(self._all)) if len(self._all) > 1 else 0]
+
+    def of_job(self, job_id: str) -> list[Partition]:
+        """Where a job may be: an id that we made shows its partition, another one does not."""
+        found = _IN_JOB_ID.match(job_id) if len(self._all) > 1 else None
+        return self._all if found is None else self._all[int(found[1]) : int(found[1]) + 1]
+
+    def job_id(self, user: str, wanted: str | None) -> str:
+        """A job id: the wanted one, or a random one that shows the partition where there are several.
+
+        Raises InvalidNotificationError where it would show another partition than that of the user.
+        """
+        if len(self._all) == 1:
+            return wanted or secrets.token_hex(10)
+        number = self.of_user(user).number
+        if wanted is None:
+            return f"p{number:02}-{secrets.token_hex(10)}"
+        if self.of_user(user) not in self.of_job(wanted):
+            why = f"begins like the ids that show a partition, and that of this user would begin with 'p{number:02}-'"
+            raise InvalidNotificationError("job_id", why)
+        return wanted
+
+    def ask_any(self, question: Callable[[Any], T]) -> T:
+        """Ask one partition, whichever answers first, for what stands in all alike.
+
+        Raises RedisUnusableError where none answers.
+        """
+        away: RedisUnusableError | None = None
+        for at in self._all:
+            try:
+                with under(at.prefixes):
+                    return ask(partial(question, at.client))
+            except RedisUnusableError as error:
+                away = away or error
+        assert away is not None
+        raise away
+
+    def close(self) -> None:
+        """Close the connections."""
+        for at in self._all:
+            at.client.close()
+
+    @contextmanager
+    def at(self, user: str) -> Iterator[Any]:
+        """The client of a user's partition; keys are named as there."""
+        partition = self.of_user(user)
+        with under(partition.prefixes):
+            yield partition.client
+
+
+def connect_all(settings: Settings | RedisSettings) -> Partitions:
+    """Clients to all partitions of a fleet, not yet connected. Raises as `connect`."""
+    config = redis_of(settings)
+    return Partitions.around(connect(config)) if config.partitions == 1 else _all_of(config, client_of)
+
+
+def connect_all_async(settings: Settings | RedisSettings) -> Partitions:
+    """See `connect_all`."""
+    config = redis_of(settings)
+    return Partitions.around(connect_async(config)) if config.partitions == 1 else _all_of(config, async_of)
+
+
+@contextmanager
+def opened_all(settings: Settings) -> Iterator[Partitions]:
+    """All partitions of a fleet, or the one that a command names, for as long as this lasts. Raises as `connect`."""
+    partitions, one = connect_all(settings), settings.redis.partition
+    with closing(partitions):
+        yield partitions if one is None else Partitions([partitions[one]])
+
+
+@contextmanager
+def opened(settings: Settings, user: str) -> Iterator[Any]:
+    """A client of the user's partition, and keys are named as there. Raises as `connect`."""
+    with closing(connect_all(settings)) as partitions, partitions.at(user) as client:
+        yield client
+
+
+def each_opened(settings: Settings) -> Iterator[Partition]:
+    """As `opened_all`, one partition after the other; keys are named as there."""
+    with opened_all(settings) as partitions:
+        for at in partitions:
+            with under(at.prefixes):
+                yield at
+
+
+def search_at(at: Partition, find: Callable[[], Search[T]]) -> Iterator[T]:
+    """As `search`, in a partition; while the caller has what was found, keys are named as the caller has them."""
+    with under(at.prefixes):
+        found = search(at.client, find())
+    while True:
+        with under(at.prefixes):
+            each: Any = next(found, _END)
+        if each is _END:
+            return
+        yield each
+
+
+def _all_of(config: RedisSettings, connect: Callable[[RedisSettings, Any], Any]) -> Partitions:
+    found: list[Partition] = []
+    for number in range(config.partitions):
+        client = connect(config.at(number), found[0].client if found else None)
+        found.append(Partition(number, config.partitions, prefixes_of(config, number), client))
+    return Partitions(found)

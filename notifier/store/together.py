@@ -1,0 +1,230 @@
+"""Several exchanges at once, each with its partition: what they ask next goes in one pipeline to each node.
+
+What a pipeline does not bring to an end, as a slot moves or a connection is lost, is asked again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from redis.exceptions import AskError, RedisError, TryAgainError
+
+from notifier.errors import NotifierError, RedisAwayError, RedisUnusableError
+from notifier.scripts.keys import under
+from notifier.scripts.loader import Call, queue
+from notifier.store.cluster import owner_of
+from notifier.store.connection import ask, unusable
+from notifier.store.exchange import LOST, Commands, Exchange, Step, answer, answer_async
+from notifier.store.partitions import Partition
+
+T = TypeVar("T")
+Asked = tuple[Partition, Step]
+Ended = list[T | NotifierError]
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """Answers of partitions, by their number. away: why the others did not."""
+
+    found: dict[int, T]
+    away: dict[int, RedisUnusableError]
+
+    @property
+    def all(self) -> Iterable[T]:
+        """Return what was told, in order."""
+        return self.found.values()
+
+
+def ask_all(partitions: Sequence[Partition], make: Callable[[], Exchange[T]]) -> Told[T]:
+    """Ask all of these. Raises RedisUnusableError where none answers, and what else is wrong in one of them."""
+    told: Told[T] = Told({}, {})
+    for at, each in zip(partitions, together([(at, make()) for at in partitions]), strict=True):
+        if isinstance(each, RedisUnusableError):
+            told.away[at.number] = each
+        elif isinstance(each, NotifierError):
+            raise each
+        else:
+            told.found[at.number] = each
+    if not told.found:
+        raise next(iter(told.away.values()))
+    return told
+
+
+def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
+    """Return what each of these comes to, or the error that it raises."""
+    steps, replies = _all_steps(exchanges), None
+    while True:
+        try:
+            asked = steps.send(replies)
+        except StopIteration as end:
+            return cast("Ended[T]", end.value)
+        replies = [None] * len(asked)
+        for node, places in _by_node(asked).items():
+            lost: Any = None  # of a node that does not answer, one question more is enough
+            for n, reply in zip(places, _pipelined(node, [asked[n] for n in places]), strict=True):
+                replies[n] = (lost or _alone(*asked[n])) if reply is None else reply
+                lost = lost or _lost(node, asked[n], replies[n])
+
+
+def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError]) -> list[T]:
+    """Return the results of all. Raises the first error; of a Redis, with the partitions that it is about."""
+    errors = [(at.number, each) for at, each in zip(partitions, ended, strict=True) if isinstance(each, NotifierError)]
+    if errors:
+        _, first = errors[0]
+        if type(first) not in {RedisUnusableError, RedisAwayError} or partitions[0].count == 1:
+            raise first
+        numbers = ", ".join(str(number) for number in sorted(number for number, _ in errors))
+        raise type(first)(f"{first}; asked for partitions {numbers} of {partitions[0].count}") from first
+    return [each for each in ended if not isinstance(each, NotifierError)]
+
+
+def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
+    """Run this in each partition, one after the other. Raises as `whole`, when all others are done."""
+    found: list[T | NotifierError] = []
+    for at in partitions:
+        try:
+            with under(at.prefixes):
+                found.append(ask(partial(do, at.client)))
+        except RedisUnusableError as error:
+            found.append(error)
+    return whole(partitions, found)
+
+
+async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
+    """See `together`; nodes are asked at the same time."""
+    steps, replies = _all_steps(exchanges), None
+    while True:
+        try:
+            asked = steps.send(replies)
+        except StopIteration as end:
+            return cast("Ended[T]", end.value)
+        replies = [None] * len(asked)
+
+        async def ask(node: Any, places: list[int], asked: list[Asked] = asked, into: list[Any] = replies) -> None:
+            found = await _pipelined_async(node, [asked[n] for n in places])
+            lost: Any = None
+            for n, reply in zip(places, found, strict=True):
+                into[n] = (lost or await _alone_async(*asked[n])) if reply is None else reply
+                lost = lost or _lost(node, asked[n], into[n])
+
+        await asyncio.gather(*(ask(node, places) for node, places in _by_node(asked).items()))
+
+
+def _all_steps(
+    exchanges: Sequence[tuple[Partition, Exchange[T]]],
+) -> Generator[list[Asked], list[Any] | None, Ended[T]]:
+    """Yield what all of them ask next, until each has ended."""
+    ended: list[Any] = [None] * len(exchanges)
+    going: list[tuple[int, Callable[[], Step]]] = [(n, partial(next, steps)) for n, (_, steps) in enumerate(exchanges)]
+    while going:
+        asked = []
+        for n, resume in going:
+            at = exchanges[n][0]
+            try:
+                with under(at.prefixes):
+                    asked.append((n, (at, resume())))
+            except StopIteration as end:
+                ended[n] = end.value
+            except NotifierError as error:
+                ended[n] = error
+            except RedisError as error:
+                ended[n] = unusable(error)
+        if not asked:
+            break
+        replies = yield [each for _, each in asked]
+        going = [(n, _resumed(exchanges[n][1], reply)) for (n, _), reply in zip(asked, replies or (), strict=True)]
+    return ended
+
+
+def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:
+    return partial(steps.throw, reply) if isinstance(reply, RedisError) else partial(steps.send, reply)
+
+
+def _by_node(asked: Sequence[Asked]) -> dict[Any, list[int]]:
+    """The places of what can go in a pipeline, by node; the rest under None."""
+    found: dict[Any, list[int]] = defaultdict(list)
+    for n, (at, step) in enumerate(asked):
+        fits = isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
+        found[_owner((at, step)) if fits else None].append(n)
+    return found
+
+
+def _owner(asked: Asked) -> Any:
+    owner = owner_of(asked[0].client)
+    return owner and owner.known
+
+
+def _lost(node: Any, asked: Asked, reply: Any) -> Any:
+    """The reply, where it tells that nothing is to be had of its node."""
+    is_lost = isinstance(reply, LOST) and not isinstance(reply.__cause__, AskError | TryAgainError)
+    return reply if node is not None and is_lost and _owner(asked) in {None, node} else None
+
+
+def _queue(pipe: Any, asked: Sequence[Asked]) -> list[int]:
+    """Put all of these into a pipeline; how many commands each has."""
+    lengths = []
+    for at, step in asked:
+        before = len(pipe)
+        with under(at.prefixes):
+            if isinstance(step, Call):
+                queue(pipe, step)
+            else:
+                step.queue(pipe)  # type: ignore[union-attr]
+        lengths.append(len(pipe) - before)
+    return lengths
+
+
+def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) -> list[Any]:
+    """The reply to each; None where it is to be asked by itself."""
+    found: list[Any] = []
+    rest = iter(replies)
+    for (_, step), length in zip(asked, lengths, strict=True):
+        own = [next(rest) for _ in range(length)]
+        if any(isinstance(each, Exception) for each in own):
+            found.append(None)
+        else:
+            found.append(step.decode(own[0]) if isinstance(step, Call) else own)
+    return found
+
+
+def _pipelined(node: Any, asked: Sequence[Asked]) -> list[Any]:
+    if node is None or len(asked) == 1:
+        return [None] * len(asked)
+    try:
+        with asked[0][0].client.pipeline(transaction=False) as pipe:
+            lengths = _queue(pipe, asked)
+            return _read(asked, lengths, pipe.execute(raise_on_error=False))
+    except RedisError:
+        return [None] * len(asked)
+
+
+async def _pipelined_async(node: Any, asked: Sequence[Asked]) -> list[Any]:
+    if node is None or len(asked) == 1:
+        return [None] * len(asked)
+    try:
+        async with asked[0][0].client.pipeline(transaction=False) as pipe:
+            lengths = _queue(pipe, asked)
+            return _read(asked, lengths, await pipe.execute(raise_on_error=False))
+    except RedisError:
+        return [None] * len(asked)
+
+
+def _alone(at: Partition, step: Step) -> Any:
+    try:
+        with under(at.prefixes):
+            return answer(at.client, step)
+    except RedisError as error:
+        return error
+
+
+async def _alone_async(at: Partition, step: Step) -> Any:
+    try:
+        with under(at.prefixes):
+            return await answer_async(at.client, step)
+    except RedisError as error:
+        return error

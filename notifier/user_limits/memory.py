@@ -1,0 +1,89 @@
+"""MemoryUserLimiter: a `UserLimiter` without Redis, for the code that tests call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from notifier.limiter import Hold
+from notifier.rules.costs import check_cost
+from notifier.rules.evaluator import Sends, opens
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Category, Policy
+from notifier.rules.preferences import Mute
+from notifier.rules.quiet_hours import ByClock, said
+from notifier.user_limits.protocol import UserPermit, split
+
+
+def system_clock() -> int:
+    """Microseconds since the epoch on this machine's clock."""
+    return time.time_ns() // 1_000
+
+
+class MemoryUserLimiter:
+    """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
+
+    clock: µs since the epoch, this machine's if none is given. sends: of each user, and of each user's categories.
+    """
+
+    def __init__(self, clock: Callable[[], int] = system_clock) -> None:
+        self.clock = clock
+        self.sends: defaultdict[tuple[str, str | None], Sends] = defaultdict(Sends)
+        self._lock = threading.Lock()
+        self._permits = count(1)
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
+        """See `UserLimiter.acquire`."""
+        return self.ask(user, rules, cost, take=True)
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
+        """See `UserLimiter.peek`."""
+        return self.ask(user, rules, cost, take=False)
+
+    def refund(self, permit: UserPermit) -> bool:
+        """See `UserLimiter.refund`."""
+        with self._lock:
+            return sum(self.sends[permit.user, name].remove(permit.id) for name in {None, permit.category}) > 0
+
+    def reset(self, user: str, *categories: str) -> int:
+        """See `UserLimiter.reset`."""
+        with self._lock:
+            forgotten = len(self.sends[user, None])
+            for name in (None, *categories):
+                self.sends.pop((user, name), None)
+        return forgotten
+
+    def ask(
+        self,
+        user: str,
+        rules: Policy | Rules,
+        cost: int,
+        *,
+        take: bool,
+        mute: Mute | None = None,
+        clock: ByClock | None = None,
+    ) -> UserPermit | Hold:
+        """Answer as `acquire`, or `peek`. mute, clock: see `evaluator.opens`."""
+        policy, category = split(rules)
+        check_cost(policy, category, cost)
+        rules = Rules(policy, replace(category or Category(""), cost=cost))
+        with self._lock:
+            now, scopes = self.clock(), [(policy, self.sends[user, None])]
+            if category is not None:
+                scopes.append((category.policy, self.sends[user, category.name]))
+            for each, sends in scopes if not rules.category.bypass else ():
+                if each.burst is not None:
+                    sends.take_in(each.burst, now)
+            at, by = opens(rules, scopes[0][1], scopes[-1][1], now, mute=mute, clock=clock)
+            if by is not None and at > now:
+                return Hold(at - now, said(by, rules.category.name, at, None if clock is None else clock.zone))
+            permit = UserPermit(
+                str(next(self._permits)), user, cost, now, category=None if category is None else category.name
+            )
+            for each, sends in scopes if take else ():
+                sends.add(each, permit.id, now, now, cost=cost, longest_us=sends.longest_us(now))
+        return permit

@@ -1,0 +1,54 @@
+"""The promises of the limiter of users, whichever store it keeps their sends in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from notifier.limiter.protocol import Hold, Permit
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Category, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class UserPermit(Permit):
+    """The right to send one notification to a user. category: whose rules admitted it too."""
+
+    category: str | None = None
+
+    @property
+    def user(self) -> str:
+        """The user who gets it."""
+        return self.key
+
+
+class UserLimiter(Protocol):
+    """Windows and a gap, of the user and of the category, all or nothing, in one atomic step.
+
+    `rules` is a Policy for the user alone, or Rules for user and category together. Time is the limiter's own.
+    A refused attempt is not a send: asking again and again never pushes the next moment away.
+    """
+
+    def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
+        """Take the right to send now, or learn how long is left.
+
+        cost: how many sends it counts for in every window, 100 at most. Raises ValueError where it can never fit.
+        """
+        ...
+
+    def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
+        """Return what `acquire` would answer, without taking anything."""
+        ...
+
+    def refund(self, permit: UserPermit) -> bool:
+        """Take a permit back because nothing reached the user; False if it has lapsed or was refunded before."""
+        ...
+
+    def reset(self, user: str, *categories: str) -> int:
+        """Forget a user's sends, those of `categories` too; returns how many were forgotten."""
+        ...
+
+
+def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
+    """The user's policy and the category, if there is one."""
+    return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)

@@ -1,0 +1,113 @@
+"""acquire_all: several keys in one step, all or none, whichever script and backend answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from notifier.limiter import AsyncLimiter, Hold, Limiter, MemoryLimiter, Permit, Window
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+Make = Callable[["Redis"], Any]
+KINDS: dict[str, Make] = {
+    "redis": lambda redis: Limiter(redis, namespace="n"),
+    "with usage": lambda redis: Limiter(redis, namespace="n", usage_keep="1h"),
+    "memory": lambda _redis: MemoryLimiter(usage_keep="1h"),
+}
+
+
+@pytest.mark.parametrize("shared", ["25/hour", "burst 25 then 1/1h", Window(25, "1h")], ids=str)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_all_or_none(redis: Redis, kind: str, shared: Any) -> None:
+    """Where one key is used up, the others are as they were, and the longest Hold says why; each of them answers."""
+    limiter = KINDS[kind](redis)
+    first = limiter.acquire_all([("own", "1/hour"), ("shared", shared, 2)])
+    assert [(type(permit), permit.key, permit.cost) for permit in first] == [(Permit, "own", 1), (Permit, "shared", 2)]
+    for _ in range(3):
+        held = limiter.acquire_all([("shared", shared, 2), ("own", "1/hour")])
+        assert isinstance(held, Hold)
+        assert (held.key, held.rule) == ("own", "1/1h")
+    assert limiter.count("shared", last="1h") == 2
+    assert limiter.refund(first[0])
+    assert isinstance(limiter.acquire_all([("shared", shared), ("own", "1/hour")]), list)
+    if kind != "redis":
+        assert [(use.total, use.held) for use in map(limiter.usage, ("shared", "own"))] == [(3, 0), (2, 3)]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_who_is_over_a_limit_of_his_own_takes_nothing_from_others(redis: Redis, kind: str) -> None:
+    """Eight greedy clients at once, each over its own limit: the honest one gets all that is left of the shared one."""
+    limiter = KINDS[kind](redis)
+
+    def greedy(n: int) -> int:
+        asked = [("shared", "25/hour"), (f"own-{n}", "1/hour")]
+        return sum(isinstance(limiter.acquire_all(asked), list) for _ in range(40))
+
+    def honest() -> list[bool]:
+        return [
+            isinstance(limiter.acquire_all([("shared", "25/hour"), ("honest", "100/hour")]), list) for _ in range(17)
+        ]
+
+    with ThreadPoolExecutor(9) as pool:
+        mine = pool.submit(honest)
+        assert list(pool.map(greedy, range(8))) == [1] * 8
+        assert mine.result() == [True] * 17
+    assert limiter.count("shared", last="1h") == 25
+
+
+def test_tasks_have_it_too(redis: Redis, redis_server: Any) -> None:  # noqa: ARG001 - it empties the server
+    """AsyncLimiter answers as Limiter."""
+
+    async def ask() -> list[Any]:
+        limiter = AsyncLimiter.from_url(redis_server.url, namespace="n")
+        answers = [await limiter.acquire_all([("a", "1/hour"), ("b", "2/hour")]) for _ in range(2)]
+        left = await limiter.count("b", last="1h")
+        await limiter.aclose()
+        return [*map(type, answers), left]
+
+    assert asyncio.run(ask()) == [list, Hold, 1]
+
+
+@pytest.mark.parametrize("asked", [[], [("a", "1/hour"), ("a", "2/hour")]])
+def test_a_key_is_asked_for_once(asked: list[Any]) -> None:
+    """Nothing, or a key twice, is a mistake of the program: the error says what would be right."""
+    with pytest.raises(ValueError, match="give all rates of a key together"):
+        MemoryLimiter().acquire_all(asked)
+
+
+def test_a_hold_is_false(redis: Redis) -> None:
+    """`if limiter.acquire(…)` limits, with every backend."""
+    for make in KINDS.values():
+        limiter = make(redis)
+        limiter.reset("ada")
+        assert [bool(limiter.acquire("ada", "1/hour")) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize(("rates", "cost"), [("5/fortnight", 1), ("no-such-name", 1), ("5/minute", 6)])
+def test_a_wrong_rate_is_refused_at_decoration(redis: Redis, rates: str, cost: int) -> None:
+    """Not at the first call, which may come days later."""
+    for limiter in (MemoryLimiter(), Limiter(redis, namespace="n"), AsyncLimiter(None, namespace="n")):
+        with pytest.raises(ValueError, match=r"fortnight|no-such-name|cost of 6"):
+            limiter.limit(rates, key="k", cost=cost)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("5 per minute", "5/1m"),
+        ("5/min; 100 per 2 hours", "5/1m; 100/2h"),
+        ("10/2 minutes", "10/2m"),
+        ("10 per 2 mins", "10/2m"),
+        ("5/1hour, 3/sec", "5/1h; 3/1s"),
+        ("7/hr", "7/1h"),
+    ],
+)
+def test_rates_are_read_as_people_know_them(text: str, same: str) -> None:
+    """The forms of other limiters mean the same here."""
+    assert MemoryLimiter().policy(text) == MemoryLimiter().policy(same)

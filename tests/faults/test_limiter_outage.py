@@ -1,0 +1,135 @@
+"""The limiter while Redis cannot be asked: what it answers, who waits for it, and when it asks again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from notifier.errors import LimiterUnreachableError
+from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit, outage
+from notifier.limiter.outage import share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """A server that takes connections and says nothing."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(100)
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}"
+
+
+class Clock:
+    """The clock of the breaker."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(outage, "time", SimpleNamespace(monotonic=lambda: self.now, time_ns=lambda: 0))
+
+
+class Broken:
+    """A client that counts how often it is asked, and cannot."""
+
+    asked = 0
+
+    def execute_command(self, *_: Any) -> None:
+        self.asked += 1
+        raise RedisConnectionError
+
+
+def test_a_server_that_hangs_is_not_waited_for(hanging: str) -> None:
+    """With `timeout` a call ends, in threads and in tasks, and `on_error` says how."""
+    with Limiter.from_url(hanging, namespace="n", timeout="30ms") as limiter, pytest.raises(LimiterUnreachableError):
+        limiter.acquire("k", "1/day")
+    with Limiter.from_url(hanging, namespace="n", timeout=0.03, on_error="permit") as limiter:
+        assert limiter.acquire("k", "1/day")
+
+    async def story() -> None:
+        async with AsyncLimiter.from_url(hanging, namespace="n", timeout="30ms", on_error="hold") as held:
+            assert isinstance(await held.acquire("k", "1/day"), Hold)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("timeout", ["0s", 0, -1.5])
+def test_a_timeout_is_a_time(timeout: Any) -> None:
+    """One that is over at once is a mistake."""
+    with pytest.raises(ValueError, match="timeout must be longer"):
+        Limiter.from_url(NOWHERE, namespace="n", timeout=timeout)
+
+
+@pytest.mark.parametrize("on_error", ["hold", "permit", "memory"])
+def test_one_call_in_a_while_tries(redis: Redis, monkeypatch: pytest.MonkeyPatch, on_error: Any) -> None:
+    """The others are answered at once; and when one is answered by Redis, all are."""
+    clock, client = Clock(monkeypatch), Broken()
+    limiter = Limiter(client, namespace="n", on_error=on_error)
+    for tries in (1, 2, 3):
+        for _ in range(50):
+            limiter.acquire("k", "1000/day")
+        assert client.asked == tries
+        clock.now += 10
+    limiter.redis = redis
+    for _ in range(7):
+        limiter.acquire("k", "1000/day")
+    assert limiter.count("k", last="1h") == 7
+
+
+def test_a_process_limits_by_its_share() -> None:
+    """With "memory" each of four processes admits a quarter, takes back what it gave, and names the rates asked for."""
+    limiter = Limiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4)
+    permits = [limiter.acquire("k", "8/minute") for _ in range(3)]
+    assert [type(permit) for permit in permits] == [Permit, Permit, Hold]
+    assert isinstance(permits[2], Hold)
+    assert permits[2].policy == limiter.policy("8/minute")
+    assert isinstance(permits[0], Permit)
+    assert limiter.refund(permits[0])
+    assert limiter.acquire("k", "8/minute")
+    assert limiter.acquire("large", "8/minute", cost=8)
+    assert not limiter.acquire("large", "8/minute")
+    with pytest.raises(LimiterUnreachableError):
+        limiter.count("k", last="1m")
+
+    async def story() -> None:
+        async with AsyncLimiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4) as tasks:
+            one = await tasks.check("k", "4/minute")
+            assert not await tasks.acquire("k", "4/minute")
+            assert await tasks.refund(one)
+            assert await tasks.acquire("k", "4/minute")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("whole", "share"),
+    [
+        ("100/minute", "25/minute"),
+        ("7/minute", "1/1m"),
+        ("2/minute", "1/2m"),
+        ("3/minute", "1/2m"),
+        ("burst 8 then 1/3s", "burst 2 then 1/12s"),
+        ("gap 1s", "gap 4s"),
+    ],
+)
+def test_shares(whole: str, share: str) -> None:
+    """Four shares admit no more in the long run than the whole."""
+    limiter = Limiter(None, namespace="n")
+    assert share_of(limiter.policy(whole), 4) == limiter.policy(share)
+
+
+@pytest.mark.parametrize("options", [{"on_error": "open"}, {"processes": 0}, {"processes": True}])
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
+    """A way that is none, and no processes."""
+    with pytest.raises(ValueError, match=r"on_error is|processes is"):
+        Limiter(None, namespace="n", **options)

@@ -1,0 +1,40 @@
+"""Law 4 at the worker: a lease whose answer was lost keeps its place, and those behind it wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from redis import Redis
+
+from notifier.testing.embedded import EmbeddedRedis
+from tests.processes import total
+from tests.support import Simulators, eventually, fcm, note, notifier, worker, write_config
+
+SENT = 200
+
+
+def test_what_a_lost_answer_leased_goes_first(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """Redis is stopped until the worker gives up, and then does what it was asked: all arrive in order, and once."""
+    with Simulators(tmp_path / "simulators") as simulators:
+        simulators.fcm.latency_ms = 5
+        config = write_config(
+            tmp_path,
+            redis_server.url,
+            simulators.providers(timeout="1s"),
+            redis={"url": redis_server.url, "socket_timeout": "500ms"},
+            worker={"lease": "3s", "batch": 5, "in_flight": 10},
+        )
+        with worker(config) as process, notifier(config) as producer:
+            process.ready(redis)
+            titles = [f"ann-{n:03}" for n in range(SENT)]
+            producer.send_many(note("ann", title, fcm("ann")) for title in titles)
+            eventually(lambda: len(simulators.titles("ann-")) > SENT / 4, "traffic")
+            os.kill(redis_server.pid, signal.SIGSTOP)
+            try:
+                eventually(lambda: "limiter_unreachable" in process.log, "the worker to give up")
+            finally:
+                os.kill(redis_server.pid, signal.SIGCONT)
+            eventually(lambda: total(redis, "delivered") == SENT, "all to be delivered")
+        assert simulators.titles("ann-") == titles

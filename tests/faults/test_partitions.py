@@ -1,0 +1,364 @@
+"""A fleet in eight partitions of a Redis Cluster: whatever its slots do, all laws hold, and every command finds all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from notifier import AsyncNotifier, Notifier
+from notifier.errors import NotReplicatedError, RedisUnusableError, SettingsError
+from notifier.limiter import Hold, Permit
+from notifier.rules.policy import Policy, Window
+from notifier.scripts import keys
+from notifier.scripts.keys import under
+from notifier.settings import Settings, parse_settings
+from notifier.store.partitions import connect_all
+from notifier.store.tags import tag_of
+from notifier.units import ranges
+from tests import processes
+from tests.faults.cluster import RedisCluster
+from tests.faults.consistency import assert_empty_of_work
+from tests.faults.test_cluster import RATES, assert_all_arrive_once
+from tests.fleet import notification, start_fleet
+from tests.processes import await_that
+from tests.serve_rig import TOKEN, serving
+
+EIGHT = 8
+SLOTS = [key_slot(tag_of(number, EIGHT).encode()) for number in range(EIGHT)]
+PROVIDERS = "providers: {apns: {client: console}}\nevents: {keep: 1h}\nuser: {windows: ['100/1h']}\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def of_their_own(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ reads its prefix when it is imported: so processes begin cold. And no test finds keys of another."""
+    monkeypatch.setattr(processes, "launch", partial(subprocess.Popen, start_new_session=True))
+    for node in cluster.nodes:
+        if node.ask("ROLE")[0] == b"master":
+            node.ask("FLUSHALL")
+
+
+@pytest.fixture
+def settings(cluster: RedisCluster) -> Settings:
+    return parse_settings(f"redis: {{url: '{cluster.url}', partitions: {EIGHT}}}\n{PROVIDERS}")
+
+
+def test_each_user_has_a_slot(cluster: RedisCluster, settings: Settings) -> None:
+    """All keys of what is sent are in the slots of the partitions, and each user's in one; ids and users find them."""
+    found: list[str] = []
+    with Notifier.of(settings) as notifier:
+        assert notifier.send_many((notification(f"u{n}", n) for n in range(1_000)), on_accepted=found.extend) == 1_000
+        for n in (0, 1, 500, 999):
+            status = notifier.status(found[n])
+            assert status is not None
+            assert status.record is not None
+            assert (status.state, status.record.user) == ("queued", f"u{n}")
+            assert notifier.status(found[n], user=f"u{n}") is not None
+        assert notifier.send(notification("u3", 3), job_id="mine") == "mine"
+        assert notifier.send(notification("u3", 3), job_id="mine") == "mine"
+        assert notifier.status("mine") is not None
+        assert notifier.status("never") is None
+        assert notifier.cancel("mine") == "cancelled"
+        done = notifier.cancel_many([*found[:100], "never", "mine"])
+        assert (done.cancelled, done.unknown, done.too_late) == (101, ("never",), ())
+        assert notifier.cancel(user="u200").cancelled == 1
+        assert len(notifier.history("u3")) == 2
+        assert {event.job_id for event in notifier.events()} == {*found[:100], "mine", found[200]}
+    seen = {key_slot(key) for node in cluster.nodes for key in keys_of(node)}
+    assert seen == set(SLOTS)
+
+
+def keys_of(node: Any) -> list[bytes]:
+    with node.client() as client:
+        return [key for key in client.scan_iter("*") if client.exists(key)] if node.ask("ROLE")[0] == b"master" else []
+
+
+def test_so_it_is_in_asyncio(settings: Settings) -> None:
+    """The same producer, limiter and preferences; one event loop, a few connections to each node."""
+
+    async def work() -> None:
+        async with AsyncNotifier.of(settings) as notifier:
+            found: list[str] = []
+            count = await notifier.send_many((notification(f"u{n}", n) for n in range(300)), on_accepted=found.extend)
+            assert count == len(set(found)) == 300
+            statuses = await asyncio.gather(*(notifier.status(job_id) for job_id in found[:20]))
+            assert [status and status.state for status in statuses] == ["queued"] * 20
+            assert (await notifier.cancel_many(found[:50])).cancelled == 50
+            await notifier.users.set("u7", gap="1h")
+            assert [entry["user"] async for entry in notifier.users.export()] == ["u7"]
+            one = Policy((Window(1, interval_us=10**9),))
+            assert isinstance(await notifier.limiter.acquire("u7", one), Permit)
+            assert isinstance(await notifier.limiter.acquire("u7", one), Hold)
+            assert len([event async for event in notifier.events()]) == 50
+
+    asyncio.run(work())
+
+
+def test_the_number_is_fixed_at_the_first_start(cluster: RedisCluster, settings: Settings) -> None:
+    """Whoever comes with another is refused, with both, whichever partition its first user is in."""
+    with Notifier.of(settings) as notifier:
+        notifier.send_many(notification(f"u{n}", n) for n in range(100))
+    other = parse_settings(f"redis: {{url: '{cluster.url}', partitions: 64}}\n{PROVIDERS}")
+    with Notifier.of(other) as wrong:
+        for n in range(20):
+            with pytest.raises(SettingsError, match=r"of 64, hash 1, but the cluster has it as 0 of 8, hash 1"):
+                wrong.send(notification(f"u{n}", n))
+
+
+def test_replicas_are_waited_for_in_each_partition(cluster: RedisCluster) -> None:
+    """`wait_replicas` holds for every one of many, whichever nodes they go to."""
+    text = f"redis: {{url: '{cluster.url}', partitions: {EIGHT}, wait_replicas: %d, socket_timeout: 1s}}\n{PROVIDERS}"
+    with Notifier.of(parse_settings(text % 1)) as notifier:
+        assert notifier.send_many(notification(f"u{n}", n) for n in range(50)) == 50
+    with Notifier.of(parse_settings(text % 2)) as notifier, pytest.raises(NotReplicatedError):
+        notifier.send_many(notification(f"v{n}", n) for n in range(3))
+
+
+def move_all(cluster: RedisCluster) -> None:
+    """Each slot goes to another primary, one after the other."""
+    for slot in SLOTS:
+        cluster.move(slot, cluster.others(slot)[0])
+
+
+def fail_over(cluster: RedisCluster) -> None:
+    """A replica takes over all slots of a primary."""
+    cluster.fail_over(SLOTS[0])
+    await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "all in step", 30)
+
+
+def one_more(cluster: RedisCluster) -> None:
+    """A node more takes half of the slots, and gives them back."""
+    with cluster.one_more() as new:
+        before = {slot: cluster.owner(slot) for slot in SLOTS[1::2]}
+        for slot in before:
+            cluster.move(slot, new)
+        for slot, owner in before.items():
+            cluster.move(slot, owner)
+
+
+@pytest.mark.parametrize("what", [move_all, fail_over, one_more])
+def test_nothing_is_lost_or_sent_twice_while_slots_change_hands(
+    cluster: RedisCluster, what: Callable[[RedisCluster], None]
+) -> None:
+    """All that was accepted arrives once, in order, within every limit; no worker gives up; the audit is clean."""
+    rates = {**RATES, "redis": {"partitions": EIGHT}}
+    with start_fleet(
+        rates, workers=2, latency_ms=10, apns={"timeout": "1s"}, redis_server=nullcontext(cluster)
+    ) as fleet:
+        assert_all_arrive_once(fleet, cluster, what)
+        for at in fleet.partitions:
+            with under(at.prefixes):
+                assert_empty_of_work(at.client)
+
+
+def test_a_dead_node_takes_its_partitions_alone(cluster: RedisCluster, settings: Settings) -> None:
+    """Who is elsewhere is sent to; the error of `send_many` names the others; all goes on after the takeover."""
+    quick = settings.redis.model_copy(update={"socket_timeout_us": 500_000})
+    with Notifier.of(settings.model_copy(update={"redis": quick})) as notifier:
+        assert notifier.send_many(notification(f"u{n}", n) for n in range(100)) == 100
+        killed = cluster.kill_owner(SLOTS[0])
+        try:
+            elsewhere = next(n for n in range(100) if not at_node(notifier, f"u{n}", killed.port))
+            assert notifier.send(notification(f"u{elsewhere}", elsewhere))
+            with pytest.raises(RedisUnusableError, match=r"asked for partitions 0, .* of 8"):
+                notifier.send_many(notification(f"u{n}", n) for n in range(100))
+        finally:
+            cluster.await_takeover(SLOTS[0], killed)
+            killed.restart()
+            await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
+        assert notifier.send_many(notification(f"u{n}", n) for n in range(100)) == 100
+
+
+def at_node(notifier: Notifier, user: str, port: int) -> bool:
+    """Whether the slot of a user was last known to be at the node with this port."""
+    owner = notifier._partitions.of_user(user).client.connection_pool.connection_kwargs["owner"]
+    return bool(owner.known and owner.known[1] == port)
+
+
+class Cli:
+    """The command, in processes of its own."""
+
+    def __init__(self, config: Path) -> None:
+        self._environ = {**os.environ, "NOTIFIER_CONFIG": str(config), "COLUMNS": "200"}
+
+    def run(self, *words: str, status: int = 0, **environ: str) -> str:
+        command = [sys.executable, "-m", "notifier.cli", *words]
+        done = subprocess.run(command, env=self._environ | environ, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def told(self, *words: str, status: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", status=status))
+
+
+@pytest.fixture
+def cli(cluster: RedisCluster, tmp_path: Path) -> Cli:
+    config = tmp_path / "notifier.yaml"
+    config.write_text(f"redis: {{url: '{cluster.url}', partitions: {EIGHT}}}\n{PROVIDERS}", encoding="utf-8")
+    os.utime(config, (0, 0))
+    return Cli(config)
+
+
+def test_a_plain_producer_of_rq_is_told_the_prefix(cli: Cli, settings: Settings) -> None:
+    """`notifier partition` prints it, and what is enqueued so is this user's notification."""
+    told = cli.told("partition", "--user", "42")
+    assert (told["partition"], told["of"]) == (2, EIGHT)
+    enqueue = "import sys, redis.crc; from rq.defaults import RQ_KEY_PREFIX; print(RQ_KEY_PREFIX)"
+    environ = {**os.environ, "RQ_KEY_PREFIX": told["RQ_KEY_PREFIX"]}
+    done = subprocess.run([sys.executable, "-c", enqueue], env=environ, capture_output=True, text=True, check=True)
+    partitions = connect_all(settings)
+    with under(partitions.of_user("42").prefixes):
+        assert done.stdout.strip() == keys.rq_prefix() == "{740}notifier:rq".replace("740", told["tag"])
+    for at in partitions:
+        with closing(at.client):
+            pass
+
+
+def test_commands_find_all(cli: Cli) -> None:
+    """Those that look at one user find the user's partition; those that look at all look at each."""
+    first, second = (cli.run("send", user, "--device", "apns:" + "ab" * 32, "--title", "x").strip() for user in "42")
+    assert cli.run("status", first).startswith("queued")
+    assert cli.told("explain", "--user", "4")["user"] == "4"
+    assert "2 jobs" in cli.run("audit")
+    assert cli.told("cancel", second)["answer"] == "cancelled"
+    assert cli.told("pause", "all")[0]["what"] == "all"
+    assert cli.told("resume", "all")["resumed"]
+    assert "working" in cli.run("routes")
+    assert cli.told("health", status=1)["unserved"] == list(range(EIGHT))
+    worker = [sys.executable, "-m", "notifier.cli", "worker", "--burst"]
+    subprocess.run(worker, env=cli._environ, capture_output=True, check=True, timeout=60)
+    assert cli.run("status", first, "--user", "4").startswith("delivered")
+    assert cli.told("history", "4")[0]["outcome"] == "delivered"
+    assert cli.run("cancel", "--all-users", "--category", "default", "--yes").startswith("0 notifications")
+
+
+def test_one_partition_can_be_named(cli: Cli) -> None:
+    """Then `stats` is of that one alone; a number that there is not is refused."""
+    assert cli.told("stats", "--partition", "7")["now"]["unserved"] == []
+    assert "is none of 0 to 7" in cli.run("stats", "--partition", "8", status=3)
+    assert "numbers from 0 to 7" in cli.run("worker", "--partitions", "8", status=3)
+
+
+def test_the_numbers_are_of_all(cli: Cli, settings: Settings, tmp_path: Path) -> None:
+    """`stats` sums them up, and names what nobody serves; a recording has what came to any of them."""
+    trace = tmp_path / "trace.jsonl"
+    recording = subprocess.Popen(
+        [sys.executable, "-m", "notifier.cli", "trace", "record", "--out", str(trace), "--for", "1h"], env=cli._environ
+    )
+    try:
+        at = connect_all(settings)[EIGHT - 1]
+        with under(at.prefixes), closing(at.client) as last:
+            await_that(lambda: last.exists(keys.redis_key("trace")), "the recording to begin", 30)
+        with Notifier.of(settings) as notifier:
+            notifier.send_many(notification(f"u{n}", n) for n in range(40))
+    finally:
+        recording.send_signal(signal.SIGINT)
+        assert recording.wait(30) == 0
+    assert Counter(event["user"] for event in map(json.loads, trace.read_text().splitlines())) == {
+        f"u{n}": 1 for n in range(40)
+    }
+    told = cli.told("stats")
+    assert sum(lane["queued"] for lane in told["now"]["lanes"].values()) == 40
+    assert told["minutes"][-1]["accepted"] + told["minutes"][-2]["accepted"] == 40
+    assert told["now"]["unserved"] == list(range(EIGHT))
+    subprocess.run(
+        [sys.executable, "-m", "notifier.cli", "worker", "--burst"],
+        env=cli._environ,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    told = cli.told("stats")
+    assert told["now"]["totals"]["delivered"] == 40
+    assert sum(each["count"] for each in told["outcomes"]) == 40
+
+
+def test_pages_metrics_and_the_api_are_of_all(cluster: RedisCluster, cli: Cli, settings: Settings) -> None:
+    """Of each user and job as of one Redis; of all together the sums; of a node that is away its partitions' names."""
+    with Notifier.of(settings) as notifier, serving(Path(cli._environ["NOTIFIER_CONFIG"]), TOKEN, answer_s=4) as server:
+        ask, ids = server.with_token(), list[str]()
+
+        def told(path: str) -> Any:
+            return json.loads(ask(f"/api/v1/{path}")[1])
+
+        def done(path: str, **given: Any) -> Any:
+            return json.loads(ask.post(f"/api/v1/{path}", given)[1])
+
+        notifier.send_many((notification(f"u{n}", n) for n in range(40)), on_accepted=ids.extend)
+        assert sum(lane["queued"] for lane in told("stats")["now"]["lanes"].values()) == 40
+        assert "no worker serves partition 0-7" in ask("/")[1]
+        assert told("users/u7")["elsewhere"][0]["job_id"] == ids[7]
+        assert told(f"jobs/{ids[7]}")["user"] == "u7"
+        assert done("pause", what="lane:default")["paused"]
+        assert [each["what"] for each in told("pauses")["pauses"]] == ["lane:default"]
+        assert done("resume", what="lane:default")["resumed"]
+        assert [each["action"] for each in told("actions")["actions"][:2]] == ["resume", "pause"]
+        assert done(f"jobs/{ids[7]}/cancel")["answer"] == "cancelled"
+        new = done("notifications", user="u7", devices=[{"platform": "apns", "token": "ab" * 32}], title="x")["job_id"]
+        assert (new[:4], told(f"jobs/{new}")["state"]) == (ids[7][:4], "queued")
+        for page in ("user", "user?id=u7", f"job?id={new}", "routes", "rates", "log", "problems", "pause", "limits"):
+            assert ask(f"/{page}")[0] == 200, page
+        killed = cluster.kill_owner(SLOTS[0])
+        try:
+            text = ask("/metrics")[1]
+            away = [n for n in range(EIGHT) if f'notifier_partition_up{{partition="{n}"}} 0.0' in text]
+            assert 0 in away
+            assert len(away) < EIGHT
+            assert "notifier_redis_up 0.0" in text
+            assert f"partition {ranges(away)} does not answer" in ask("/")[1]
+        finally:
+            cluster.await_takeover(SLOTS[0], killed)
+            killed.restart()
+            await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
+        await_that(lambda: "notifier_redis_up 1.0" in ask("/metrics")[1], "all to answer", 30)
+
+
+def test_rates_are_applied_to_all(cluster: RedisCluster, tmp_path: Path) -> None:
+    """Workers of different partitions follow them; `health` names the partition that nobody serves."""
+    new = tmp_path / "new.yaml"
+    new.write_text("user: {windows: ['1/1h']}\n", encoding="utf-8")
+    rates = {"user": {"windows": ["100/1h"]}, "redis": {"partitions": EIGHT}}
+    with start_fleet(rates, workers=0, redis_server=nullcontext(cluster)) as fleet:
+        for some in ("0-3", "4-6"):
+            fleet.start_worker(more=["--partitions", some])
+        mine = Cli(fleet.config)
+        mine._environ["NOTIFIER_REDIS_URL"] = cluster.url
+        await_that(lambda: mine_told(mine)["unserved"] == [7], "both to have looked everywhere", 60, 0.5)
+        mine.run("config", "apply", str(new), "--yes", "--in", "0s", "--replace")
+        await_that(lambda: agreed(mine), "both to follow", 60, 0.5)
+        with fleet.notifier() as notifier:
+            served = [f"u{n}" for n in range(40) if fleet.partitions.of_user(f"u{n}").number < 7]
+            notifier.send_many(notification(user, 10 * n + i) for n, user in enumerate(served) for i in range(2))
+        await_that(lambda: len(fleet.arrivals()) == len(served), "one of each user", 60, 0.05)
+
+
+def mine_told(cli: Cli) -> Any:
+    command = [sys.executable, "-m", "notifier.cli", "health", "--json"]
+    done = subprocess.run(command, env=cli._environ, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)
+
+
+def agreed(cli: Cli) -> bool:
+    command = [sys.executable, "-m", "notifier.cli", "config", "status", "--json"]
+    done = subprocess.run(command, env=cli._environ, capture_output=True, text=True, check=False)
+    told = json.loads(done.stdout)
+    return len(told["workers"]) == 2 and {w["version"] for w in told["workers"]} == {told["published"]["version"]}

@@ -1,0 +1,150 @@
+"""`notifier serve` before strangers who have no token: it answers others, and its log does not grow by them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from notifier.cli.serve import _token
+from notifier.errors import SettingsError
+from notifier.server import connections, guard
+from notifier.testing.embedded import EmbeddedRedis
+from tests.serve_rig import TOKEN, Client, serving
+from tests.support import eventually, write_config
+
+OTHERS = "127.0.0.2"  # an address that no other test speaks from
+
+
+@pytest.fixture
+def client(tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[Client]:
+    with serving(write_config(tmp_path, redis_server.url), TOKEN) as running:
+        yield running
+
+
+def connected(port: int, stack: ExitStack, address: str = "127.0.0.1") -> socket.socket:
+    return stack.enter_context(socket.create_connection(("127.0.0.1", port), 10, source_address=(address, 0)))
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed it; what it has answered is read."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def test_half_heads_are_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends no whole head within the time is cut off, also behind a request that was answered."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    with ExitStack() as stack:
+        first, second = connected(client.port, stack), connected(client.port, stack)
+        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: lo")
+        second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+        eventually(lambda: is_closed(first) and is_closed(second), "both to be closed")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", OTHERS])
+def test_a_crowd_of_half_heads_keeps_nobody_out(client: Client, address: str) -> None:
+    """Hundreds of connections of one address, each with half a head: others are answered, and so is who is there."""
+    with ExitStack() as stack:
+        for _ in range(3 * connections.MAX_OF_ADDRESS):
+            one = connected(client.port, stack, OTHERS)
+            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        asks = connected(client.port, stack, address)
+        asks.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        asks.settimeout(10)
+        assert asks.recv(100).startswith(b"HTTP/1.1 200")
+
+
+ENDLESS = b"POST /api/v1/notifications HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+
+
+def test_an_endless_body_without_the_token_is_cut(client: Client) -> None:
+    """It is answered 401, and its connection closed."""
+    with ExitStack() as stack:
+        one = connected(client.port, stack)
+        one.sendall(ENDLESS + b"\r\n" + b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+        eventually(lambda: is_closed(one), "its end")
+
+
+def test_a_slow_body_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with the token a body must come to its end in time."""
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    with ExitStack() as stack:
+        one = connected(client.port, stack)
+        head = ENDLESS + f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n\r\n".encode()
+        one.sendall(head + b"1\r\n{\r\n")
+        assert b" 408 " in one.recv(100)
+        eventually(lambda: is_closed(one), "its end")
+
+
+def test_two_lengths_are_refused(client: Client) -> None:
+    """Content-Length beside Transfer-Encoding is how requests are smuggled past a proxy."""
+    with ExitStack() as stack:
+        one = connected(client.port, stack)
+        one.sendall(
+            b"POST /healthz HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        )
+        assert b" 400 " in one.recv(100)
+        eventually(lambda: is_closed(one), "its end")
+
+
+def test_rubbish_does_not_flood_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """What is no HTTP is told a few times in a minute."""
+    with caplog.at_level(logging.WARNING), ExitStack() as stack:
+        for _ in range(50):
+            one = connected(client.port, stack)
+            one.sendall(b"\x16\x03\x01rubbish\r\n\r\n")
+            eventually(lambda one=one: is_closed(one), "its end")
+    assert (
+        len([record for record in caplog.records if record.name.startswith(("uvicorn", "asyncio"))])
+        <= 2 * connections.MAX_SAID
+    )
+
+
+def test_the_brake_says_how_many_it_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    brake, now = connections.Brake(), 1000.0
+    monkeypatch.setattr(connections.time, "monotonic", lambda: now)
+    record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, "Invalid", (), None)
+    assert [brake.filter(record) for _ in range(10)].count(True) == connections.MAX_SAID
+    now += connections.SAID_S
+    assert brake.filter(record)
+    assert "7 more" in record.msg
+
+
+def test_wrong_tokens_are_slowed_and_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes longer than the one before; the log has one line of the first and one of the tenth."""
+    monkeypatch.setattr(guard, "SLOWER_S", 0.02)
+    began = time.monotonic()
+    with capture_logs() as logs:
+        for n in range(10):
+            assert client("/", Authorization=f"Bearer wrong-{n}")[0] == 401
+    assert [line["count"] for line in logs if line["event"] == "wrong_tokens"] == [1, 10]
+    assert time.monotonic() - began >= 0.02 * sum(range(11))
+    assert client("/")[0] == 401, "who gives none is not slowed"
+    assert client.with_token()("/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "token", [" ", "\t", "short", "a b\nc" * 10, "x" * 15, "ü" * 20, "ann act short", "ann do " + "x" * 20]
+)
+def test_what_can_be_guessed_is_no_token(token: str, tmp_path: Path) -> None:
+    """A blank variable is a mistake, and not a server without a token."""
+    with pytest.raises(SettingsError, match="NOTIFIER_SERVER_TOKEN"):
+        _token({"NOTIFIER_SERVER_TOKEN": token})()
+    (tmp_path / "token").write_text(token, encoding="utf-8")
+    with pytest.raises(SettingsError, match="NOTIFIER_SERVER_TOKEN_FILE"):
+        _token({"NOTIFIER_SERVER_TOKEN_FILE": str(tmp_path / "token")})()

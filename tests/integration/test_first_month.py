@@ -1,0 +1,196 @@
+"""Mistakes of a newcomer's first month: each is refused, or told, with what would be right."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+import pytest
+from redis import Redis
+
+from notifier import Notifier
+from notifier.errors import InvalidNotificationError, RedisUnusableError
+from notifier.notification import Notification
+from notifier.rules.preferences import Preferences
+from notifier.settings import parse_settings
+from notifier.settings.advice import advise
+from notifier.settings.loading import unread
+from notifier.settings.yaml_source import read_yaml
+from notifier.simulators.certificates import make_certificates
+from notifier.store.connection import ask, check, connect
+from notifier.testing.embedded import EmbeddedRedis
+from notifier.units import parse_duration, parse_window
+from tests.integration.conftest import Run
+from tests.support import CONSOLE, ends, note, worker, write_config
+from workers.__main__ import main as work
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
+    categories = {"default": {"lane": "default"}, "news": {"lane": "bulk", "windows": ["1/1d"], "expires": "1h"}}
+    return write_config(tmp_path, redis_server.url, CONSOLE, categories=categories)
+
+
+def advice(text: str) -> list[str]:
+    return [problem.message for problem in advise(parse_settings(text, name="n.yaml"), read_yaml(text))]
+
+
+def test_a_lane_that_is_none(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        work(["--config", str(config), "urgnt"])
+    assert ended.value.code == 2
+    assert "'urgnt' is no lane; the lanes are urgent, default, bulk" in capsys.readouterr().err
+
+
+def test_load_takes_the_configured_redis(run: Run, redis: Redis) -> None:
+    """Without --url; where there is no configuration, the one of NOTIFIER_REDIS_URL."""
+    before = redis.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    done = run("load", "--iterations", "50", "--concurrency", "2", "--keys", "2", "--processes", "1")
+    assert done.status == 0
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 50
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_config_may_stand_anywhere(run: Run, config: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFIER_CONFIG")
+    words = ["explain", "--user", "42"]
+    monkeypatch.chdir(config.parent)
+    assert run(*words[:place], "--config", str(config), *words[place:]).status == 0
+    assert run(*words[:place], f"--config={config}", *words[place:]).status == 0
+    assert run(*words).status == 3
+
+
+def test_a_port_in_use(run: Run) -> None:
+    """It says so, and does not claim to listen."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ended = run("serve", "--port", str(other.getsockname()[1]))
+    assert ended.status == 1
+    assert "Address already in use; --port names another" in ended.err
+    assert ended.out == ""
+
+
+def test_explain_tells_of_a_mute_without_end_and_of_an_expiry(
+    config: Path, redis: Redis, run: Run, producer: Notifier
+) -> None:
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note("42", "x", category="news")), "delivered")
+    told = run("explain", "--user", "42", "--category", "news").out
+    assert "one that is accepted now is not sent: news expires after 1h" in told
+    producer.users.mute("43")
+    told = run("explain", "--user", "43").out
+    assert "nothing may go: the user's mute has no end" in told
+    assert "2199" not in told
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_refused_lines_are_corrected_alone(run: Run, tmp_path: Path, redis: Redis, form: str) -> None:
+    """--refused holds the refused lines as they stood: sent alone, what was accepted before is not sent twice."""
+    if form == "jsonl":
+        row = {"user": "1", "devices": [{"platform": "fcm", "token": "t" * 20}], "title": "good"}
+        text = "".join(json.dumps(each) + "\n" for each in (row, row | {"titel": "x"}, row | {"title": "too"}))
+    else:
+        text = "user,platform,token,title,badge\n1,fcm,tttttttttttttttttttt,good,\n1,fcm,tttttttttttttttttttt,bad,x\n"
+    file, out = tmp_path / f"all.{form}", tmp_path / f"refused.{form}"
+    file.write_text(text, encoding="utf-8")
+    sent = run("send-file", str(file), "--refused", str(out))
+    assert sent.status == 1
+    refused = out.read_text(encoding="utf-8")
+    assert len(refused.splitlines()) == (1 if form == "jsonl" else 2)
+    out.write_text(refused.replace("titel", "body").replace("bad,x", "bad,1"), encoding="utf-8")
+    before = redis.llen("rq:queue:default")
+    assert run("send-file", str(out)).status == 0
+    assert redis.llen("rq:queue:default") == before + 1
+
+
+def test_an_editor_finds_the_schema(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "notifier.yaml"
+    assert run("config", "init", str(path), "--yes").status == 0
+    assert path.read_text().startswith("# yaml-language-server: $schema=notifier.schema.json\n")
+    assert json.loads((path.parent / "notifier.schema.json").read_text())["type"] == "object"
+    assert '"42"' not in "".join(line for line in path.read_text().splitlines(True) if not line.startswith("#"))
+
+
+def test_a_variable_that_nothing_reads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFIER_REDIS_ULR", "redis://somewhere")
+    assert "did you mean NOTIFIER_REDIS_URL?" in run("config", "check").out.replace("\n", " ")
+    known = {"NOTIFIER_APNS_KEY_DRIVER": "", "NOTIFIER_NTFY_TOKEN": "", "NOTIFIER_CONFIG": "", "PATH": ""}
+    assert unread(known, {"apns": None, "ntfy": None}) == []
+    assert len(unread({"NOTIFIER_APNS_KEI": ""}, {"apns": None})) == 1
+
+
+def test_no_categories_are_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bare.yaml").write_text("user: {gap: 1s}", encoding="utf-8")
+    told = run("config", "check", str(tmp_path / "bare.yaml"))
+    assert (told.status, "has no categories" in told.out) == (0, True)
+
+
+def test_what_is_dropped_never_waits_for_its_expiry() -> None:
+    rules = "categories: {news: {lane: bulk, gap: 10s, expires: 5s, when_blocked: %s}}"
+    assert advice(rules % "drop") == []
+    assert len(advice(rules % "queue")) == 1
+
+
+@pytest.mark.parametrize(("text", "us"), [("1hour", 3600), ("2 hours", 7200), ("3days", 259200), ("1second", 1)])
+def test_words_for_units(text: str, us: int) -> None:
+    """As in a rate, so in a duration, and in the interval of a rate."""
+    assert parse_duration(text) == us * 1_000_000
+    assert parse_window(f"5/{text}").interval_us == us * 1_000_000
+    assert parse_window("10/hour") == parse_window("10/1hour") == parse_window("10/hours") == parse_window("10/1h")
+
+
+def test_a_number_without_a_unit() -> None:
+    with pytest.raises(ValueError, match="write 500ms or 500s"):
+        parse_duration("500")
+
+
+def test_a_misspelt_field() -> None:
+    with pytest.raises(InvalidNotificationError, match=r"titel: is not a field; did you mean title\?"):
+        Notification.from_kwargs({"user": "1", "devices": [], "titel": "x"})
+
+
+def test_quiet_hours_none() -> None:
+    """Who may choose quiet hours instead of the configured ones may choose to have none."""
+    chosen = Preferences.of({"quiet_hours": "none"})
+    assert chosen.quiet_hours == ()
+    assert chosen.as_dict() == {"quiet_hours": "none"}
+    assert Preferences.decode(chosen.encode()) == chosen
+
+
+def test_tls_to_a_redis_without_it(redis_server: EmbeddedRedis) -> None:
+    """A handshake that nobody answers is given up once the other side turns out to be plain, whatever the timeout."""
+    url = redis_server.url.replace("redis://", "rediss://")
+    settings = parse_settings(f'redis: {{url: "{url}", socket_timeout: 10m}}')
+    with connect(settings) as redis:
+        with pytest.raises(RedisUnusableError, match="does not speak TLS; write redis:// in place of rediss://"):
+            check(redis)
+        with pytest.raises(RedisUnusableError, match="does not speak TLS; write redis:// in place of rediss://"):
+            ask(redis.ping)
+
+
+def test_a_redis_that_speaks_tls_alone(tmp_path: Path) -> None:
+    """It closes the connection at the first command; the error says why."""
+    made = make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.cert_file, made.key_file)
+
+    class Handshake(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True) as secured:
+                secured.recv(1)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handshake) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        settings = parse_settings(f'redis: {{url: "redis://127.0.0.1:{server.server_address[1]}/0"}}')
+        try:
+            with connect(settings) as redis, pytest.raises(RedisUnusableError, match="speaks TLS; write rediss://"):
+                check(redis)
+        finally:
+            server.shutdown()
+            serving.join()

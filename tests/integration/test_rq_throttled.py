@@ -1,0 +1,259 @@
+"""RQ functions under the limits: by their decorator or by their meta, with RQ's JSON or its pickles."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Callback, Queue, Repeat, Retry
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer, PickleSerializer
+
+from notifier import Notifier
+from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.consistency import audit
+from tests.support import WORKER, client_of, ends, eventually, note, notifier, state, worker, write_config
+
+GAP_S = 0.3
+RATES: dict[str, Any] = {
+    "user": {"gap": "300ms"},
+    "users": {"once": {"windows": ["1/1h"]}, "free": {"gap": "0s", "windows": []}},
+    "history": {"keep": "1h"},
+    "keep_failed": "1h",
+    "worker": {**WORKER, "functions": ["shop"]},
+}
+APP = """
+import datetime, os, time
+from notifier import mark_sent, throttled
+
+def _note(path, word):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{time.time()} {word}\\n")
+
+@throttled(user="user_id", category="chat")
+def notify(user_id, text, path, seconds=0):
+    _note(path, f"{text} begins")
+    time.sleep(seconds)
+    _note(path, f"{text} ends")
+    return text
+
+@throttled(user="user_id")
+def fails(user_id, path, sent=False):
+    _note(path, "fails")
+    if sent:
+        mark_sent()
+    raise LookupError("nobody is there")
+
+@throttled(user="user_id")
+def fails_once(user_id, path):
+    first = not os.path.exists(path)
+    _note(path, "tries")
+    if first:
+        raise LookupError("not yet")
+
+@throttled(user="user_id")
+def dies(user_id):
+    os.kill(os.getpid(), 9)
+
+def called(job, connection, result):
+    _note(job.args[0], "called")
+
+def plain(path, text):
+    _note(path, text)
+    from rq import get_current_job
+    return repr(sorted(get_current_job().meta.items()))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    redis: Redis
+    producer: Notifier
+    folder: Path
+    config: Path
+
+    def queue(self, serializer: Any = PickleSerializer, lane: str = "default") -> Queue:
+        return Queue(lane, connection=self.redis, serializer=serializer)
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def usage(self, user: str) -> dict[str, int]:
+        told = self.redis.hgetall(f"notifier:usage:{{{user}}}")
+        return {k.decode(): int(v) for k, v in told.items() if k not in {b"first", b"last"}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "shop.py").write_text(APP, encoding="utf-8")
+    config = write_config(folder, redis_server.url, **RATES)
+    with client_of(config) as redis:
+        redis.flushdb()
+        with notifier(config) as producer, worker(config, python_path=folder) as running:
+            running.ready(redis)
+            yield World(redis, producer, folder, config)
+
+
+def times(path: Path, word: str = "") -> list[float]:
+    """When what a function noted was noted, of those lines that hold a word."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [float(line.split()[0]) for line in lines if word in line]
+
+
+def finishes(job: Job, status: JobStatus = JobStatus.FINISHED) -> None:
+    eventually(lambda: job.get_status() is status, f"{status} of {job.id}")
+
+
+@pytest.mark.parametrize("serializer", [PickleSerializer, JSONSerializer])
+@pytest.mark.parametrize("how", ["decorator", "meta"])
+def test_its_jobs_keep_the_gap(world: World, serializer: Any, how: str) -> None:
+    """Jobs of one user go one after the other, in order, the gap from the end of one to the beginning of the next."""
+    user, path = f"gap-{how}-{serializer.__name__}", world.path(f"{how}-{serializer.__name__}")
+    q = world.queue(serializer)
+    if how == "decorator":
+        jobs = [q.enqueue("shop.notify", user, f"t{n}", str(path), 0.05) for n in range(4)]
+    else:
+        jobs = [q.enqueue("shop.plain", str(path), f"t{n} begins ends", meta={"user": user}) for n in range(4)]
+    for job in jobs:
+        finishes(job)
+    begun, ended = times(path, "begins"), times(path, "ends")
+    assert len(begun) == len(ended) == 4
+    assert min(b - e for b, e in zip(begun[1:], ended, strict=False)) >= GAP_S
+    words = [line.split()[1] for line in path.read_text().splitlines() if "begins" in line]
+    assert words == [f"t{n}" for n in range(4)]
+    eventually(lambda: world.usage(user) == {"delivered": 4}, "its count")
+
+
+def test_it_is_rqs_own_job(world: World) -> None:
+    """Its result, its callback, what depends on it, its repetition and its meta are as on any worker of RQ."""
+    path, q = world.path("own"), world.queue()
+    meta = {"user": "own", "when": datetime(2026, 1, 1, tzinfo=UTC)}
+    first = q.enqueue("shop.plain", str(path), "first", meta=meta, on_success=Callback("shop.called"), result_ttl=60)
+    second = q.enqueue("shop.notify", "own", "second", str(path), depends_on=first, repeat=Repeat(times=1))
+    finishes(first)
+    assert first.return_value() == repr(sorted(meta.items()))
+    assert first.get_meta() == meta
+    eventually(lambda: len(times(path, "second ends")) == 2, "its repetition")
+    finishes(second)
+    assert second.get_meta() == {}
+    assert len(times(path, "called")) == 1
+    assert times(path, "first") < times(path, "second")
+
+
+def test_it_waits_as_a_notification_does(world: World) -> None:
+    """A second job of a user with one an hour waits: so say status, explain and RQ's registry; it can be cancelled."""
+    path, q = world.path("waits"), world.queue()
+    finishes(q.enqueue("shop.notify", "once", "first", str(path)))
+    second = q.enqueue("shop.notify", "once", "second", str(path))
+    ends(world.producer, second.id, "waiting")
+    status = world.producer.status(second.id)
+    assert status is not None
+    assert status.expected_at is not None
+    assert "1/1h" in str(status.held_by)
+    assert second.get_status() is JobStatus.SCHEDULED
+    assert second.id in q.scheduled_job_registry.get_job_ids()
+    note_id = world.producer.send(note("once", "third"))
+    ends(world.producer, note_id, "waiting")
+    assert world.producer.cancel(second.id) == "cancelled"
+    assert not times(path, "second")
+
+
+def test_what_raises_has_not_sent(world: World) -> None:
+    """It is counted as failed and its permit is taken back; one that said it had sent keeps it."""
+    path, q = world.path("raises"), world.queue()
+    failed = q.enqueue("shop.fails", "raises", str(path))
+    finishes(failed, JobStatus.FAILED)
+    assert "LookupError" in str(failed.latest_result().exc_string)
+    eventually(lambda: world.usage("raises") == {"failed": 1}, "its count")
+    assert world.redis.zcard("notifier:sent:{raises}") == 0
+    finishes(q.enqueue("shop.fails", "raises", str(path), sent=True), JobStatus.FAILED)
+    eventually(lambda: world.usage("raises") == {"failed": 1, "delivered": 1}, "its count")
+    eventually(lambda: world.redis.zcard("notifier:sent:{raises}") == 1, "its send")
+
+
+def test_a_retry_waits_again(world: World) -> None:
+    """RQ's Retry puts it back, and it goes through the limits once more."""
+    path, q = world.path("retries"), world.queue()
+    job = q.enqueue("shop.fails_once", "retries", str(path), retry=Retry(max=2))
+    finishes(job)
+    eventually(lambda: world.usage("retries") == {"retried": 1, "delivered": 1}, "its counts")
+    delayed = q.enqueue("shop.fails_once", "delayed", str(world.path("delayed")), retry=Retry(max=1, interval=1))
+    finishes(delayed)
+    eventually(lambda: world.usage("delayed") == {"retried": 1, "delivered": 1}, "its counts")
+
+
+def test_a_horse_that_dies_may_have_sent(world: World) -> None:
+    """Nobody knows what a killed function sent: its permit counts."""
+    job = world.queue().enqueue("shop.dies", "dies")
+    finishes(job, JobStatus.FAILED)
+    eventually(lambda: world.usage("dies") == {"failed": 1}, "its count")
+    assert world.redis.zcard("notifier:sent:{dies}") == 1
+
+
+def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
+    """Nothing else of the user's goes while a function runs, however long; the gap begins at its end."""
+    path = world.path("runs")
+    with worker(world.config, name="second", python_path=world.folder) as second:
+        second.ready(world.redis)
+        job = world.queue().enqueue("shop.notify", "runs", "slow", str(path), 4)
+        finishes(job, JobStatus.STARTED)
+        behind = world.producer.send(note("runs", "behind"))
+        ends(world.producer, world.producer.send(note("bystander", "bystander")), "delivered")
+        assert job.get_status() is JobStatus.STARTED
+        assert state(world.producer, behind) == "waiting"
+        assert state(world.producer, job.id) == "sending"
+        assert audit(world.redis) == []
+        ends(world.producer, behind, "delivered")
+    (ended,) = times(path, "ends")
+    assert time.time() - ended < 30
+    record = world.producer.history("runs")[0]
+    assert record.handed_at[-1].timestamp() >= ended + GAP_S
+    finishes(job)
+    assert state(world.producer, job.id) == "delivered"
+
+
+def test_its_history_tells_what_held_it(world: World) -> None:
+    """The record of a job names what held it back, and how long the function ran."""
+    path, q = world.path("told"), world.queue()
+    jobs = [q.enqueue("shop.notify", "told", f"t{n}", str(path)) for n in range(2)]
+    for job in jobs:
+        finishes(job)
+    eventually(lambda: len(world.producer.history("told")) == 2, "both records")
+    record = world.producer.history("told")[0]
+    assert record.job_id == jobs[1].id
+    assert record.outcome == "delivered"
+    assert record.category == "chat"
+    assert record.totals()["user gap 300ms"] > 0, "what was left of the gap when it came to its backlog"
+    assert record.replies[0].route == "rq"
+
+
+def test_a_call_without_its_user_is_refused(world: World) -> None:
+    """A throttled function that is called for nobody does not run: its job fails, and says why."""
+    for nobody in (None, "", 1.5):
+        job = world.queue().enqueue("shop.notify", nobody, "x", str(world.path("nobody")))
+        finishes(job, JobStatus.FAILED)
+        result = Job(job.id, connection=world.redis).latest_result()
+        assert result is not None
+        assert "user_id: must be the user" in str(result.exc_string)
+
+
+def test_a_worker_opens_no_pickle(world: World) -> None:
+    """What a pickle would run does not run in the worker, whatever it says of its user."""
+    path = world.path("opened")
+    evil = b"\x80\x04cos\nsystem\n(V" + f"touch {path}".encode() + b"\ntR."
+    world.redis.hset("rq:job:evil", mapping={"origin": "default", "status": "queued", "data": evil, "meta": evil})
+    world.redis.rpush("rq:queue:default", "evil")
+    ends(world.producer, world.producer.send(note("bystander-2", "x")), "delivered")
+    eventually(lambda: world.redis.hget("rq:job:evil", "status") == b"failed", "its end")
+    assert not path.exists()
+
+
+def test_nothing_is_left(world: World) -> None:
+    """After all of it nothing is leased, and the audit finds nothing."""
+    eventually(lambda: world.redis.zcard("notifier:leases") == 0, "the end of the leases")
+    assert audit(world.redis) == []

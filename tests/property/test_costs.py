@@ -1,0 +1,139 @@
+"""Costs: the limiters against counting; permits cost any number, cost another later, or are given back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit
+from notifier.rules.policy import Policy, Window
+from tests.property.amount import examples
+from tests.property.model import admits
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+START = 1_700_000_040_000_000
+S = 1_000_000
+SPANS = st.sampled_from([60 * S, 61 * S, 180 * S])
+WINDOWS = st.builds(Window, st.integers(900_000, 1_000_000), interval_us=SPANS)
+POLICIES = st.builds(Policy, st.lists(WINDOWS, min_size=1, max_size=2).map(tuple), st.sampled_from([0, 0, S, 45 * S]))
+STEPS = st.one_of(
+    st.tuples(st.just("ask"), st.integers(1, 900_000)),
+    st.tuples(st.just("ask"), st.integers(1, 3_000)),
+    st.tuples(st.just("adjust"), st.integers(0, 9), st.integers(0, 1_200_000)),
+    st.tuples(st.just("advance"), st.one_of(st.integers(1, 90 * S), st.sampled_from([1, S, 60 * S - 1, 60 * S]))),
+)
+
+
+@given(POLICIES, st.lists(STEPS, min_size=10, max_size=40))
+@settings(max_examples=examples(300))
+def test_every_cost_is_exact(redis: Redis, policy: Policy, steps: list[tuple[Any, ...]]) -> None:
+    """Each answer and its time left are right by counting, and a permit adjusted is as if it had cost that."""
+    redis.flushdb()
+    now, sent = START, dict[int, tuple[int, int]]()
+    limiters = Limiter(redis, namespace="n"), MemoryLimiter(lambda: now)
+    permits: list[tuple[Permit, Permit]] = []
+    for verb, *words in steps:
+        limiters[0]._requests.clock = str(now)
+        if verb == "advance":
+            now += words[0]
+        elif verb == "ask":
+            answers = [limiter.acquire("k", policy, cost=words[0]) for limiter in limiters]
+            sends, left = [*sent.values()], 0
+            if isinstance(answers[0], Hold):
+                left = answers[0].time_left_us
+                assert answers[1] == answers[0]
+                assert not admits(policy, sends, now + left - 1, words[0])
+            assert admits(policy, sends, now + left, words[0])
+            if not left:
+                sent = {n: send for n, send in sent.items() if send[0] > now - policy.horizon_us}
+                sent[len(permits)] = now, words[0]
+                permits.append((answers[0], answers[1]))  # type: ignore[arg-type]
+        elif words[0] < len(permits):
+            index = len(permits) - 1 - words[0]
+            found = [limiter.adjust(permit, words[1]) for limiter, permit in zip(limiters, permits[index], strict=True)]
+            assert found[0] == found[1]
+            if index in sent:
+                assert found[0]
+                sent[index] = sent[index][0], words[1]
+                sent = {n: send for n, send in sent.items() if send[1]}
+
+
+SLOTS = st.one_of(
+    st.tuples(st.just("reserve"), st.integers(1, 2)),
+    st.tuples(st.just("reserve"), st.integers(1, 2)),
+    st.tuples(st.just("acquire"), st.integers(1, 2)),
+    st.tuples(st.just("cancel"), st.integers(0, 9)),
+    st.tuples(st.just("advance"), st.integers(1, 90 * S)),
+)
+# Redis forgets by its own clock what the rules cannot ask for by the test's: so no rule is short.
+SMALL = st.sampled_from(
+    [
+        "2/100s",
+        "3/100s; gap 10s",
+        "gap 30s",
+        "4/200s; 2/50s",
+        "burst 2 then 1/30s",
+        "3/90s; burst 2 then 1/20s",
+    ]
+)
+
+
+@given(SMALL, st.lists(SLOTS, min_size=10, max_size=40))
+@settings(max_examples=examples(600))
+def test_reserved_moments_keep_every_rule(redis: Redis, rates: str, steps: list[tuple[Any, ...]]) -> None:
+    """Whoever reserves, cancels and comes in between: no rule is broken, and both limiters give the same moments."""
+    redis.flushdb()
+    now = START
+    limiters = Limiter(redis, namespace="n"), MemoryLimiter(lambda: now)
+    policy = limiters[1].policy(rates)
+    granted: list[tuple[Permit, Permit]] = []
+    for verb, *words in steps:
+        limiters[0]._requests.clock = str(now)
+        if verb == "advance":
+            now += words[0]
+        elif verb == "cancel":
+            ahead = [pair for pair in granted if pair[0].at_us > now]
+            if words[0] < len(ahead):
+                assert all(limiter.refund(one) for limiter, one in zip(limiters, ahead[words[0]], strict=True))
+                granted.remove(ahead[words[0]])
+        else:
+            answers = [getattr(limiter, verb)("k", rates, cost=words[0]) for limiter in limiters]
+            if not all(isinstance(answer, Permit) for answer in answers):
+                assert answers[0] == answers[1]
+                continue
+            assert answers[0].at_us == answers[1].at_us
+            granted.append((answers[0], answers[1]))
+    assert not broken(policy, sorted((permit.at_us, permit.cost) for permit, _ in granted))
+
+
+def broken(policy: Policy, sends: list[tuple[int, int]]) -> list[str]:
+    """Where sends (µs, cost) break a policy."""
+    found = [
+        f"{window} at {end}"
+        for window in policy.windows
+        for end, _ in sends
+        if sum(cost for at, cost in sends if end - window.interval_us < at <= end) > window.limit
+    ]
+    found += [f"gap at {b}" for (a, _), (b, _) in pairwise(sends) if b - a < policy.gap_us]
+    if policy.burst is not None:
+        for n, (start, _) in enumerate(sends):
+            for m, (end, _) in enumerate(sends[n:], n + 1):
+                if sum(cost for _, cost in sends[n:m]) > policy.burst.limit + (end - start) // policy.burst.every_us:
+                    found.append(f"burst from {start} to {end}")
+    return found
+
+
+def test_a_cancelled_moment_goes_to_the_next(redis: Redis) -> None:
+    """A moment that was given back is reserved again, before those behind it; and nobody moves."""
+    for limiter in (Limiter(redis, namespace="n", clock=str(START)), MemoryLimiter(lambda: START)):
+        five = [limiter.reserve("k", "1/10s") for _ in range(5)]
+        assert [permit.wait_us // S for permit in five if isinstance(permit, Permit)] == [0, 10, 20, 30, 40]
+        assert isinstance(five[2], Permit)
+        assert limiter.refund(five[2])
+        again = [limiter.reserve("k", "1/10s") for _ in range(2)]
+        assert [permit.wait_us // S for permit in again if isinstance(permit, Permit)] == [20, 50]

@@ -1,0 +1,88 @@
+"""A client of a Redis Cluster: where it goes, how keys are named there, and how it finds who has its slot."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+
+from notifier.errors import SettingsError
+from notifier.scripts import keys
+from notifier.settings import RedisSettings
+from notifier.store.cluster import Owner
+from notifier.store.connection import address, connect
+
+SEEDS = [("a", 1), ("b", 2)]
+SLOTS = [[0, 8000, [b"", 7, b"id-1"], [b"c", 8, b"id-2"]], [8001, 16383, [b"d", 9, b"id-3"]]]
+
+
+@pytest.fixture(autouse=True)
+def keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test names keys by is forgotten after it."""
+    monkeypatch.setattr(keys, "_of_process", keys.in_force())
+    monkeypatch.setattr(keys, "_asked_for", False)
+    monkeypatch.delenv("RQ_KEY_PREFIX", raising=False)
+
+
+def test_a_client_is_made_without_a_connection() -> None:
+    """Nothing is asked before the first command, and errors can name where it goes, without the password."""
+    with connect(RedisSettings(url="redis+cluster://u:hunter2@a:1,b")) as client:
+        assert address(client) == "slot 2428 of the cluster at a:1, b:6379"
+        kwargs = client.connection_pool.connection_kwargs
+        assert (kwargs["username"], kwargs["password"], kwargs["protocol"]) == ("u", "hunter2", 2)
+
+
+def test_the_prefix_is_the_hash_tag_of_all_keys() -> None:
+    """Ours and RQ's are in the slot of what each call declares; a user's braces name no other."""
+    connect(RedisSettings(url="redis+cluster://a", prefix="shop"))
+    assert keys.declared() == ("{shop}:", "{shop}:rq:")
+    assert keys.user_key("sent", "42") == "{shop}:sent:{42}"
+    assert keys.rq_key("queue", "bulk") == "{shop}:rq:queue:bulk"
+
+
+@pytest.mark.parametrize(("given", "is_right"), [("{shop}:other", True), ("rq", False), ("{rq}", False)])
+def test_a_prefix_of_rq_in_another_slot_is_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch, *, is_right: bool
+) -> None:
+    """Where the environment names one, it must begin with the same hash tag."""
+    monkeypatch.setenv("RQ_KEY_PREFIX", given)
+    settings = RedisSettings(url="redis+cluster://a", prefix="shop")
+    if is_right:
+        connect(settings)
+        assert keys.rq_prefix() == given
+    else:
+        with pytest.raises(SettingsError, match=r"unset it, or set it to \{shop\}:rq"):
+            connect(settings)
+
+
+def test_an_owner_is_read_from_what_a_node_tells() -> None:
+    """A node that does not know its own host is the one that was asked; nodes that are found are asked too."""
+    owner = Owner("notifier", SEEDS)
+    assert owner.read(SLOTS, ("b", 2)) == ("b", 7)
+    assert owner.known == ("b", 7)
+    assert owner.nodes == [("b", 7), ("c", 8), ("d", 9), *SEEDS]
+    assert owner.read(SLOTS[1:], ("b", 2)) is None
+
+
+def test_who_does_not_answer_is_asked_last() -> None:
+    """So a dead node costs its time-out once."""
+    owner = Owner("notifier", SEEDS)
+    candidates = owner.candidates()
+    assert [next(candidates), next(candidates)] == SEEDS
+    assert owner.nodes == [("b", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "known"),
+    [
+        (MovedError("2428 c:8"), ("c", 8)),
+        (AskError("2428 c:8"), ("a", 1)),
+        (TryAgainError(), ("a", 1)),
+        (ClusterDownError("CLUSTERDOWN"), None),
+    ],
+)
+def test_what_a_refusal_tells_of_the_owner(refusal: Exception, known: tuple[str, int] | None) -> None:
+    """A slot that is being moved is still its old owner's; where there is none, it is looked for."""
+    owner = Owner("notifier", SEEDS)
+    owner.known = ("a", 1)
+    owner.note(refusal)
+    assert owner.known == known

@@ -1,0 +1,106 @@
+"""Calls of RQ's jobs are read whatever they hold, and nothing that a pickle names runs."""
+
+import io
+import json
+import pickle
+import zlib
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifier import throttled
+from notifier.errors import InvalidNotificationError
+from notifier.notification.rq_call import open_pickle, read_call
+from notifier.notification.throttled import MARKER
+from workers.rq.functions import PLAIN, AllowedFunctions
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+)
+
+
+class Runs:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+@given(args=st.lists(VALUES), protocol=st.integers(3, pickle.HIGHEST_PROTOCOL))
+def test_plain_values_are_read_as_they_are(args: list[Any], protocol: int) -> None:
+    """Of every protocol that RQ writes."""
+    data = pickle.dumps(("app.notify", None, tuple(args), {"more": args}), protocol)
+    assert read_call(zlib.compress(data)) == ("app.notify", tuple(args), {"more": args}, True, [])
+    assert open_pickle(data, None) == ("app.notify", None, tuple(args), {"more": args})
+
+
+def test_an_object_is_not_built(tmp_path: Path) -> None:
+    """It is read past, named, and never built where it may not be."""
+    data = pickle.dumps(("app.notify", None, (42, Runs(tmp_path / "ran")), {}))
+    call = read_call(data)
+    assert call.args[0] == 42
+    assert call.needs == [f"{open.__module__}.open"]
+    with pytest.raises(ValueError, match=rf"it needs {open.__module__}\.open"):
+        open_pickle(data, PLAIN.__contains__)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pythons_own_values_may_be_built() -> None:
+    values = (datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), UUID(int=7), {1}, frozenset({2}))
+    data = pickle.dumps(("app.notify", None, values, {}))
+    allowed = AllowedFunctions([])
+    assert all(allowed.opens(name) for name in read_call(data).needs)
+    assert open_pickle(data, allowed.opens)[2] == values
+
+
+@given(data=st.binary(max_size=200).map(lambda tail: b"\x80\x04" + tail))
+def test_a_forged_pickle_is_refused(data: bytes) -> None:
+    """Whatever it holds, it is no call, and costs no memory that it asks for."""
+    with pytest.raises(InvalidNotificationError):
+        read_call(data)
+
+
+@pytest.mark.parametrize("index", [2**31, 2**32 - 1])
+def test_a_forged_index_costs_no_memory(index: int) -> None:
+    """LONG_BINPUT makes Python's C reader allot as many places as the index says."""
+    stream = io.BytesIO(b"\x80\x04K\x01r" + index.to_bytes(4, "little") + b".")
+    with pytest.raises(InvalidNotificationError):
+        read_call(stream.getvalue())
+
+
+@throttled(user="user_id", category="chat")
+def notify(text: str, user_id: object = None) -> str:
+    return f"{user_id}: {text}"
+
+
+def test_the_decorator_leaves_the_function_as_it_is() -> None:
+    assert notify("x", 7) == "7: x"
+    assert getattr(notify, MARKER).meta(notify, ["x", 7], {}) == {"user": "7", "category": "chat"}
+    assert getattr(notify, MARKER).meta(notify, ["x"], {"user_id": "Ann"})["user"] == "Ann"
+
+
+@pytest.mark.parametrize(("args", "says"), [(["x"], "not in the call"), (["x", ""], "must be"), (["x", True], "bool")])
+def test_a_call_for_nobody_is_refused(args: list[object], says: str) -> None:
+    with pytest.raises(InvalidNotificationError, match=says):
+        getattr(notify, MARKER).meta(notify, args, {})
+
+
+def test_a_parameter_that_is_not_there_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"throttled\(user='usr'\): f has no such parameter; it has user, text"):
+
+        @throttled(user="usr")
+        def f(user: str, text: str) -> None: ...
+
+
+def test_json_is_read_as_well() -> None:
+    assert read_call(json.dumps(["app.f", None, [1], {"a": 2}]).encode()) == ("app.f", [1], {"a": 2}, False, ())

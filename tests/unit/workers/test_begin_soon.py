@@ -1,0 +1,152 @@
+"""What was leased begins behind the calls to Redis that are made then, in order, and is counted meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from notifier.dispatch.calls import Leased, Settlement
+from notifier.dispatch.history import Handed, Reply
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category
+from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
+from workers.configuration.wiring import build_tuning
+from workers.loop.in_flight import TURNS, Flights
+from workers.loop.parts import Parts
+from workers.sending.numbers import Numbers
+from workers.sending.sender import Sender, returned
+
+SETTINGS = parse_settings("providers: {fcm: {client: console}}")
+
+
+class Recorder:
+    """In the place of the sender: notes what it is given, and whether the first step of a send has been made."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.began: list[str] = []
+        self.ends = asyncio.Event()
+
+    async def send(self, leased: Leased, _category: Category, _leased_at: float) -> Settlement:
+        """Note it, and be under way from then on."""
+        self.began.append(leased.job_id)
+        await self.ends.wait()
+        return returned(leased)
+
+
+def flights(sender: Recorder) -> Flights:
+    """What a worker has in flight, before anything is."""
+    policies: Policies = SETTINGS.policies()
+    nobody: Any = None
+    idle: Any = SimpleNamespace(wake=asyncio.Event())
+    parts = Parts(
+        name="w", lanes=(), redis=nobody, idle=idle, sender=cast("Sender", sender), circuits=nobody, capacity=nobody,
+        rq_jobs=nobody, tuning=build_tuning(SETTINGS),
+    )  # fmt: skip
+    found = Flights(parts)
+    found.use(policies, RuleTable(policies))
+    return found
+
+
+def leased(name: str) -> Leased:
+    """A leased job of this id."""
+    return Leased(name, "1", f"user-{name}", "default", b"", None, 0, 0, None)
+
+
+def test_a_call_that_is_written_within_some_turns_goes_before_the_sends() -> None:
+    """So Redis works while this process is busy with what was leased."""
+
+    async def story() -> None:
+        sender = Recorder()
+        under_way = flights(sender)
+        for name in "abc":
+            under_way.begin_soon(leased(name), 10.0, None)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+            assert sender.began == []
+        assert (len(under_way), under_way.unbegun, under_way.busy) == (3, 3, True)
+        await under_way.all_begun()
+        assert sender.began == ["a", "b", "c"]
+        assert (len(under_way), under_way.unbegun) == (3, 0)
+
+    asyncio.run(story())
+
+
+def test_what_is_leased_meanwhile_begins_with_the_others_and_after_them() -> None:
+    """Messages of a user keep their order."""
+
+    async def story() -> None:
+        sender = Recorder()
+        under_way = flights(sender)
+        under_way.begin_soon(leased("a"), 10.0, None)
+        await asyncio.sleep(0)
+        under_way.begin_soon(leased("b"), 10.0, None)
+        await under_way.all_begun()
+        assert sender.began == ["a", "b"]
+
+    asyncio.run(story())
+
+
+def test_nothing_is_waited_for_where_all_have_begun() -> None:
+    """Nor where none was ever leased."""
+
+    async def story() -> None:
+        sender: Any = Recorder()
+        under_way = flights(sender)
+        await asyncio.wait_for(under_way.all_begun(), 1)
+        assert not under_way.busy
+
+    asyncio.run(story())
+
+
+class Judge(Recorder):
+    """Ends each send when it is told how."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, asyncio.Future[Settlement]] = {}
+
+    async def send(self, leased: Leased, _category: Category, _leased_at: float) -> Settlement:
+        self.began.append(leased.job_id)
+        self.answers[leased.job_id] = asyncio.get_running_loop().create_future()
+        return await self.answers[leased.job_id]
+
+    async def end(self, job: Leased, *, taken: bool) -> None:
+        reply = Reply("apns", 200 if taken else 429, 0.1, "delivered" if taken else "busy")
+        settlement = returned(job)._replace(handed=Handed(0.0, [reply]))
+        self.answers[job.job_id].set_result(settlement._replace(state="delivered") if taken else settlement)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+def test_of_one_backlog_one_is_sent_at_a_time() -> None:
+    """What is behind one that its provider did not take goes back behind it, also what is leased meanwhile (law 4)."""
+    a1, a2, a3, a4, a5 = (leased(name)._replace(user="anna") for name in ("a1", "a2", "a3", "a4", "a5"))
+    b1 = leased("b1")
+
+    async def story() -> None:
+        judge = Judge()
+        under_way = flights(judge)
+        for each in (a1, a2, a3, a4, b1):
+            under_way.begin(each, 0.0)
+        await asyncio.sleep(0)
+        assert (judge.began, len(under_way)) == (["a1", "b1"], 5)
+        await judge.end(a1, taken=True)
+        assert judge.began == ["a1", "b1", "a2"]
+        await judge.end(a2, taken=False)
+        under_way.begin(a5, 0.0)
+        await asyncio.sleep(0)
+        assert (judge.began, len(under_way)) == (["a1", "b1", "a2"], 1)
+        back = [(each.job_id, each.state) for each in under_way._settlements]
+        assert back == [("a1", "delivered"), *((name, "backlog") for name in ("a2", "a3", "a4", "a5"))]
+        under_way._settlements.clear()
+        await under_way.settle_returned()
+        under_way.begin(a2, 0.0)
+        await asyncio.sleep(0)
+        assert judge.began[-1] == "a2", "all of them are in Redis again"
+        for each in (a2, b1):
+            await judge.end(each, taken=True)
+
+    asyncio.run(story())

@@ -1,0 +1,213 @@
+"""Circuits: what one worker makes of its providers' answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from notifier.providers.contract import Answer, Outcome
+from workers.sending.circuits import FAILURES, MAX_KNOWN, Circuits
+
+UP = Answer(Outcome.DELIVERED, 200)
+AWAY = Answer(Outcome.UNSENT, reason="Unreachable")
+WRONG = Answer(Outcome.FAULT, 403, "InvalidProviderToken")
+SILENT = Answer(Outcome.UNKNOWN, reason="Timeout")
+REFUSED = Answer(Outcome.UNSENT, reason="RefusedStream")
+BUSY = Answer(Outcome.RETRY, 503, "ServiceUnavailable")
+FULL = Answer(Outcome.FULL, 429, "RATE_LIMIT_EXCEEDED", 120_000_000)
+MALFORMED = Answer(Outcome.REJECTED, reason="PayloadTooLarge")  # made here, nothing was sent
+ITS_FAULT = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR")
+SHUT = frozenset({"apns"})
+
+
+class Told:
+    """In Redis's place: what the script is told, as (route, what, kind); it answers as scripted, else ''."""
+
+    def __init__(self, *replies: bytes) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.replies = list(replies)
+
+    async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+        self.calls.append(tuple(args[2:5]))
+        return self.replies.pop(0) if self.replies else b""
+
+    async def set(self, *_: object, **__: object) -> None:
+        """Where it is noted that a service takes the key."""
+
+
+def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[bytes, ...] = ()) -> list[Any]:
+    """What one worker tells after these answers of one route; the logged events at the end."""
+
+    async def run() -> list[Any]:
+        redis = Told(*replies)
+        circuits = Circuits(redis, "w", ["apns"])
+        circuits.use(shut)
+        for answer in answers:
+            circuits.record("apns", answer)
+        with capture_logs() as logs:
+            await circuits.tell()
+            await circuits.tell()
+        return [*redis.calls, *[(entry["log_level"], entry["event"]) for entry in logs]]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([UP], [("apns", "up")]),
+        ([Answer(Outcome.REJECTED, 400)], [("apns", "up")]),
+        ([AWAY] * 100, [("apns", "down", "unreachable")]),
+        ([WRONG] * 100, [("apns", "down", "fault")]),
+        ([AWAY, UP], [("apns", "up")]),
+        ([UP, AWAY], [("apns", "down", "unreachable")]),
+        ([SILENT] * (FAILURES - 1), []),
+        ([SILENT] * FAILURES, [("apns", "down", "failing")]),
+        ([BUSY] * FAILURES, [("apns", "down", "failing")]),
+        ([SILENT] * 6 + [UP] + [SILENT] * 6, [("apns", "up")]),
+        ([Answer(Outcome.UNSENT, reason=reason) for reason in ("TooLate", "Closed", "GoAway", "RefusedStream")], []),
+        ([REFUSED] * (FAILURES - 1), []),
+        ([REFUSED] * FAILURES, [("apns", "down", "failing")]),
+        ([Answer(Outcome.UNSENT, 401, "UNAUTHENTICATED")] * 100, []),
+        ([Answer(Outcome.UNSENT, 403, "ExpiredProviderToken")] * 100, []),
+        ([FULL] * 100, [("apns", "down", "full")]),
+        ([FULL, UP], [("apns", "down", "full")]),
+        ([AWAY, FULL, AWAY], [("apns", "down", "full")]),
+        ([Answer(Outcome.BUSY, 429)], [("apns", "up")]),
+        ([MALFORMED] * 100, []),
+        ([ITS_FAULT] * 100, []),
+        ([AWAY, MALFORMED, ITS_FAULT], [("apns", "down", "unreachable")]),
+    ],
+)
+def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]) -> None:
+    """Each route is told of once in a batch: the last that is sure; what is this worker's own affair, not at all."""
+    assert told(*answers) == expected
+
+
+def test_a_probe_without_an_answer_is_a_failure() -> None:
+    """While the route is held, one silence is enough."""
+    assert told(SILENT, shut=frozenset({"apns"})) == [("apns", "down", "failing")]
+
+
+@pytest.mark.parametrize("answer", [MALFORMED, ITS_FAULT], ids=["malformed", "its fault"])
+def test_a_probe_that_says_nothing_of_the_route_is_followed_by_another(answer: Answer) -> None:
+    """What was never sent, or is refused for its own fault, neither closes a circuit nor is a failed probe."""
+    assert told(answer, shut=SHUT) == [("apns", "next")]
+
+
+def test_nobody_can_invent_a_circuit() -> None:
+    """A push service that no configuration names has one only after it has delivered something here."""
+
+    async def run() -> None:
+        circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])
+        for n in range(3 * MAX_KNOWN):
+            name = f"webpush@{n}.example"
+            for _ in range(FAILURES):
+                assert circuits.record(name, SILENT) == (SILENT, False)
+            assert circuits.record(name, AWAY) == (AWAY, False), "it waits for itself"
+            circuits.record(name, Answer(Outcome.DEAD_TOKEN, 404))
+        await circuits.tell()
+        assert redis.calls == []
+        assert circuits.record("webpush@known.example", AWAY) == (AWAY, True)
+        circuits.record("webpush@7.example", UP)
+        assert circuits.record("webpush@7.example", AWAY) == (AWAY, True)
+        await circuits.tell()
+        assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
+
+    asyncio.run(run())
+
+
+def test_the_longest_wait_that_was_asked_for_is_told() -> None:
+    """Of several 429 of one project the latest moment holds, and never less than was asked for."""
+
+    async def run() -> None:
+        class Noted(Told):
+            async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+                self.calls.append(tuple(args[6:9]))
+                return b""
+
+        circuits = Circuits(redis := Noted(), "w", ["fcm"])
+        for asked_s in (0, 300, 60):
+            circuits.record("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
+        await circuits.tell()
+        ((first_us, _, share),) = redis.calls
+        assert int(first_us) == 300_000_000
+        assert int(share) >= 1000
+
+    asyncio.run(run())
+
+
+def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
+    """An answer that comes while Redis is told of trouble: the telling goes on, and the next one is of the answer."""
+
+    async def run() -> None:
+        class Slow(Told):
+            async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+                if not self.calls:
+                    circuits.record("apns", UP)
+                return await super().evalsha(_sha, _keys, _ours, _rqs, *args)
+
+        circuits = Circuits(redis := Slow(), "w", ["apns"])
+        circuits.record("apns", AWAY)
+        await circuits.tell()
+        await circuits.tell()
+        assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
+
+    asyncio.run(run())
+
+
+def test_people_are_told_once_and_by_rank() -> None:
+    """Who opened it says so: an error where it is ours to mend, else a warning; the others are silent."""
+    assert told(WRONG, replies=(b"opened",))[1:] == [("error", "circuit_opened")]
+    assert told(AWAY, replies=(b"opened",))[1:] == [("warning", "circuit_opened")]
+    assert told(AWAY, replies=(b"",))[1:] == []
+    assert told(UP, replies=(b"closed",))[1:] == [("info", "circuit_closed")]
+    assert told(AWAY, replies=(b"alone",))[1:] == [("warning", "stepped_back")]
+
+
+def test_a_fault_of_one_message_is_its_own() -> None:
+    """Where others get through, a second fault of one message is its own; a first one may be a key just revoked."""
+
+    async def run() -> None:
+        circuits = Circuits(redis := Told(), "w", ["apns"])
+        assert circuits.record("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
+        circuits.record("apns", UP)
+        answer, _ = circuits.record("apns", WRONG, 1)
+        assert (answer.outcome, answer.reason, bool(answer.help)) == (Outcome.REFUSED, WRONG.reason, True)
+        await circuits.tell()
+        assert redis.calls == [("apns", "up")]
+        assert circuits.record("apns", WRONG, 0) == (WRONG, True)
+        await circuits.tell()
+        assert redis.calls[1:] == [("apns", "down", "fault")]
+
+    asyncio.run(run())
+
+
+def test_a_worker_steps_back_ever_longer() -> None:
+    """Alone with its trouble it is away for about 1 s, then 2 s; what works again ends that."""
+
+    async def run() -> None:
+        circuits = Circuits(Told(b"alone", b"alone", b"closed"), "w", ["apns"])
+        assert circuits.away_s() == 0
+        circuits.record("apns", AWAY)
+        await circuits.tell()
+        assert 0.7 < circuits.away_s() <= 1.0
+
+    asyncio.run(run())
+
+
+def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
+    """Those of its apps, and of the services behind it that are held; no others."""
+
+    async def run() -> list[tuple[str, ...]]:
+        circuits = Circuits(redis := Told(), "w", ["apns", "apns/driver", "webpush"])
+        circuits.use(frozenset({"webpush@push.example", "apns"}))
+        await circuits.probe("apns")
+        await circuits.probe("webpush")
+        return redis.calls
+
+    told = [call[:2] for call in asyncio.run(run())]
+    assert sorted(told) == [(by, "retry") for by in ("apns", "apns/driver", "webpush", "webpush@push.example")]

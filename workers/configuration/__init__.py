@@ -1,0 +1,1 @@
+"""From the configuration to objects, at the start and while the worker works."""

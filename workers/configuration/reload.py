@@ -1,0 +1,206 @@
+"""Live rates: a changed file, or rates published through Redis, hold within seconds, also for what waits (law 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError
+
+from notifier.dispatch import calls, leaders
+from notifier.errors import SettingsError
+from notifier.rules.policies import Policies
+from notifier.scripts.keys import redis_key, under
+from notifier.scripts.loader import run_async
+from notifier.settings import Settings, load_settings
+from notifier.settings.loading import Seen
+from notifier.store.followed import Followed
+from notifier.store.partitions import Partition
+from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
+
+CHUNK: Final = 500  # wake-ups in one call
+TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
+KEPT_S: Final = 3_600
+LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
+
+
+class Reload:
+    """Watches one configuration file, and the rates published in Redis, for one worker.
+
+    problem: what is wrong with what it was told last; '' where it follows it.
+    """
+
+    def __init__(self, path: Path, served: Sequence[Partition], lanes: Sequence[str], settings: Settings) -> None:
+        """served: with asyncio clients; all have the same rates. settings: as read from the file."""
+        self.problem = ""
+        self._redis = served[0].client
+        self._served = [Retimed(at, lanes) for at in served]
+        self._followed = Followed(path, settings=settings)
+        self._log = structlog.get_logger("notifier.worker")
+
+    @property
+    def version(self) -> str:
+        """Of the rates that it follows."""
+        return self._followed.settings.rates_version
+
+    async def begin(self) -> Settings:
+        """The settings of the file, or where rates are published those."""
+        published = await self._ask()
+        if published.version:
+            await self._load((), published)
+        for each in self._served:
+            await each.follow(self.version)
+        return self._followed.settings
+
+    async def changed(self) -> Policies | None:
+        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        seen = await asyncio.to_thread(self._followed.fingerprint)
+        if not self._followed.is_settled(seen):
+            return None
+        published = await self._ask()
+        if not self._followed.is_changed(seen, published):
+            return None
+        followed = self.version, self.problem
+        policies = await self._load(seen, published)
+        if policies is None or followed == (self.version, ""):
+            return None
+        for each in self._served:
+            await each.take_up(self.version)
+        self._log.info("config_taken_up", source=self._source, version=self.version)
+        return policies
+
+    def told(self) -> dict[Any, str]:
+        """Return what this worker tells of itself in Redis; see `notifier.settings.published`."""
+        return {VERSION: self.version, SOURCE: self._source, PROBLEM: self.problem}
+
+    @property
+    def _source(self) -> str:
+        return "redis" if self._followed.published.version else str(self._followed.path)
+
+    async def _ask(self) -> Published:
+        return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
+
+    async def _load(self, seen: Seen, published: Published) -> Policies | None:
+        """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
+        applied = await self._redis.hget(redis_key("rates"), "rates") or b"" if published.version else None
+        self._followed.note(seen, published)
+        try:
+            settings, policies = await asyncio.to_thread(read, self._followed.path, applied)
+            if seen and await asyncio.to_thread(self._followed.fingerprint) != seen:
+                self._followed.note((), published)
+                return None
+            if applied is None:
+                self._check_whole(settings)
+            else:
+                await self._until(published.at_us)
+        except SettingsError as error:
+            self.problem = str(error).splitlines()[0]
+            self._log.error("config_refused", problems=str(error).splitlines())
+            return None
+        self.problem, self._followed.settings = "", settings
+        return policies
+
+    def _check_whole(self, settings: Settings) -> None:
+        """Raise SettingsError for a file that has lost the limits of everybody, and does not say so."""
+        if not self._followed.settings.user.policy().is_empty and "user" not in settings.model_fields_set:
+            raise SettingsError(
+                f"{self._followed.path}: the section user is missing, but the rules in force have one. Is the file"
+                " complete? If there is to be no limit, write user: {}"
+            )
+
+    async def _until(self, at_us: int) -> None:
+        """Wait for a moment on Redis's clock, so that every host changes at the same one."""
+        seconds, us = await self._redis.time()
+        left_s = (at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
+        await asyncio.sleep(min(max(left_s, 0.0), LONGEST_WAIT_S))
+
+    async def retime(self) -> None:
+        """See `Retimed.retime`; a partition that is away holds up no other."""
+        for each in self._served:
+            with contextlib.suppress(*[RedisError] * (len(self._served) > 1)):
+                await each.retime(self.version)
+
+
+class Retimed:
+    """One partition, whose users are retimed after a change of the rates."""
+
+    def __init__(self, at: Partition, lanes: Sequence[str]) -> None:
+        self._prefixes, self._redis, self._lanes = at.prefixes, at.client, lanes
+        self._number = 0  # of this worker among those who took up the same rates
+        self._missed = False  # that it takes up others
+
+    async def follow(self, version: str) -> None:
+        """Tell that this worker follows these rules; one of several partitions that is away is told later."""
+        try:
+            with under(self._prefixes):
+                await run_async(self._redis, leaders.follow(version))
+        except RedisError:
+            if self._prefixes is None:
+                raise
+            self._missed = True
+
+    async def take_up(self, version: str) -> None:
+        """Tell that this worker takes up other rules."""
+        self._missed = False
+        await self.follow(version)
+        try:
+            with under(self._prefixes):
+                key = redis_key("reload", version, "taken")
+                pipe = self._redis.pipeline()
+                pipe.incr(key)
+                pipe.expire(key, KEPT_S)
+                self._number, _ = await pipe.execute()
+        except RedisError:
+            if self._prefixes is None:
+                raise
+            self._missed = True
+
+    async def retime(self, version: str) -> None:
+        """Have every wake-up looked at again, once all workers that follow the new rules are known to.
+
+        A worker that still followed the old ones may have set a wake-up by them, so each sees to it that one walk
+        over the wake-ups began after it had changed; one walk serves all who changed before.
+        """
+        if self._missed:
+            await self.take_up(version)
+        if not self._number:
+            return
+        with under(self._prefixes):
+            walked = int(await self._redis.get(redis_key("reload", version, "walked")) or 0)
+            if walked < self._number:
+                if not await self._redis.set(redis_key("reload", "turn"), "1", nx=True, px=TURN_MS):
+                    return  # somebody walks; it will be asked again
+                taken = await self._redis.get(redis_key("reload", version, "taken"))
+                for lane in self._lanes:
+                    await self._walk(lane)
+                await self._redis.set(redis_key("reload", version, "walked"), taken or self._number, ex=KEPT_S)
+        self._number = 0
+
+    async def _walk(self, lane: str) -> None:
+        cursor = "0"
+        while True:
+            cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, max_users=CHUNK))
+            if cursor == "0":
+                return
+
+
+def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
+    """Read the file, without stopping other threads for long. Raise SettingsError for what cannot be used.
+
+    applied: rates as they were published, in the place of the file's.
+    """
+    # The collector would stop the event loop's thread as well, a fifth of a second for the users of a large file, to
+    # find that they are no garbage. They stay, so it need not look at them again either.
+    gc.disable()
+    try:
+        settings = load_settings(path, rates=None if applied is None else read_rates(applied))
+        policies = settings.policies()
+        gc.freeze()
+    finally:
+        gc.enable()
+    return settings, policies

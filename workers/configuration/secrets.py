@@ -1,0 +1,62 @@
+"""Live secrets: the keys and certificates of the providers are read again when their files change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+import structlog
+
+from notifier.errors import SettingsError
+from notifier.providers.contract import Provider
+from notifier.settings import Settings
+from notifier.settings.secret_files import SecretFiles
+from workers.sending.sender import Sender
+
+# Builds the providers of one platform, by route. Raises SettingsError.
+BuildPlatform: TypeAlias = Callable[[str], Mapping[str, Provider]]
+
+
+class Probing(Protocol):
+    """Log entries about a key that may have mended a platform's routes."""
+
+    async def probe(self, platform: str) -> None:
+        """See `Circuits.probe`."""
+        ...
+
+
+class ProviderSecrets:
+    """Follows the files of the providers of one worker: by platform, as the apps of one may share a connection.
+
+    A file that cannot be used is logged, and all of its platform's old ones stay in force.
+    """
+
+    def __init__(self, settings: Settings, build: BuildPlatform) -> None:
+        """Before the providers are built, or a file that changes meanwhile is not noticed."""
+        platforms = settings.providers.platforms()
+        self._files = {name: SecretFiles(section.files()) for name, section in platforms.items() if not section.prints}
+        self._build = build
+        self._mended: set[str] = set()  # platforms whose circuits are to be probed
+        self._log = structlog.get_logger("notifier.worker")
+
+    async def follow(self, sender: Sender, circuits: Probing) -> None:
+        """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
+
+        What waits because the old key was refused is tried at once. Raises redis's errors; then the next call tries it.
+        """
+        for platform in await asyncio.to_thread(self._changed):
+            try:
+                providers = self._build(platform)
+            except SettingsError as error:
+                self._log.error("secrets_refused", platform=platform, problems=str(error).splitlines())
+            else:
+                sender.replace(providers)
+                self._mended.add(platform)
+                self._log.info("secrets_taken_up", platform=platform)
+        for platform in sorted(self._mended):
+            await circuits.probe(platform)
+            self._mended.remove(platform)
+
+    def _changed(self) -> list[str]:
+        return [platform for platform, files in self._files.items() if files.changed()]

@@ -1,0 +1,75 @@
+"""Start a worker with settings of a file that nobody is writing, and a Redis that is there."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from notifier.settings import Settings, load_settings
+from notifier.settings.loading import unread
+
+AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
+MAX_LOOKS: Final = 10
+GARBAGE: Final = (10_000, 20, 20)  # new objects, and collections of the younger, until the next collection
+
+
+def load_at_start(path: Path | None) -> Settings:
+    """The settings that a worker starts with, of a file that nobody writes: it has been the same for a second.
+
+    Raise SettingsError where it cannot be used.
+    """
+    for _ in range(MAX_LOOKS):
+        try:
+            age_s = 0.0 if path is None else time.time() - path.stat().st_mtime
+        except OSError:  # to load it says so
+            break
+        if path is None or not 0 <= age_s < AGAIN_S:
+            break
+        time.sleep(AGAIN_S - age_s)
+    return load_settings(path)
+
+
+def warn_of_unread(settings: Settings, log: Any) -> None:
+    """Say which variables of the environment look like ours, and are read by nothing."""
+    for line in unread(os.environ, settings.providers.platforms()):
+        log.warning("unknown_variable", reason=line)
+
+
+def collect_garbage_seldom() -> None:
+    """Let the collector look for cycles seldom, and never at what is there now.
+
+    A send makes dozens of objects and no cycle. By Python's own thresholds the collector takes a tenth of the time.
+    """
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
+
+
+class Wait:
+    """A wait for a Redis that has gone: the log says once that it has begun, and when it is over.
+
+    again_s: between two looks for it.
+    """
+
+    again_s = 0.5
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self.begun = False
+
+    def goes_on(self, reason: object) -> None:
+        """It has not come back. reason: the error, or what it says."""
+        if not self.begun:
+            self._log.warning("limiter_unreachable", reason=str(reason), waits="until it is there")
+        self.begun = True
+
+    def sleep(self) -> None:
+        """Until the next look; where no event loop runs yet."""
+        time.sleep(self.again_s)
+
+    def is_over(self) -> None:
+        """It is there, if it ever was away."""
+        if self.begun:
+            self._log.info("limiter_reachable")

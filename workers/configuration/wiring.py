@@ -1,0 +1,201 @@
+"""From settings to objects, once, in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Final
+
+import hiredis
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.sentinel import SentinelConnectionPool
+from rq.connections import get_connection_kwargs
+
+from notifier.dispatch.retention import Retention
+from notifier.errors import needs_extra
+from notifier.notification import route
+from notifier.notification.notification import at_service
+from notifier.notification.platforms import find
+from notifier.providers.apns.token_store import TokenStore
+from notifier.providers.build import Build, Report, keep_silent
+from notifier.providers.console import ConsoleProvider
+from notifier.providers.contract import Provider
+from notifier.settings import Settings
+from notifier.settings.schema_providers import PlatformSettings
+from notifier.store import cluster
+from notifier.store.partitions import Partition
+from notifier.store.sentinel import AsyncPrimary
+from notifier.store.sign_in import renewing
+from notifier.store.tls import TlsConnection
+from workers.loop.parts import Tuning
+from workers.sending.capacity import Capacity, RouteLimit
+from workers.sending.circuits import Circuits, CircuitsOfAll
+from workers.sending.sender import Backoff, Sender
+
+EXTRAS: Final = {"apns": "apns", "expo": "worker", "fcm": "fcm", "hms": "worker", "webpush": "webpush"}  # of ours
+LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
+
+# So many times as long as a call to Redis may take, a producer that got no answer may still ask again. Until then what
+# was delivered is known by its id, or it would be accepted anew.
+ASKED_AGAIN: Final = 12
+
+
+def build_providers(
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    tokens: TokenStore | None = None,
+    report: Report = keep_silent,
+    platform: str | None = None,
+) -> dict[str, Provider]:
+    """The configured providers by route, or those of one platform. tokens, report: see `Build`.
+
+    Raises SettingsError where a key or an account cannot be read.
+    """
+    build = Build(environ, tokens=tokens, report=report)
+    return {by: make() for by, make in _builders(settings, build, platform).items()}
+
+
+def provider_builders(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Callable[[], Provider]]:
+    """Return the builders that `build_providers` calls, one for each route; each raises SettingsError by itself."""
+    return list(_builders(settings, Build(environ)).values())
+
+
+def _builders(settings: Settings, build: Build, platform: str | None = None) -> dict[str, Callable[[], Provider]]:
+    return {
+        route(name, app): partial(_provider, section, app, build)
+        for name, section in settings.providers.platforms().items()
+        if platform in {name, None}
+        for app in section.app_names
+    }
+
+
+def _provider(section: PlatformSettings[Any], app: str | None, build: Build) -> Provider:
+    if section.prints:
+        return ConsoleProvider(section.platform, app)
+    platform = find(section.platform)
+    assert platform is not None, "its section was read by its own schema"
+    extra = EXTRAS.get(section.platform)
+    with needs_extra(f"providers.{section.platform}", extra) if extra else nullcontext():
+        provider: Provider = platform.provider(section, app, build)
+    return provider
+
+
+def circuit_names(settings: Settings, providers: Iterable[str]) -> list[str]:
+    """The routes of these providers, and the services behind them that the configuration names in full."""
+    services = (
+        at_service(route(name, app), host)
+        for name, section in settings.providers.platforms().items()
+        for app in section.app_names
+        for host in section.services(app)
+    )
+    return [*providers, *services]
+
+
+def key_digests(providers: Mapping[str, Provider]) -> dict[str, str]:
+    """Return the digest of the key that each route shows to its services, if they are many."""
+    return {by: digest for by, provider in providers.items() if (digest := getattr(provider, "key_digest", ""))}
+
+
+def dry_runs(settings: Settings) -> list[str]:
+    """The routes by which nothing reaches a device, because their provider is only asked to check it."""
+    return [
+        route(name, app)
+        for name, section in settings.providers.platforms().items()
+        for app in section.app_names
+        if section.is_dry_run(app)
+    ]
+
+
+def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
+    """A limit for each of these routes, by the timeout of its platform."""
+    platforms, most = settings.providers.platforms(), settings.worker.in_flight
+    found = {by: platforms.get(by.partition("/")[0]) for by in routes}
+    return Capacity(
+        {
+            by: RouteLimit(max_in_flight=most, timeout_s=of.timeout_us / 1e6)
+            for by, of in found.items()
+            if of is not None
+        }
+    )
+
+
+def build_sender(
+    settings: Settings, providers: Mapping[str, Provider], circuits: Circuits | CircuitsOfAll, capacity: Capacity
+) -> Sender:
+    """The sender with these providers; see `Sender` for `circuits` and `capacity`."""
+    backoff = settings.worker.backoff
+    tuning = build_tuning(settings)
+    return Sender(
+        providers,
+        Backoff(backoff.first_us, backoff.max_us),
+        circuits,
+        answer_s=tuning.timeout_us / 1e6 + LATE_S,
+        lease_s=tuning.send_within_s,
+        capacity=capacity,
+    )
+
+
+def build_tuning(settings: Settings) -> Tuning:
+    """How much at once and how long, by the settings."""
+    worker, providers, keep = settings.worker, settings.providers, Retention.of(settings)
+    timeouts = [platform.timeout_us for platform in providers.platforms().values()]
+    return Tuning(
+        batch=worker.batch,
+        in_flight=worker.in_flight,
+        lease_us=worker.lease_us,
+        timeout_us=max(timeouts, default=0),
+        grace_us=worker.grace_us,
+        keep=keep._replace(delivered_us=max(keep.delivered_us, ASKED_AGAIN * settings.redis.socket_timeout_us)),
+        partitions=settings.redis.partitions,
+    )
+
+
+def asyncio_clients(partitions: Sequence[Partition], *, block_s: float = 0.0) -> list[Any]:
+    """See `asyncio_client`; of several partitions they share connections."""
+    found: list[Any] = []
+    for at in partitions:
+        found.append(asyncio_client(at.client, block_s=block_s, beside=found[0] if found else None))
+    return found
+
+
+def asyncio_client(client: redis.Redis, *, block_s: float = 0.0, beside: Any = None) -> Any:
+    """An asyncio client to the same server as a synchronous one, which RQ gives us. beside: see `cluster.client_of`.
+
+    block_s: how long a call on it may block by intent; its socket's timeout is longer. The client never repeats a
+    call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
+    """
+    pool = client.connection_pool
+    classes = {
+        redis.SSLConnection: renewing(redis.asyncio.SSLConnection),
+        TlsConnection: renewing(redis.asyncio.SSLConnection),
+        redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+    }
+    connection_class = classes.get(pool.connection_class, redis.asyncio.Connection)
+    kwargs = {k: v for k, v in get_connection_kwargs(client).items() if k not in ("retry", "retry_on_error")}
+    kwargs["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
+    kwargs["decode_responses"] = False
+    if block_s and kwargs.get("socket_timeout") is not None:
+        kwargs["socket_timeout"] += block_s
+    made: Any
+    if isinstance(pool, SentinelConnectionPool):
+        made = AsyncPrimary(pool, kwargs)
+    elif cluster.is_followed(pool):
+        made = cluster.async_client_of(pool, kwargs, beside)
+    else:  # unlike one that is given a pool, this client closes it, and its connections, when it is closed
+        made = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs))
+    its = made.connection_pool
+    its.connection_class = type(f"Packing{its.connection_class.__name__}", (_Packing, its.connection_class), {})
+    return made
+
+
+class _Packing:
+    """An asyncio connection that packs its commands in C, as redis-py's others do: a settlement has 400 arguments."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        first = args[0].encode() if isinstance(args[0], str) else args[0]
+        return [hiredis.pack_command((*first.split(), *args[1:]))]  # such as SCRIPT LOAD

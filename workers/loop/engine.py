@@ -1,0 +1,385 @@
+"""The engine: pull, admit, send, settle, round after round, in one event loop.
+
+It knows nothing of RQ's worker class: what it does not handle itself, jobs of other functions, it hands to
+`rq_jobs`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from notifier.dispatch import calls, exceptions, in_flight
+from notifier.dispatch.calls import Leased, Named
+from notifier.notification.job import targets_in
+from notifier.rules.policies import Policies
+from notifier.rules.zones import check_zone, zone_or
+from notifier.scripts.keys import job_key
+from notifier.scripts.loader import run_async
+from notifier.scripts.rule_table import People, RuleTable, decoded
+from notifier.units import readable
+from workers.loop.in_flight import Flights
+from workers.loop.mending import Mender
+from workers.loop.parts import Parts, RqJob
+from workers.sending.sender import SUSPECT, returned
+
+Targets = Mapping[str, str] | None
+SUSPENDED_S: Final = 1.0
+PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
+UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
+RECONNECT_S: Final = (0.1, 5.0)
+# Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
+# a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
+PASSING: Final = (OutOfMemoryError, ReadOnlyError, MasterDownError)
+PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
+
+
+class Engine:
+    """One worker's work. `run` returns after `stop`, or in burst when nothing is due any more."""
+
+    def __init__(self, parts: Parts, policies: Policies, version: str = "") -> None:
+        """version: of the policies; see `use`."""
+        self._call = partial(run_async, parts.redis)
+        self._redis, self._idle, self._circuits = parts.redis, parts.idle, parts.circuits
+        self._capacity, self._rq_jobs, self._tuning = parts.capacity, parts.rq_jobs, parts.tuning
+        self._worker, self._lanes = parts.name, list(parts.lanes)
+        self._flights = Flights(parts)
+        self._people = People()
+        self.use(policies, version)
+        self._suspects: list[tuple[Leased, float]] = []
+        self._beside: list[asyncio.Task[Any]] = []
+        self._stopping = False
+        self._stop_now = asyncio.Event()
+        self._outage = self._unreadable = 0
+        self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
+        self._due_at: float | None = None
+        self._looked_at: float | None = None
+        self._redis_ahead_us = 0.0  # of the loop's clock
+        self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
+        self.suspended = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether sends are under way."""
+        return self._flights.busy
+
+    @property
+    def delivered(self) -> int:
+        """How many notifications this worker has delivered."""
+        return self._flights.delivered
+
+    @property
+    def failed(self) -> int:
+        """How many ended here undelivered."""
+        return self._flights.failed
+
+    @property
+    def lease_us(self) -> int:
+        """How long this worker holds what it takes, in µs."""
+        return self._tuning.lease_us
+
+    @property
+    def looked_us(self) -> int | None:
+        """When it last came round to look for work, in µs on Redis's clock; None before the first answer."""
+        return None if self._looked_at is None else round(self._looked_at * 1e6 + self._redis_ahead_us)
+
+    def use(self, policies: Policies, version: str = "") -> None:
+        """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
+        lead_us = self._tuning.lease_us
+        self._rules = RuleTable(
+            policies,
+            self._lanes,
+            lead_us=lead_us,
+            version=version,
+            people=self._people,
+            partitions=self._tuning.partitions,
+        )
+        self._zone = policies.zone
+        self._knows = policies.knows
+        self._flights.use(policies, self._rules)
+
+    def stop(self) -> None:
+        """Take nothing more, and finish what is in flight within the grace time."""
+        self._stopping = True
+        self._idle.wake.set()
+
+    def stop_now(self) -> None:
+        """Wait no longer for what is in flight, once stopped."""
+        self._stop_now.set()
+
+    async def run(self, *, burst: bool = False, max_jobs: int | None = None, max_idle_s: float | None = None) -> None:
+        """Work until stopped. burst: return when nothing is due; max_jobs and max_idle_s bound it as in RQ."""
+        loop = asyncio.get_running_loop()
+        last_worked = loop.time()
+        begun = False
+        while not self._stopping:
+            try:
+                if not begun:
+                    await self._circuits.begin()
+                    begun = True
+                worked = await self._round(wait=not burst or self._flights.hopeful)
+                self._note_reachable()
+            except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
+                await self._wait_for_redis(error)
+                continue
+            if worked or self.busy or self._flights.hopeful:
+                last_worked = loop.time()
+            elif burst or (max_idle_s is not None and loop.time() - last_worked >= max_idle_s):
+                break
+            if max_jobs is not None and self.delivered + self.failed >= max_jobs:
+                break
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
+
+    async def _round(self, *, wait: bool) -> bool:
+        """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
+
+        wait: also for what is not in flight yet.
+        """
+        self._note_look()
+        await self._flights.settle_returned()
+        settling = self._flights.begin_to_settle()
+        beside, self._beside = self._beside, []
+        if settling is not None:
+            beside.append(settling)
+        try:
+            moved = await self._take()
+        finally:
+            await _all(beside)
+        moved = moved or settling is not None
+        if self._suspects:
+            await self._try_suspects()
+            moved = True
+        if self._flights.rq_jobs:
+            await self._run_rq_jobs()
+            moved = True
+        if not moved and (wait or self.busy):
+            await self._wait()
+        return moved
+
+    async def _take(self) -> bool:
+        if not (room := self._room()):
+            await self._flights.all_begun()  # each of them may have needed room by every route
+            if not (room := self._room()):
+                return False
+        rooms = self._capacity.rooms(room, self._flights.unbegun)
+        asked_at = asyncio.get_running_loop().time()
+        pulled = await self._call(
+            calls.pull(
+                max_jobs=room,
+                lease_us=self._tuning.lease_us,
+                leads=self._idle.leads,
+                lanes=self._lanes,
+                worker=self._worker,
+                claimant=self._flights.claimant,
+                on_join=self._rules.known,
+                rooms=rooms,
+                keep=self._tuning.keep,
+                direct=self._rules,
+            )
+        )
+        self._take_up(pulled, asked_at)
+        if pulled.unread:
+            await self._call(calls.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread]))
+        if pulled.unpublished:
+            await exceptions.publish(self._redis, self._rules, self._worker)
+        if not (pulled.users or pulled.leased):
+            return bool(pulled.taken or pulled.unread or pulled.orphans)
+        rooms |= pulled.rooms
+        if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
+            # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
+            self._beside.append(asyncio.create_task(self._idle.call()))
+        if pulled.users:
+            await self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us)
+        return True
+
+    def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
+        """Note what a look has told, and begin what it has leased."""
+        # A lease, and an expiry, are counted from before the call, so that they end here no later than in Redis.
+        self._redis_ahead_us = pulled.now_us - asked_at * 1e6
+        self._note_look()
+        self._note_suspended(pulled.suspended)
+        self._circuits.use(pulled.shut)
+        self._flights.adopt(pulled.orphans)
+        for leased in pulled.leased:
+            due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
+            self._flights.begin_soon(leased, asked_at, due_at)
+        self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
+        self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
+
+    def _room(self) -> int:
+        """How many more may be taken now. While sends are under way, 0 until there is room for a batch's quarter."""
+        if self._circuits.away_s():
+            return 0
+        batch, in_flight = self._tuning.batch, self._tuning.in_flight
+        room = min(in_flight - len(self._flights), batch)
+        if len(self._flights) and room < min(in_flight, batch) // 4:
+            return 0
+        by_routes = self._capacity.room(self._flights.unbegun)
+        return room if by_routes is None else min(room, by_routes)
+
+    async def _admit(
+        self, users: Sequence[Named], room: int, rooms: Mapping[str, int], until_us: int, targets: Targets = None
+    ) -> None:
+        # rooms: those of *pull*; what has come free since goes to those who wait for a route.
+        asked_at = asyncio.get_running_loop().time()
+        admitted = await self._call(
+            calls.admit(
+                users,
+                self._rules,
+                max_jobs=room,
+                lease_us=self._tuning.lease_us,
+                worker=self._worker,
+                claimant=self._flights.claimant,
+                lanes=self._lanes,
+                targets=targets,
+                rooms=rooms,
+                until_us=until_us,
+            )
+        )
+        self._begin_admitted(admitted, asked_at, {user: (us - self._redis_ahead_us) / 1e6 for user, _, us in users})
+        for _, zone, job_id in admitted.zones:
+            await self._tell_zone(zone, job_id, admitted.now_us)
+        for user, text in admitted.chosen:
+            self._people.note(user, text)
+            if why_not := decoded(text).unknown_zone:
+                self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
+        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
+        if asked:
+            # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
+            read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
+            await self._flights.all_begun()
+            left = room - len(admitted.leased)
+            users = [who for who in users if who[0] in asked]
+            await self._admit(users, left, self._capacity.rooms(left), until_us, read)
+
+    def _begin_admitted(self, admitted: calls.Admitted, asked_at: float, due_at: Mapping[str, float]) -> None:
+        for leased in admitted.leased:
+            if leased.crashes == SUSPECT:
+                self._suspects.append((leased, asked_at))
+            else:
+                self._flights.begin_soon(leased, asked_at, due_at.get(leased.user))
+        for held in admitted.waiting:
+            self._log.debug(
+                "deferred",
+                user=held.user,
+                job_id=held.job_id,
+                category=held.category,
+                time_left_ms=-(-held.time_left_us // 1000),
+            )
+
+    async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
+        """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""
+        try:
+            check_zone(name)
+        except ValueError as error:
+            self._log.warning("unknown_zone", reason=readable(str(error)), followed=self._zone)
+            await self._redis.hdel(job_key(job_id), "push_zone")
+        else:
+            await self._redis.hset(self._rules.zones, name, zone_or(name, self._zone, now_us).encode())
+
+    async def _try_suspects(self) -> None:
+        """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
+        while self._suspects and not self._stopping:
+            self._note_look()
+            await self._flights.drain()
+            leased, leased_at = self._suspects.pop(0)
+            if await self._call(in_flight.begin(leased.job_id, leased.permit)):
+                self._flights.begin(leased, leased_at)
+        await self._flights.drain()
+
+    async def _run_rq_jobs(self) -> None:
+        # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
+        began = asyncio.get_running_loop().time()
+        await self._flights.drain()
+        while self._flights.rq_jobs and not self._stopping:
+            settlement = self._rq_jobs.inspect(self._flights.rq_jobs[0])
+            mine = await self._flights.settle([settlement])
+            del self._flights.rq_jobs[0]
+            if settlement.state != "handed_to_rq":
+                continue
+            if not mine[0]:
+                self._rq_jobs.drop(settlement.job_id)
+                continue
+            with contextlib.suppress(RedisError):
+                await self._flights.give_up_unproven()
+                await self._idle.call()  # it may outlast our lead
+            # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
+            leased_s = asyncio.get_running_loop().time() - began
+            patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
+            if self._rq_jobs.run(settlement.job_id, self._flights.return_rq_jobs(), patience_s):
+                self._flights.rq_jobs.clear()
+
+    async def _wait(self) -> None:
+        wake = self._idle.wake
+        away_s = self._circuits.away_s()
+        room = self._room()
+        if not room and self._idle.leads:  # somebody idle shall look meanwhile
+            await self._idle.call()
+        if self.suspended or not room:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
+            wake.clear()
+            return
+        due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
+        if due_in is None or due_in > 0:
+            await self._idle.wait(due_in)
+
+    async def _wait_for_redis(self, error: RedisError) -> None:
+        if isinstance(error, NoPermissionError):
+            raise error
+        if isinstance(error, ResponseError) and not is_passing(error):
+            await self.mender.mend(error)
+            self._unreadable = min(self._unreadable + 1, MAX_UNREADABLE)
+            await asyncio.sleep(UNREADABLE_S * 2**self._unreadable)
+            return
+        self._flights.claim_anew()
+        self._outage += 1
+        first, most = RECONNECT_S
+        wait = random.uniform(0.5, 1) * min(most, first * 2 ** min(self._outage, 10))  # noqa: S311 - jitter
+        if self._outage == 1:
+            self._log.warning("limiter_unreachable", reason=str(error))
+        await asyncio.sleep(wait)
+
+    def _note_look(self) -> None:
+        if self._redis_ahead_us:
+            self._looked_at = asyncio.get_running_loop().time()
+
+    def _note_reachable(self) -> None:
+        if self._outage:
+            self._log.info("limiter_reachable")
+        self._outage = self._unreadable = 0
+
+    def _note_suspended(self, suspended: bool) -> None:
+        if suspended != self.suspended:
+            self._log.info("suspended" if suspended else "resumed")
+        self.suspended = suspended
+
+
+async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for all of them, and then raise the first error."""
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def is_passing(error: ResponseError) -> bool:
+    """Whether it is worth while to ask again after this answer: the script was not run, and may be another time."""
+    return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None

@@ -1,0 +1,118 @@
+"""Idle workers: of those that serve the same lanes one, the leader, waits for what comes next; the others wait for it.
+
+The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
+timer for the next wake-up: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
+wakes one of them, and so does a wake-up. A leader that has more to do than it can hold hands over: one more worker
+wakes, looks, and leads. The lead of a worker that died lapses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from notifier.dispatch import leaders
+from notifier.scripts.keys import rq_key
+from notifier.scripts.loader import run_async
+
+LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
+LOOKS_PER_S: Final = 12  # of all engines in a process: those of many idle partitions look more seldom
+LAPSE: Final = 2.5  # times the longest wait: then the lead of a worker that died is another's
+LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
+LISTEN_MANY_S: Final = 20.0  # the same, where a process has many of them
+
+
+def listen_s(engines: int) -> float:
+    """How long a blocking call lasts, where so many engines are in a process."""
+    return LISTEN_S if engines == 1 else LISTEN_MANY_S
+
+
+class IdleWorker:
+    """One worker's part in this. leads: whether it is the leader."""
+
+    def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str], engines: int = 1) -> None:
+        """blocking: an asyncio client for calls that block up to `listen_s`; redis: the one for all else.
+
+        engines: how many there are in this process.
+        """
+        self._redis, self._listen_s = redis, listen_s(engines)
+        self._longest_s = max(LONGEST_S, engines / LOOKS_PER_S)
+        self._blocking = blocking
+        self._worker = worker
+        self._lanes = lanes
+        self._keys = leaders.leader_keys(lanes)
+        self._queues = [rq_key("queue", lane) for lane in lanes]
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self._waits = False
+        self.wake = asyncio.Event()
+        self.leads = False
+
+    async def wait(self, due_in_s: float | None) -> None:
+        """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
+
+        Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
+        was known before may be old: from the next look on, whoever makes something due earlier wakes it.
+        """
+        if not self.wake.is_set():
+            led_before = self.leads
+            self.leads = await run_async(
+                self._redis, leaders.lead(self._worker, self._lanes, lapse_ms=round(LAPSE * self._longest_s * 1_000))
+            )
+            if self.leads and not led_before:
+                return
+            if self.leads:
+                for queue in self._queues:
+                    self._listen(queue, self._pushed)
+                self._listen(self._keys.wake, self._called)
+                timeout = self._longest_s if due_in_s is None else min(self._longest_s, due_in_s)
+            else:
+                self._listen(self._keys.handover, self._called)
+                timeout = self._longest_s
+            self._waits = True
+            try:
+                async with asyncio.timeout(max(0.0, timeout)):
+                    await self.wake.wait()
+            except TimeoutError:
+                pass
+            finally:  # also where it is cancelled: whoever listens is to come to an end
+                self._waits = False
+        self.wake.clear()
+
+    def call(self) -> Coroutine[Any, Any, bool]:
+        """Hand over: another idle worker of these lanes looks for work and leads. This one does not, from now on."""
+        self.leads = False
+        return run_async(self._redis, leaders.hand_over(self._worker, self._lanes))
+
+    async def close(self) -> None:
+        """Leave the lead to another."""
+        for task in self._listening.values():
+            task.cancel()
+        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+        with contextlib.suppress(RedisError):
+            await self.call()
+        await self._blocking.aclose()
+
+    def _listen(self, key: str, heard: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        task = self._listening.get(key)
+        if task is None or task.done():
+            self._listening[key] = asyncio.create_task(heard(key))
+
+    async def _pushed(self, queue: str) -> None:
+        # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
+        with contextlib.suppress(RedisError, OSError):
+            await self._heard(lambda: self._blocking.blmove(queue, queue, self._listen_s, "LEFT", "LEFT"))
+
+    async def _called(self, key: str) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            await self._heard(lambda: self._blocking.blpop([key], timeout=self._listen_s))
+
+    async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
+        # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
+        while not await listen():
+            if not self._waits:
+                return
+        self.wake.set()

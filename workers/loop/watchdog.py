@@ -1,0 +1,76 @@
+"""The watchdog: ends a worker whose event loop stands still, and tells systemd and probes that it moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import socket
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+FEED_S: Final = 1.0
+LOOK_S: Final = 5.0
+MAX_LOOKS: Final = (
+    12  # that find it unfed, one after the other; counted, so that a stopped process is not taken for one
+)
+EXIT_STATUS: Final = 70  # as sysexits' EX_SOFTWARE
+ALIVE_FILE: Final = "NOTIFIER_ALIVE_FILE"  # its time of change says when the loop moved last
+
+
+class Watchdog:
+    """Is fed by the event loop once a second. If it is not fed for a minute, the process ends with a traceback."""
+
+    def __init__(self, log: Any, environ: Mapping[str, str], *, look_s: float = LOOK_S) -> None:
+        """environ: NOTIFY_SOCKET is systemd's; NOTIFIER_ALIVE_FILE names a file for probes."""
+        self._log, self._look_s = log, look_s
+        self._socket = environ.get("NOTIFY_SOCKET", "")
+        self._file = Path(environ[ALIVE_FILE]) if environ.get(ALIVE_FILE) else None
+        self._fed = 0
+        self._stop = threading.Event()
+
+    async def watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, and watch the loop that it runs in."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        task = asyncio.create_task(self._feed())
+        self._tell("READY=1")
+        try:
+            await work
+        finally:
+            self._tell("STOPPING=1")
+            self._stop.set()
+            task.cancel()
+
+    def feed(self) -> None:
+        """Note that it moves."""
+        self._fed += 1
+        self._tell("WATCHDOG=1")
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.touch(mode=0o600)
+
+    async def _feed(self) -> None:
+        while True:
+            self.feed()
+            await asyncio.sleep(FEED_S)
+
+    def _watch(self) -> None:
+        seen, looks = -1, 0
+        while not self._stop.wait(self._look_s):
+            seen, looks = (seen, looks + 1) if self._fed == seen else (self._fed, 0)
+            if looks >= MAX_LOOKS:
+                self._log.critical("loop_stands_still", stood_s=round(looks * self._look_s), ends_with=EXIT_STATUS)
+                faulthandler.dump_traceback(file=2, all_threads=True)
+                os._exit(EXIT_STATUS)
+
+    def _tell(self, state: str) -> None:
+        """As sd_notify(3)."""
+        if not self._socket:
+            return
+        address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
+            said.connect(address)
+            said.send(state.encode())

@@ -1,0 +1,1 @@
+"""RQ's own jobs: which may run here, and how they run."""

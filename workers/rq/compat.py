@@ -1,0 +1,91 @@
+"""RQ 2.12 and RQ 3: what differs between them stands here, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rq import defaults, registry
+from rq.exceptions import InvalidJobOperation
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+from rq.registry import BaseRegistry, FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
+from rq.version import VERSION
+from rq.worker import Worker
+
+from notifier.errors import RedisUnusableError
+from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_prefix
+
+IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
+
+ENDED: Final = frozenset({None, JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED})
+RUNS: Final = "current_job"  # in a worker's hash; RQ 3 does not note it, and `notifier health` wants to know
+MAX_LIMITS: Final = 20  # RateLimits looked at in one turn
+TURN_MS: Final = 900  # one worker looks at a time
+
+
+def check_prefix() -> None:
+    """Raise RedisUnusableError where RQ has its keys elsewhere: jobs would wait where no worker looks."""
+    wanted, prefix = rq_prefix(), getattr(defaults, RQ_VARIABLE, "rq")
+    if prefix != wanted:
+        cure = "set" if IS_3 else "install RQ 3 and set"
+        raise RedisUnusableError(
+            f"RQ {VERSION} names its keys {prefix}:…, and those of this fleet are named {wanted}:…: {cure} "
+            f"{RQ_VARIABLE}='{wanted}' for this process"
+        )
+
+
+def cleaned_registries() -> list[type[BaseRegistry]]:
+    """The registries of a queue that RQ's maintenance looks after."""
+    found: list[type[BaseRegistry]] = [FinishedJobRegistry, StartedJobRegistry, FailedJobRegistry]
+    if IS_3:
+        found.append(registry.ReadyJobRegistry)  # what a job's end should have queued, and did not come to
+    return found
+
+
+def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> None:
+    """Run a job in a work horse, and wait for its end."""
+    if not IS_3:
+        worker.fork_work_horse(job, queue)
+        worker.monitor_work_horse(job, queue)  # type: ignore[call-arg]
+        return
+    worker.connection.hset(worker.key, RUNS, job.id)
+    worker.fork_work_horse(job, queue)
+    worker.monitor_work_horse(job, queue, execution)
+    worker.connection.hdel(worker.key, RUNS)
+
+
+def status_of(job: Job) -> JobStatus | None:
+    """Return RQ's status of a job now; None if RQ has deleted it."""
+    try:
+        return job.get_status()
+    except InvalidJobOperation:
+        return None
+
+
+def forget_execution(worker: Worker, job: Job, execution: Execution, pipe: Any) -> None:
+    """Remove what RQ noted of an execution that does not take place."""
+    told = (execution,) if IS_3 else ()
+    worker.cleanup_execution(job, pipe, *told)
+
+
+def enqueue_due(queue: Any, job: Job, pipe: Any) -> None:
+    """Put a job whose time has come into its queue, as RQ's scheduler does; one with a RateLimit waits for its slot."""
+    if IS_3 and job.has_rate_limit:
+        queue._enqueue_rate_limited_job(job, pipeline=pipe, at_front=job.should_enqueue_at_front())  # noqa: SLF001 - what RQ's scheduler calls
+    else:
+        queue._enqueue_job(job, pipeline=pipe, at_front=job.should_enqueue_at_front())  # noqa: SLF001 - as above
+
+
+def free_slots(redis: Any) -> None:
+    """Give the slots of RateLimits to the next jobs where the job that had one has gone another way than by RQ.
+
+    A notification leaves its slot when a worker takes it into its user's backlog: from there on the rates decide.
+    """
+    if not IS_3:
+        return
+    from rq.rate_limit import RateLimitRegistry  # noqa: PLC0415 - RQ 2 has none
+
+    keys = redis.srandmember(RateLimitRegistry.rl_keys_key, MAX_LIMITS)
+    if keys and redis.set(redis_key("slots"), "1", nx=True, px=TURN_MS):
+        for key in keys:
+            RateLimitRegistry(key.decode(), redis).cleanup()

@@ -1,0 +1,94 @@
+"""Functions of RQ's own jobs that a worker may run: of `worker.functions`, and those with the mark of `throttled`.
+
+A job's data comes from Redis. So no name in it leads to an import: the worker imports the modules once, at its start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from rq.job import Job
+from rq.utils import import_attribute
+
+from notifier.errors import SettingsError
+from notifier.notification.rq_call import RqCall
+from notifier.notification.throttled import MARKER, Throttle
+from notifier.units import readable
+
+MAX_SHOWN: Final = 200
+# What a pickle may build besides: values of Python's own that hold values alone.
+PLAIN: Final = frozenset(
+    {
+        *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone"),
+        *("decimal.Decimal", "uuid.UUID", "builtins.set", "builtins.frozenset", "collections.OrderedDict"),
+    }
+)
+
+
+class AllowedFunctions:
+    """Knows which functions this worker may run."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Import them. Raises SettingsError for one that is not there. names: of modules and functions."""
+        self._modules: set[str] = set()
+        self._functions: set[str] = set()
+        for name in names:
+            (self._modules if _is_module(name) else self._functions).add(name)
+
+    def allows(self, name: object) -> bool:
+        """Whether a job may name this function."""
+        if not isinstance(name, str):
+            return False
+        module, _, attribute = name.rpartition(".")
+        found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
+        # What a module has imported itself is not the module's: else a job could name `tasks.system`.
+        own = module in self._modules and callable(found) and getattr(found, "__module__", None) == module
+        return own or name in self._functions or MARKER in getattr(found, "__dict__", {})
+
+    def opens(self, name: str) -> bool:
+        """Whether a pickle may name this class: one of what the job's arguments are made of, or one that is allowed."""
+        return name in PLAIN or self.allows(name)
+
+    def why_not(self, job: Job, call: RqCall) -> str:
+        """The reason why this job may not run here; '' where it may."""
+        refused = next((name for name in _names(job, call) if not self.allows(name)), "")
+        if refused != "":
+            return f"worker.functions does not name {readable(repr(refused), MAX_SHOWN)}"
+        refused = next((name for name in call.needs if not self.opens(name)), "")
+        if refused != "":
+            return f"its pickle needs {readable(repr(refused), MAX_SHOWN)}, which worker.functions does not name"
+        return ""
+
+    def throttle_of(self, name: str) -> tuple[Callable[..., Any], Throttle] | None:
+        """A function that may run, and its decorator's limits; None where it has none."""
+        found = import_attribute(name) if self.allows(name) else None
+        throttle = getattr(found, MARKER, None)
+        return (found, throttle) if callable(found) and isinstance(throttle, Throttle) else None
+
+
+def _names(job: Job, call: RqCall) -> Iterable[object]:
+    """All that RQ would import and call for this job."""
+    callbacks = (job._success_callback_name, job._failure_callback_name, job._stopped_callback_name)  # noqa: SLF001 - the properties import it
+    return (call.function, *(name for name in callbacks if name))
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module has this name, else a function has; raise SettingsError where nothing has."""
+    try:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the module is there, and what it imports is not
+            if callable(import_attribute(name)):
+                return False
+            raise ValueError("it is no function") from None
+    except Exception as error:
+        raise SettingsError(
+            f"worker.functions: {name} cannot be imported: {readable(str(error))}; write a module, such as shop.tasks,"
+            " or a function, such as shop.tasks.mail, and start the worker where Python finds it"
+        ) from error
+    return True

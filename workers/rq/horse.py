@@ -1,0 +1,111 @@
+"""RQ's work horse, the forked process that runs one job: how its function ended, and where pickles are opened."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+from redis.exceptions import RedisError
+from rq.job import Job, Retry
+from rq.serializers import PickleSerializer
+
+from notifier.dispatch.rq_runs import RqRun
+from notifier.notification.rq_call import open_pickle
+from notifier.notification.throttled import was_sent
+from notifier.scripts.loader import Call, run
+from workers.loop.parts import RqJob
+
+SENT: Final = 1
+NOT_SENT: Final = 2
+
+
+class Pickles:
+    """RQ's pickles as a serializer that runs nothing: a class is built in a work horse, if it may be, and not here."""
+
+    def __init__(self, opens: Callable[[str], bool]) -> None:
+        """opens: whether a pickle may name this class."""
+        self._opens = opens
+        self._worker = os.getpid()
+
+    def dumps(self, value: Any, /) -> bytes:
+        """Pickle, as RQ does."""
+        return PickleSerializer.dumps(value)
+
+    def loads(self, pickled: bytes, /) -> Any:
+        """Unpickle. Raises ValueError for what may not be opened; RQ then leaves a job's meta as it is."""
+        return open_pickle(pickled, self._opens if os.getpid() != self._worker else None)
+
+
+class Horse:
+    """One run of a job. Its function's end is noted in a page of memory that the horse shares with its worker."""
+
+    def __init__(self, rq_job: RqJob, noted: Sequence[bytes | None], serializer: Any) -> None:
+        """noted: what its hash told of the time before, `push_accepted` and `push_held`."""
+        self.serializer = serializer
+        self.run: RqRun | None = None
+        if rq_job.user:
+            of = rq_job.job_id, rq_job.permit, rq_job.user, rq_job.category
+            self.run = RqRun(*of, *(each or b"" for each in noted))
+        self._page = mmap.mmap(-1, 1)
+        self._began = time.monotonic()
+
+    def watch(self, job: Job) -> None:
+        """Have the horse note how the job's function ended."""
+        perform = job.perform
+
+        def watched() -> Any:
+            if isinstance(self.serializer, Pickles):
+                job.meta = job.get_meta()
+            try:
+                returned = perform()
+            except BaseException:
+                self._page[0] = SENT if was_sent() else NOT_SENT
+                raise
+            self._page[0] = NOT_SENT if isinstance(returned, Retry) and not was_sent() else SENT
+            return returned
+
+        job.perform = watched  # type: ignore[method-assign]
+        self._began = time.monotonic()
+
+    @property
+    def sent(self) -> bool:
+        """Whether the function returned, or said that it had sent."""
+        return self._page[0] == SENT
+
+    @property
+    def may_have_sent(self) -> bool:
+        """Whether a message may have left: a horse that was killed said nothing."""
+        return self._page[0] != NOT_SENT
+
+    @property
+    def took_us(self) -> int:
+        """Since the horse began."""
+        return round((time.monotonic() - self._began) * 1e6)
+
+
+class Relief:
+    """Makes a call beside a job that runs, once it has run for so long."""
+
+    def __init__(self, redis: Any, call: Call[Any], after_s: float) -> None:
+        self.called = False
+        self._redis, self._call = redis, call
+        self._timer = threading.Timer(max(0.0, after_s), self._relieve)
+        self._timer.daemon = True
+
+    def _relieve(self) -> None:
+        with contextlib.suppress(RedisError):  # then their leases end
+            run(self._redis, self._call)
+            self.called = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()

@@ -1,0 +1,272 @@
+"""RQ's own jobs: those of other functions that arrive on our lanes, and notifications that arrived without meta."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError
+from rq.exceptions import NoSuchJobError
+from rq.executions import Execution
+from rq.job import Job
+from rq.registry import ScheduledJobRegistry
+from rq.serializers import JSONSerializer
+from rq.worker import Worker
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Plain, Settlement, State
+from notifier.dispatch.in_flight import begin
+from notifier.dispatch.rq_runs import RqRun, close_run, hold_permit
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification
+from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta, read_notification
+from notifier.notification.rq_call import RqCall, read_call
+from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.scripts.keys import job_key, redis_key
+from notifier.scripts.loader import Call, run
+from notifier.units import readable
+from workers.loop.parts import RqJob, Tuning
+from workers.rq import compat
+from workers.rq.functions import AllowedFunctions
+from workers.rq.horse import Horse, Pickles, Relief
+from workers.rq.throttle import steering_of
+from workers.sending.sender import SUSPECT, PoisonError, check_crashes
+
+MAX_SCHEDULED: Final = 500
+READS: Final = ("data", "meta", "push_crashes", "push_returned", "push_accepted", "push_held")
+HELP: Final = (
+    "name its module or function in worker.functions, or give push-throttle a Redis database of its own"
+    " (redis.url ending in /1, say)"
+)
+RQ_SPARE_S: Final = 60  # by which RQ's heartbeats outlast their interval
+RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
+
+
+class CannotRunError(Exception):
+    """A job that this worker may not or cannot run: why, and the option by which RQ's command reads it."""
+
+
+class ForkedRqJobs:
+    """Decides what a job of another function is, and runs it as RQ's own worker would: in a forked work horse."""
+
+    def __init__(
+        self, worker: Worker, functions: AllowedFunctions, tuning: Tuning, redis: Any = None, *, runs: bool = True
+    ) -> None:
+        """redis: of the partition, where that is not RQ's; runs: whether jobs of other functions run here."""
+        self._worker = worker
+        self._functions = functions
+        self._warned = False
+        self._redis = redis or worker.connection
+        self._runs = runs
+        self._prepared: dict[str, tuple[Job, Execution, Horse]] = {}
+        self._horse: Horse | None = None  # that runs now
+        self._pickles = Pickles(functions.opens)
+        self._tuning = tuning
+        self._unclosed: list[Call[bool]] = []  # what Redis has not been told of
+        self._seen: dict[str, int] = {}
+        self.upkeep = threading.Lock()  # of the beat's thread: nothing is forked meanwhile
+        self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
+
+    def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
+        """See `parts.RqJobs.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
+        try:
+            return self._steering(read_call(job.data), job, knows)
+        except Exception:  # noqa: BLE001 - as said
+            return ""
+
+    def _steering(self, call: RqCall, job: Plain, knows: Callable[[str], bool] | None = None) -> str:
+        """The meta by which a job is limited; '' where nothing limits it, or it does not run here."""
+        if call.function == FUNCTION and (notification := read_notification(job.data)) is not None:
+            return meta_of(notification, job.meta, knows)
+        return steering_of(call, job.meta, self._functions, knows)
+
+    def inspect(self, rq_job: RqJob) -> Settlement:
+        """See `parts.RqJobs.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
+        if rq_job.job_id in self._prepared:  # Redis was away before this could be settled
+            return rq_job.settlement("handed_to_rq")
+        fields: Any = self._redis.hmget(_key(rq_job.job_id), *READS)
+        data, meta, crashes, returned, *noted = fields
+        try:
+            self._check(rq_job, crashes)
+            return rq_job.settlement(self._read(rq_job, Plain(rq_job.job_id.encode(), data or b"", meta), noted))
+        except RedisError:
+            raise
+        except CannotRunError as error:
+            return self._leave(rq_job, error, returned)
+        except PoisonError as error:
+            return self._poison(rq_job, error)
+        except (InvalidNotificationError, NoSuchJobError) as error:
+            return self._malformed(rq_job, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
+            return self._malformed(rq_job, f"RQ cannot read the job ({type(error).__name__})")
+
+    def _read(self, rq_job: RqJob, plain: Plain, noted: Sequence[bytes | None]) -> State:
+        """Prepare a job that RQ is to run, or tell the scripts by which meta it is limited. Return its next state."""
+        try:
+            call = read_call(plain.data)
+            if call.pickled and call.function == FUNCTION:
+                decode_data(plain.data)
+        except InvalidNotificationError as error:  # perhaps another worker's serializer
+            raise CannotRunError(str(error), "") from None
+        if not rq_job.user and (told := self._steering(call, plain)):
+            run(self._redis, calls.steer([(plain.job_id, told)], rq_job.permit))
+            return "backlog"
+        if not self._runs:
+            raise CannotRunError("this worker serves several partitions", "" if call.pickled else "-S json ")
+        serializer = self._pickles if call.pickled else JSONSerializer
+        job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
+        if why_not := self._functions.why_not(job, call):
+            raise CannotRunError(why_not, "" if call.pickled else "-S json ")
+        horse = Horse(rq_job, noted, serializer)
+        self._prepared[job.id] = job, self._worker.prepare_execution(job), horse
+        return "handed_to_rq"
+
+    def _check(self, rq_job: RqJob, crashes: bytes | None) -> None:
+        try:
+            rq_job.job_id.encode()
+        except UnicodeEncodeError:
+            raise InvalidNotificationError("job", "its id is not UTF-8") from None
+        died = int(crashes) if crashes and crashes.isdigit() else 0
+        check_crashes(died)
+        if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
+            run(self._redis, begin(rq_job.job_id, rq_job.permit))
+
+    def _poison(self, rq_job: RqJob, error: PoisonError) -> Settlement:
+        self._log.error("poison", job_id=readable(rq_job.job_id))
+        return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {error}"))._replace(poison=True)
+
+    def _leave(self, rq_job: RqJob, error: CannotRunError, returned: bytes | None) -> Settlement:
+        """Return it to its queue, once, for a worker that can; the second time, set it aside."""
+        why, serializer = error.args
+        if not self._warned:
+            self._warned = True
+            self._log.warning("not_run", job_id=readable(rq_job.job_id), reason=readable(why), help=HELP)
+        if not returned:
+            return rq_job.settlement("queue", detail="end")
+        again = f"rq requeue {serializer}--queue {self._origin(rq_job)} {shlex.quote(rq_job.job_id)}"
+        return rq_job.settlement("aside", "failed", encode_reason(f"set aside: {why}. {HELP}. Then: {again}"))
+
+    def _origin(self, rq_job: RqJob) -> str:
+        origin: Any = self._redis.hget(_key(rq_job.job_id), "origin")
+        return shlex.quote((origin or b"").decode(errors="replace"))
+
+    def _malformed(self, rq_job: RqJob, why: str) -> Settlement:
+        self._log.warning("malformed", job_id=readable(rq_job.job_id), reason=readable(why))
+        return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {why}"))
+
+    def drop(self, job_id: str) -> None:
+        """Forget an inspected job that another worker has taken over."""
+        job, execution, _ = self._prepared.pop(job_id)
+        with self._redis.pipeline() as pipe:
+            compat.forget_execution(self._worker, job, execution, pipe)
+            pipe.execute()
+
+    def run(self, job_id: str, behind: Call[Any], patience_s: float) -> bool:
+        """Run an inspected job to its end; what becomes of it is RQ's affair. Its permit is closed then.
+
+        See `parts.RqJobs.run`.
+        """
+        job, execution, self._horse = self._prepared.pop(job_id)
+        queue = self._worker.queue_class(job.origin, connection=self._redis, serializer=self._horse.serializer)
+        self._horse.watch(job)
+        try:
+            self.hold()
+            with self.upkeep, Relief(self._redis, behind, patience_s) as relief:
+                compat.run_horse(self._worker, job, queue, execution)
+        finally:
+            horse, self._horse = self._horse, None
+            if horse.run is not None:
+                self._close(horse.run, horse, job)
+        return relief.called
+
+    def hold(self) -> None:
+        """Keep the permit of what runs ahead, as RQ keeps the job's own heartbeat."""
+        if self._horse is not None and self._horse.run is not None:
+            ahead_s = self._worker.job_monitoring_interval + RQ_SPARE_S
+            run(self._redis, hold_permit(self._horse.run, ahead_s * 1_000_000))
+
+    def _close(self, ended: RqRun, horse: Horse, job: Job) -> None:
+        is_end = compat.status_of(job) in compat.ENDED
+        call = close_run(
+            ended,
+            "delivered" if horse.sent else "failed" if is_end else "retried",
+            reached=horse.may_have_sent,
+            is_end=is_end,
+            took_us=horse.took_us,
+            worker=self._worker.name,
+            keep=self._tuning.keep,
+        )
+        self._unclosed.append(call)
+        self.close_ended()
+
+    def close_ended(self) -> None:
+        """Close the permits of which Redis has not been told yet."""
+        while self._unclosed:
+            run(self._redis, self._unclosed[0])
+            del self._unclosed[0]
+
+    def release_scheduled(self) -> None:
+        """Queue RQ's own jobs of `enqueue_in` and `enqueue_at` on our lanes whose time has come, by Redis's clock.
+
+
+        RQ's own scheduler would queue again whatever waits in our backlogs; here the two are told apart.
+        """
+        now_s: Any = self._redis.time()
+        for queue in self._worker.queues:
+            registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
+            # What waits in our backlogs can be late in thousands: each look goes on behind the one before.
+            start = self._seen.get(queue.name, 0)
+            due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
+            self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
+            if not due:
+                continue
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in due:
+                    # In this order: what leaves `later` has its place in a backlog by then.
+                    pipe.zscore(redis_key("later"), job_id)
+                    pipe.hmget(job_key(job_id), "status", "push_order")
+                found = pipe.execute()
+            for job_id, later, (status, order) in zip(due, found[::2], found[1::2], strict=True):
+                if later is None and status is not None and order is None:
+                    self._queue(job_id, queue, registry)
+
+    def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
+        if not self._redis.set(redis_key("release", "").encode() + job_id, self._worker.name, nx=True, px=RELEASE_MS):
+            return  # another worker is about it
+        if self._redis.zscore(registry.key, job_id) is None:
+            return
+        with self._redis.pipeline() as pipe:
+            pipe.zrem(registry.key, job_id)
+            try:
+                job = Job.fetch(job_id.decode(), connection=self._redis, serializer=JSONSerializer)
+                compat.enqueue_due(queue, job, pipe)
+            except RedisError:
+                raise
+            except Exception:  # noqa: BLE001 - RQ cannot read it: `inspect` says so, and ends it
+                pipe.rpush(queue.key, job_id)
+            pipe.execute()
+
+
+def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str], bool] | None = None) -> str:
+    """The meta that the scripts read, for a producer that left it out; what else it holds is kept.
+
+    knows: whether a category is configured; one that is not is `default`.
+    """
+    kept = read_meta(meta or b"{}")
+    for name in ("expires_in", "zone"):
+        if name in kept:
+            replace(notification, **{name: kept[name]}).validate()
+    steering = {name: getattr(notification, name) for name in STEERING}
+    merged = {**kept, **{name: value for name, value in steering.items() if value is not None}}
+    if knows is not None and not knows(merged["category"]):
+        merged["category"] = DEFAULT_CATEGORY
+    return json.dumps(merged)
+
+
+def _key(job_id: str) -> bytes:
+    return job_key(job_id)

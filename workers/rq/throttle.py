@@ -1,0 +1,54 @@
+"""By which limits a job of another function waits: those that its meta names, or the function's own decorator."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from notifier.notification.job import STEERING, read_meta
+from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
+from notifier.rules.policy import DEFAULT_CATEGORY
+from workers.rq.functions import AllowedFunctions
+
+CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def steering_of(
+    call: RqCall, meta: bytes | None, functions: AllowedFunctions, knows: Callable[[str], bool] | None = None
+) -> str:
+    """The meta that the scripts read, or '' where nothing limits the job, or it may not run here.
+
+    knows: whether a category is configured; one that is not is `default`. Raises InvalidNotificationError where the
+    decorator names a user and the call does not.
+    """
+    if not functions.allows(call.function):
+        return ""
+    stands = _plain(meta)
+    user = stands.get("user")
+    if isinstance(user, int) and not isinstance(user, bool):
+        stands["user"] = user = str(user)
+    if not isinstance(user, str) or not user:
+        found = functions.throttle_of(call.function)
+        if found is None:
+            return ""
+        function, throttle = found
+        stands |= throttle.meta(function, call.args, call.kwargs)
+    category = stands.get("category")
+    if not isinstance(category, str) or not CATEGORY.fullmatch(category) or (knows is not None and not knows(category)):
+        stands["category"] = DEFAULT_CATEGORY
+    return json.dumps(stands)
+
+
+def _plain(meta: bytes | None) -> dict[str, Any]:
+    """Read a meta of either serializer; of a pickled one only what limits the job."""
+    if not meta or not meta.startswith(PICKLED):
+        return read_meta(meta or b"{}")
+    try:
+        found, _ = read_pickle(meta)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: found[name] for name in STEERING if isinstance(found.get(name), str | int | float)}

@@ -1,0 +1,193 @@
+"""Capacity: how many sends may be under way at once by each route, learnt from how long its answers take.
+
+A provider that serves 50 messages a second answers 500 that were sent at once over ten seconds: most of them run into
+their timeout, and nobody knows what became of them. With 25 at once it serves as many a second, and each is answered
+within half a second. What is over the limit is not leased: it waits in Redis, see `routes.lua`.
+
+The algorithm is of the family of TCP Vegas (Brakmo and Peterson, 1994), which Netflix's concurrency-limits brought to
+requests (https://github.com/Netflix/concurrency-limits, `VegasLimit`, `Gradient2Limit`, `AIMDLimit`): the shortest time
+an answer took lately (`base`) is taken for that of an idle server; what an answer takes beyond it is time in a queue.
+While the queue is short the limit grows, while it is long the limit shrinks. From LEDBAT (RFC 6817) it has two things.
+The bar for the queue is a time, not a ratio: all that matters here is the distance to the timeout, and a server
+that answers in 1 ms may as well answer in 3. And of several answers the quickest counts: a queue delays all, while the
+turn of a device, a new connection or one slow message delays some. For the same reason an answer that a later one has
+overtaken does not count. As in TCP, a send that ran into its timeout leaves a limit of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final
+
+from notifier.providers.contract import Answer, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FIRST: Final = 20  # at once, of a route of which nothing is known; a server of 4 a second answers as many in 5 s
+QUEUE: Final = 1 / 10  # of the timeout: how long answers may stand in the server's queue
+CALM: Final = 1 / 4  # of that: with less the limit grows as fast as answers come, with more by one in a round trip
+BASE: Final = 1 / 2  # of the timeout: an answer that takes longer is late, whatever an idle server takes
+KEPT: Final = (0.5, 0.9)  # of a limit that shrinks; never all of it, so that the queue runs empty now and then
+ROUND: Final = (4, 50)  # the fewest and the most answers that are judged together
+IN_VAIN: Final = 2  # so often the limit shrinks, and answers are no quicker, until `base` is held to be wrong
+BASE_S: Final = 30.0  # `base` is the least of the time of this length that runs, and of the one before
+MAX_SERVICES: Final = 1000
+LATE: Final = "Timeout"  # the reason of an answer for which nobody waits any longer
+FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for so long is not true any more
+
+
+class RouteLimit:
+    """One route's: how many sends may be under way at once.
+
+    max_in_flight: the limit never exceeds it. timeout_s: after which a send without an answer ends. Times are in
+    seconds on the caller's clock.
+    """
+
+    def __init__(self, *, max_in_flight: int, timeout_s: float) -> None:
+        self._max = max_in_flight
+        self.timeout_s = timeout_s
+        self._queue_s, self._base_max_s = timeout_s * QUEUE, timeout_s * BASE
+        self.in_flight = self._peak = 0
+        self._used_at = self._changed_at = self._overtaken = -math.inf
+        self._quickest, self._round = math.inf, ROUND[0]
+        self._forget()
+
+    @property
+    def limit(self) -> int:
+        """How many may be under way at once."""
+        return int(self._limit)
+
+    @property
+    def max_in_flight(self) -> int:
+        """Return what the limit never exceeds."""
+        return self._max
+
+    def room(self, unbegun: int = 0) -> int:
+        """How many more may begin; none until a quarter of the limit has come free, so that they go in batches.
+
+        unbegun: how many will begin beside these.
+        """
+        begun = self.in_flight + unbegun
+        room = max(0, self.limit - begun)
+        return room if not begun or room >= max(1, self.limit // 4) else 0
+
+    def begin(self, now: float) -> None:
+        """A send begins."""
+        if not self.in_flight and now - self._used_at > FORGET_S:
+            self._forget()
+        self.in_flight += 1
+        self._peak = max(self._peak, self.in_flight)
+
+    def end(self, began: float, now: float, *, answered: bool = False, late: bool = False) -> None:
+        """A send that began at `began` has ended. answered: by the provider. late: without an answer in time.
+
+        Neither: its end says nothing of how busy the provider is.
+        """
+        self.in_flight -= 1
+        self._used_at = now
+        if began < self._overtaken:
+            return
+        if late:
+            self._shrink(0.0, now)
+        elif answered:
+            self._overtaken = began
+            if began >= self._changed_at:  # else it says how it was before the limit shrank
+                self._answers += 1
+                self._quickest = min(self._quickest, now - began)
+                if self._answers >= self._round:
+                    self._judge(now)
+
+    def end_with(self, answer: Answer | None, began: float, now: float) -> None:
+        """As `end`, by what the provider's client says; None where it broke."""
+        answered = answer is not None and (answer.status is not None or answer.outcome is Outcome.DELIVERED)
+        self.end(began, now, answered=answered, late=answer is not None and answer.reason == LATE)
+
+    def _forget(self) -> None:
+        self._limit = float(min(FIRST, self._max))
+        self._base = self._base_before = math.inf
+        self._base_until = -math.inf
+        self._changed_at = self._overtaken = -math.inf
+        self._expected = math.inf  # no quicker than this the answers were to be, had the limit shrunk in vain
+        self._vain = 0
+        self._new_round()
+
+    def _new_round(self) -> None:
+        self._answers, self._quickest, self._peak = 0, math.inf, self.in_flight
+        self._round = min(max(self.limit // 2, ROUND[0]), ROUND[1])
+
+    def _judge(self, now: float) -> None:
+        """Change the limit by what a round of answers has shown."""
+        took, used = self._quickest, self._peak * 2 >= self.limit
+        if now >= self._base_until:
+            self._base_before, self._base, self._base_until = self._base, math.inf, now + BASE_S
+        self._base = min(self._base, took)
+        self._note_effect(took)
+        base = min(self._base, self._base_before)
+        queued = took - base
+        if queued > min(self._queue_s, max(self._base_max_s - base, self._queue_s * CALM)):
+            kept = min(max(KEPT[1] * base / took, KEPT[0]), KEPT[1])
+            self._expected = took * (1 + kept) / 2
+            self._shrink(kept, now)
+            return
+        if used:  # else nobody knows what more would do
+            self._limit += self._answers * (1.0 if queued < self._queue_s * CALM else 1 / self._limit)
+            self._limit = min(self._limit, float(self._max))
+        self._new_round()
+
+    def _note_effect(self, took: float) -> None:
+        """Where the limit shrank twice and the answers are no quicker, they do not stand in a queue of our making."""
+        self._vain = self._vain + 1 if took > self._expected else 0
+        self._expected = math.inf
+        if self._vain >= IN_VAIN:
+            self._vain = 0
+            self._base, self._base_before = min(took, self._base_max_s), math.inf
+
+    def _shrink(self, kept: float, now: float) -> None:
+        self._limit = max(1.0, self._limit * kept)
+        self._changed_at = now
+        self._new_round()
+
+
+class Capacity:
+    """The limits of all routes of one worker. A route without one may have as much under way as the worker.
+
+    Where many services are behind one route (`at_service`), each has a limit of its own, like that of the route.
+    """
+
+    def __init__(self, limits: Mapping[str, RouteLimit]) -> None:
+        self._routes = dict(limits)
+        self._limits = dict(limits)
+
+    def begin(self, route: str, now: float) -> RouteLimit | None:
+        """Count a send by this route; `RouteLimit.end_with` is to be called when it has ended. None: no limit."""
+        limit = self._limits.get(route) or self._new_limit(route)
+        if limit is not None:
+            limit.begin(now)
+        return limit
+
+    def _new_limit(self, route: str) -> RouteLimit | None:
+        of = self._routes.get(route.partition("@")[0])
+        if of is None:
+            return None
+        if len(self._limits) >= MAX_SERVICES:  # strangers may name them
+            self._limits = {name: old for name, old in self._limits.items() if old.in_flight or name in self._routes}
+        limit = self._limits[route] = RouteLimit(max_in_flight=of.max_in_flight, timeout_s=of.timeout_s)
+        return limit
+
+    def room(self, unbegun: int = 0) -> int | None:
+        """How many more may begin in all; None is any number. unbegun: as of `rooms`."""
+        return sum(limit.room(unbegun) for limit in self._limits.values()) if self._limits else None
+
+    def rooms(self, room: int, unbegun: int = 0) -> dict[str, int]:
+        """The routes by which fewer than `room` may begin now, and how many.
+
+        unbegun: how many were leased and have not begun. By which route is not known, so each keeps room for all.
+        """
+        rooms = {route: limit.room(unbegun) for route, limit in self._limits.items()}
+        return {route: left for route, left in rooms.items() if left < room}
+
+    def describe(self) -> str:
+        """How many may be under way at once by each route, as a worker tells it in Redis: JSON."""
+        return json.dumps({route: limit.limit for route, limit in self._limits.items()})

@@ -1,0 +1,55 @@
+"""Deadlines: the worker's own, for whatever it waits for; one timer serves all, as one for each would cost as much as a
+look into Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+SWEEP_S: Final = 0.1  # half of how late a deadline may be noticed
+
+
+class Deadlines:
+    """Cancels what outlasts its deadline: at the second sweep that finds it so.
+
+    Where the whole process was stopped, answers have come meanwhile: what waits for them takes them between the sweeps.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._overdue: set[asyncio.Task[Any]] = set()  # as the last sweep found them
+        self._late: set[asyncio.Task[Any]] = set()
+        self._sweeping = False
+
+    def begin(self, until: float) -> asyncio.Task[Any]:
+        """Cancel the current task, which is returned, if it has not come to `end` at that time of the loop's clock."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._until[task] = until
+        if not self._sweeping:
+            self._sweep()
+        return task
+
+    def has_passed(self, task: asyncio.Task[Any]) -> bool:
+        """Whether that, and nothing else such as the worker's end, has cancelled it."""
+        return task in self._late and task.cancelling() == 1
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """It need not be cancelled any more."""
+        del self._until[task]
+        if task in self._late:
+            self._late.discard(task)
+            task.uncancel()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        overdue = {task for task, until in self._until.items() if now >= until and task not in self._late}
+        for task in overdue & self._overdue:
+            self._late.add(task)
+            task.cancel()
+        self._overdue = overdue - self._late
+        self._sweeping = bool(self._until)
+        if self._sweeping:
+            loop.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,41 @@
+"""Numbers: how late a worker is, and how long its providers take, gathered until the next settle call takes them along.
+
+A histogram's n-th bucket holds what took at most 2**n ms, the last all the rest.
+Redis keeps, by the minute, those that hold something.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from notifier.dispatch.minutes import BOUNDS_S
+
+
+class Numbers:
+    """Gather what was measured since the last settle call that Redis answered.
+
+    late: seconds from when each notification's user was due until it was handed over, by category. answered: seconds
+    until a provider answered, by route.
+    """
+
+    def __init__(self) -> None:
+        self.late: defaultdict[str, list[float]] = defaultdict(list)
+        self.answered: defaultdict[str, list[float]] = defaultdict(list)
+        self._given_back: Counter[str] = Counter()
+
+    def take(self) -> Mapping[str, int]:
+        """All of it, as Redis names it; what Redis did not take is to be given back."""
+        taken, self._given_back = self._given_back, Counter()
+        for what, measured in (("late", self.late), ("answer", self.answered)):
+            for of, times_s in measured.items():
+                taken[f"{what}|{of}|s"] += round(sum([time_s for time_s in times_s if time_s > 0]) * 1e6)
+                for n, count in Counter([bisect_left(BOUNDS_S, time_s) for time_s in times_s]).items():
+                    taken[f"{what}|{of}|{n}"] += count
+            measured.clear()
+        return taken
+
+    def give_back(self, taken: Mapping[str, int]) -> None:
+        """Keep these for the next call."""
+        self._given_back.update(taken)

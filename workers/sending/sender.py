@@ -1,0 +1,461 @@
+"""Sender: one leased job in, one settlement out. Decides what the providers' answers mean for the notification."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from notifier.dispatch.calls import EXPIRED, DeadToken, Leased, Settlement, State
+from notifier.dispatch.history import Handed, Reply
+from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification, route
+from notifier.notification.counted import counted
+from notifier.notification.job import FUNCTION, encode_reason, read_notification
+from notifier.notification.notification import at_service, platform_of
+from notifier.notification.rq_call import read_call
+from notifier.providers.answers import MINUTE_US
+from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.rules.policy import Category
+from notifier.units import mask
+from workers.sending.capacity import Capacity
+from workers.sending.circuits import Circuits, CircuitsOfAll
+from workers.sending.deadlines import Deadlines
+from workers.sending.numbers import Numbers
+from workers.sending.proofs import Silence, Unproven
+
+CLOSING_S: Final = 3.0
+MAX_CRASHES: Final = 3
+SUSPECT: Final = MAX_CRASHES - 1  # one with which so many workers died is sent alone
+FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
+REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
+# Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
+FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})
+REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
+EXPIRED_HERE: Final = "expired before its provider could take it"
+NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
+SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
+
+
+# A provider's answer, whether what was not sent waits for its route, and both for the history, if it was asked.
+Asked = tuple[Answer, bool, Reply | None]
+
+
+class PoisonError(InvalidNotificationError):
+    """Several workers died while they sent it, so it is not tried again."""
+
+
+class NotOursError(Exception):
+    """The job names another function; it is RQ's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential, with jitter: from `first_us` doubled each attempt up to `max_us`, in microseconds."""
+
+    first_us: int
+    max_us: int
+
+    def wait_us(self, attempt: int, asked_us: int = 0) -> int:
+        """How long to wait after the attempt of this number, from 1: never less than the provider asked for.
+
+        What it asked for is spread by its own size: a thousand that were told "a minute" must not come back together.
+        """
+        first_us = max(self.first_us, asked_us // 4)
+        ceiling = min(self.max_us, first_us * 2 ** min(attempt - 1, 32))
+        return asked_us + random.randint(ceiling // 2, ceiling)  # noqa: S311 - spreads retries, keeps no secret
+
+
+class Sender:
+    """Hands notifications to their providers, which stand under their routes.
+
+    circuits: are told of every answer.
+    answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
+        does not keep them.
+    lease_s: how long after it was leased a notification is handed over at the latest; never after its expiry.
+    capacity: learns from how long the answers take.
+    engines: how many have this sender in common; the last that closes it ends what is under way.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        backoff: Backoff,
+        circuits: Circuits | CircuitsOfAll,
+        *,
+        answer_s: float = 10.0,
+        lease_s: float = 10.0,
+        capacity: Capacity | None = None,
+    ) -> None:
+        self.numbers = Numbers()
+        self.engines = 1
+        self._providers = dict(providers)
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._answer_s = answer_s
+        self._lease_s = lease_s
+        self._deadlines = Deadlines()
+        self._backoff = backoff
+        self._circuits = circuits
+        self._capacity = capacity or Capacity({})
+        self._helped: set[tuple[str, int | None, str]] = set()
+        self._log = structlog.get_logger("notifier.worker").bind()
+        self._tells_all = self._log.is_enabled_for(logging.DEBUG)
+
+    async def send(self, leased: Leased, category: Category, leased_at: float) -> Settlement | Unproven:
+        """Send what was leased at that moment of the loop's clock. Raises NotOursError for another function's job."""
+        log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
+        try:
+            check_crashes(leased.crashes)
+            notification = counted(decode(leased), category, leased.stands_for)
+        except InvalidNotificationError as error:
+            return self._malformed(leased, error)
+        app, devices = notification.app or category.app, notification.devices
+        routes = [device.platform if app is None else route(device.platform, app) for device in devices]
+        by = self._label(routes)
+        answered = _read_answers(leased.answered) if leased.answered else {}
+        began = asyncio.get_running_loop().time()
+        expires_at = math.inf if leased.left_us is None else leased_at + leased.left_us / 1e6
+        if leased.dropped or began >= expires_at:
+            return _unsent(leased, answered, log)._replace(route=by)
+        left_us = None if leased.left_us is None else round((expires_at - began) * 1e6)
+        send_by = min(leased_at + self._lease_s, expires_at)
+        waiting = [i for i in range(len(routes)) if str(i) not in answered] if answered else range(len(routes))
+        sends = [
+            self._one(Dispatch(leased.job_id, devices[i], notification, left_us, send_by), routes[i], leased, began)
+            for i in waiting
+        ]
+        found = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)  # a gather costs a task more
+        handed = Handed(began, [reply for _, _, reply in found if reply is not None])
+        if self._tells_all:
+            log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in found])
+        troubled = [True for answer, _, _ in found if answer.outcome is not Outcome.DELIVERED]
+        if not (troubled or answered):  # nearly always
+            return _delivered(leased, reached=True, route=by, handed=handed)
+        answers = {i: answer for i, (answer, *_) in zip(waiting, found, strict=True)}
+        alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
+        settlement = self._settlement(leased, category, notification, answered, answers, log, alone=alone)
+        if settlement.word == "returned" and has_passed(expires_at):
+            self._circuits.not_sent()
+            settlement = _expired(leased, answered, log, reached=settlement.reached)
+        settlement = settlement._replace(
+            gone=_dead_tokens(notification, app, answers), route=by, handed=handed if handed.replies else None
+        )
+        silent = {i: a.passed for i, a in answers.items() if a.outcome is Outcome.UNKNOWN and a.status is None}
+        silences = self._silences(notification, app, silent)
+        return Unproven(settlement, silences, json.dumps(answered)) if silences else settlement
+
+    def _malformed(self, leased: Leased, error: InvalidNotificationError) -> Settlement:
+        poison, log = isinstance(error, PoisonError), self._bound(leased)
+        log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=str(error))
+        self._circuits.not_sent()
+        return _failed(leased, "failed", f"malformed: {error}", reached=False)._replace(poison=poison)
+
+    def _label(self, routes: Sequence[str]) -> str:
+        """The routes of all devices, for the numbers: anybody may invent an app."""
+        if len(routes) == 1 and routes[0] in self._providers:  # nearly always
+            return routes[0]
+        known = [by if by in self._providers else f"{platform_of(by)}/unknown" for by in routes]
+        return "+".join(dict.fromkeys(known))
+
+    def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
+        """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""
+        try:
+            notification = decode(orphan)
+        except (InvalidNotificationError, NotOursError):
+            return ()
+        answered = _read_answers(orphan.answered or b"")
+        silent = {i: None for i in range(len(notification.devices)) if str(i) not in answered}
+        return self._silences(notification, notification.app or category.app, silent)
+
+    def _silences(
+        self, notification: Notification, app: str | None, silent: Mapping[int, asyncio.Future[bool] | None]
+    ) -> tuple[Silence, ...]:
+        """silent: the devices' places, and `Silence.passed` of each."""
+        return tuple(
+            Silence(provider, device, passed)
+            for device, passed in ((notification.devices[i], passed) for i, passed in silent.items())
+            if (provider := self._providers.get(route(device.platform, app)))
+        )
+
+    def replace(self, providers: Mapping[str, Provider]) -> None:
+        """Send by these from now on; those in whose place they come are closed when none of their sends can last."""
+        old = {by: self._providers[by] for by in providers}
+        self._providers.update(providers)
+        task = asyncio.create_task(self._retire(old))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, providers: Mapping[str, Provider]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._lease_s + self._answer_s):
+                await self._ended.wait()
+        await self._close(providers)
+
+    async def close(self) -> None:
+        """Close the providers: what is under way answers now, UNKNOWN or UNSENT. One that does not end is left."""
+        self.engines -= 1
+        if self.engines > 0:
+            return
+        self._ended.set()
+        await asyncio.gather(*self._retiring, self._close(self._providers))
+
+    async def _close(self, providers: Mapping[str, Provider]) -> None:
+        closing = {asyncio.create_task(provider.close()): by for by, provider in providers.items()}
+        if not closing:
+            return
+        done, late = await asyncio.wait(closing, timeout=CLOSING_S)
+        for task in late:
+            task.cancel()
+            self._log.error("provider_broke", route=closing[task], reason="it does not close")
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._log.error("provider_broke", route=closing[task], exc_info=error)
+
+    def _bound(self, leased: Leased) -> Any:
+        return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
+
+    async def _one(self, dispatch: Dispatch, by: str, leased: Leased, began: float) -> Asked:
+        host = dispatch.device.host
+        circuit = at_service(by, host) if host else by
+        if circuit in leased.shut:
+            return SHUT, True, None
+        provider = self._providers.get(by)
+        limit = self._capacity.begin(circuit, began)
+        task = self._deadlines.begin(dispatch.send_by + self._answer_s)
+        answer = None
+        try:
+            answer = _no_provider(by, dispatch) if provider is None else await provider.send(dispatch)
+        except asyncio.CancelledError:
+            if not self._deadlines.has_passed(task):
+                raise
+            self._log.error("provider_broke", route=by, job_id=dispatch.job_id, reason="it does not answer")
+        except Exception:  # noqa: BLE001 - whatever a driver raises
+            self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
+        finally:
+            self._deadlines.end(task)
+            ended = asyncio.get_running_loop().time()
+            if limit is not None:
+                limit.end_with(answer, began, ended)
+        took_s = ended - began
+        if provider is not None:
+            self.numbers.answered[by].append(took_s)
+        # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
+        answer = answer or Answer(Outcome.UNKNOWN, reason="the provider's client broke")
+        answer, waits = self._circuits.record(circuit, answer, leased.refusals, dispatch.device.token)
+        if answer.help:
+            self._tell_help(by, dispatch, answer)
+        return answer, waits, Reply(by, answer.status, took_s, answer.outcome, answer.reason)
+
+    def _tell_help(self, by: str, dispatch: Dispatch, answer: Answer) -> None:
+        """Say what to repair: once, whatever follows. A route that nobody configured is told under its platform."""
+        what = (by if by in self._providers else dispatch.device.platform, answer.status, answer.help)
+        if what not in self._helped:
+            self._helped.add(what)
+            self._log.error(
+                "message_fault",
+                route=by,
+                status=answer.status,
+                reason=answer.reason,
+                user=dispatch.notification.user,
+                job_id=dispatch.job_id,
+                help=f"{answer.help}; reported once",
+            )
+
+    def _settlement(  # noqa: PLR0917 - all of one send
+        self,
+        leased: Leased,
+        category: Category,
+        notification: Notification,
+        answered: dict[str, str],
+        answers: Mapping[int, Answer],
+        log: Callable[[], Any],
+        *,
+        alone: bool,  # whether something of it waits for a time of its own, not for a route
+    ) -> Settlement:
+        reached = any(answer.outcome in REACHED for answer in answers.values())
+        attempt = leased.attempts + 1
+        again: list[Answer] = []
+        for index, answer in answers.items():
+            if _is_final(answer, category, attempt):
+                answered[str(index)] = answer.outcome.value
+            else:
+                again.append(answer)
+            if answer.outcome is Outcome.DEAD_TOKEN:
+                device = notification.devices[index]
+                log().info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
+            elif answer.outcome is not Outcome.DELIVERED:
+                # What is free says nothing of this message: the circuit of its route is what people are told of.
+                say = log().debug if answer.outcome in FREE else log().warning
+                say(answer.outcome.value, status=answer.status, reason=answer.reason)
+
+        if not again:
+            if Outcome.DELIVERED.value in answered.values():
+                return _delivered(leased, reached=reached)
+            word = "rejected" if REFUSED.issuperset(answered.values()) else "failed"
+            reasons = "; ".join(sorted({_describe(answer) for answer in answers.values()}))
+            return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
+
+        so_far = json.dumps(answered) if answered else ""
+        free = all(answer.outcome in FREE for answer in again)
+        if free and not alone:  # to its place: *admit* knows when its route is up
+            log().debug("returned")
+            fault = any(answer.outcome is Outcome.FAULT for answer in again)
+            return _settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)
+        asked = max(answer.retry_after_us or 0 for answer in again)
+        if free:
+            wait_us = self._backoff.wait_us(leased.refusals + 1, asked)
+            log().info("returned", time_left_ms=wait_us // 1000, attempt=attempt)
+            # The rest of what others took does not hold up those behind it: its order with them is lost anyway.
+            state: State = "wait" if Outcome.DELIVERED.value in answered.values() else "backlog"
+            return _settled(leased, state, "returned", wait_us, so_far, reached=reached)
+        wait_us = self._backoff.wait_us(attempt, asked)
+        log().info("retry", time_left_ms=wait_us // 1000, attempt=attempt)
+        return _settled(leased, "later", "retried", wait_us, so_far, reached=reached)
+
+
+def _no_provider(by: str, dispatch: Dispatch) -> Answer:
+    reason = f"no provider is configured for {by}"
+    if dispatch.notification.app:  # anybody may invent one
+        return Answer(Outcome.REFUSED, reason=reason, retry_after_us=MINUTE_US, help=NOT_CONFIGURED)
+    return Answer(Outcome.FAULT, reason=reason)
+
+
+def has_passed(moment: float) -> bool:
+    """Whether this moment of the loop's clock has passed."""
+    return asyncio.get_running_loop().time() >= moment
+
+
+def end_unsent(leased: Leased) -> Settlement | None:
+    """The end of a job of another function that is dropped or has expired; None for one that is to run."""
+    if leased.dropped or (leased.left_us is not None and leased.left_us <= 0):
+        return _unsent(leased, {}, structlog.get_logger)
+    return None
+
+
+def _unsent(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any]) -> Settlement:
+    """The end of what is dropped, or has expired before it could go."""
+    if not leased.dropped:
+        return _expired(leased, answered, log, reached=False)
+    log().info("dropped")
+    return _settled(leased, "dropped", "dropped", leased.dropped, reached=False)
+
+
+def _expired(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any], *, reached: bool) -> Settlement:
+    """The end of what has expired."""
+    if Outcome.DELIVERED.value in answered.values():  # one device took it; the others had no time left
+        return _delivered(leased, reached=reached)
+    log().info("expired")
+    late = leased.left_us is not None and leased.left_us > 0
+    return _failed(leased, "expired", EXPIRED_HERE if late else EXPIRED, reached=reached)
+
+
+def _dead_tokens(notification: Notification, app: str | None, answers: Mapping[int, Answer]) -> tuple[DeadToken, ...]:
+    return tuple(
+        DeadToken(notification.devices[i], app, answer.reason, answer.gone_at_us)
+        for i, answer in answers.items()
+        if answer.outcome is Outcome.DEAD_TOKEN
+    )
+
+
+def _is_final(answer: Answer, category: Category, attempt: int) -> bool:
+    """Whether a device is not tried again: it answered for good, or what the category allows is used up."""
+    if answer.outcome in FREE:
+        return False
+    give_up = answer.outcome is Outcome.UNKNOWN and category.on_unknown == "give_up"
+    return answer.outcome in FINAL or give_up or attempt >= category.attempts
+
+
+def decode(leased: Leased) -> Notification:
+    """The notification of a leased job.
+
+    Raises InvalidNotificationError if it is malformed, NotOursError if it is a job of another function.
+    """
+    try:
+        notification = read_notification(leased.data)
+    except InvalidNotificationError:
+        if read_call(leased.data).function == FUNCTION:
+            raise
+        raise NotOursError from None
+    if notification is None:
+        raise NotOursError
+    if notification.user != leased.user:
+        raise InvalidNotificationError("user", "is not the user named in the job's meta")
+    return notification
+
+
+def _read_answers(written: bytes) -> dict[str, str]:
+    """Return the final answers of devices, by their places; nothing if somebody else has written there."""
+    try:
+        read = json.loads(written)
+    except (ValueError, RecursionError):
+        return {}
+    return {place: str(word) for place, word in read.items()} if isinstance(read, dict) else {}
+
+
+def check_crashes(crashes: int) -> None:
+    """Raise PoisonError for a job on which so many workers died that another should not try it."""
+    if crashes >= MAX_CRASHES:
+        raise PoisonError("job", f"set aside as poison: {crashes} workers died while sending it")
+
+
+def returned(leased: Leased) -> Settlement:
+    """Back to its place at the head of its backlog: it was not begun, so its permit is refunded."""
+    return _settled(leased, "backlog", reached=False)
+
+
+def is_deferred(settlement: Settlement) -> bool:
+    """Whether a provider did not take it for now: it goes back to its backlog, and nothing goes before it."""
+    handed = settlement.handed
+    return settlement.state == "backlog" and handed is not None and any(map(_is_free, handed.replies))
+
+
+def _is_free(reply: Reply) -> bool:
+    return reply.outcome in FREE  # a StrEnum's members are their words
+
+
+def broken_off(leased: Leased) -> Settlement:
+    """Back to its place at the head of its backlog. It may have been sent, so its permit stays; no attempt is spent."""
+    return _settled(leased, "backlog", reached=True)
+
+
+def failed(leased: Leased, reason: str) -> Settlement:
+    """The end of a job that can never be sent."""
+    return _failed(leased, "failed", reason, reached=False)
+
+
+def _delivered(leased: Leased, *, reached: bool, route: str = "", handed: Handed | None = None) -> Settlement:
+    job_id, permit, user, category, *_ = leased
+    return Settlement(job_id, permit, user, category, reached, "delivered", "delivered", "", "", (), route, handed)
+
+
+def _describe(answer: Answer) -> str:
+    return " ".join(str(part) for part in (answer.outcome.value, answer.status, answer.reason) if part)
+
+
+def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlement:
+    return _settled(leased, "failed", word, encode_reason(reason), reached=reached)
+
+
+def _settled(
+    leased: Leased,
+    state: State,
+    word: str = "",
+    detail: str | int = "",
+    answered: str = "",
+    *,
+    reached: bool,
+    route: str = "",
+) -> Settlement:
+    return Settlement(
+        leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail, answered, (), route
+    )

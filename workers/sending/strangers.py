@@ -1,0 +1,114 @@
+"""Strangers: devices to which a route has never delivered. What only they meet does not decide for the route.
+
+Clients choose the address at which their push service is asked to deliver, so they also choose what it answers. A
+service that has taken our key goes on taking it, and one that delivers to others has not failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from notifier.notification.notification import platform_of
+from notifier.providers.contract import Answer, Outcome
+from notifier.scripts.keys import redis_key
+
+TAKEN_S: Final = 86_400.0  # so long a service that has taken a message is known to take the key
+DELIVERS_S: Final = 2.0  # so long a route that has delivered is known to deliver
+NOTED_S: Final = 60.0  # how often a worker tells the others, and itself after a restart, which services take the key
+MAX_DEVICES: Final = 10_000
+MAX_ROUTES: Final = 1_000
+MAX_PROBES: Final = 5  # that come to nothing, one at once after the other
+BY_DEVICE: Final = frozenset({Outcome.FAULT, Outcome.UNKNOWN, Outcome.RETRY})
+
+
+class Strangers:
+    """Knows by which routes this worker has delivered, and to which devices.
+
+    keys: a digest of the key that is shown to the services behind each route.
+    """
+
+    def __init__(self, redis: Any, keys: Mapping[str, str]) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._delivered: dict[str, float] = {}
+        self._devices: dict[tuple[str, int], None] = {}  # the latest last
+        self._probes: Counter[str] = Counter()
+        self._noted: dict[str, float] = {}
+        self._to_note: set[str] = set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to note."""
+        return bool(self._to_note)
+
+    def delivered(self, route: str, device: str, now: float) -> None:
+        """Note that the route has delivered to a device, named by its token."""
+        if len(self._delivered) > MAX_ROUTES:
+            self._delivered.clear()
+            self._noted.clear()
+        self._delivered[route] = now
+        if self._probes:
+            self._probes.pop(route, None)
+        of, devices = (route, hash(device)), self._devices
+        devices.pop(of, None)
+        devices[of] = None
+        if len(devices) > MAX_DEVICES:
+            del devices[next(iter(devices))]
+        if "@" in route and now >= self._noted.get(route, -NOTED_S) + NOTED_S:
+            self._noted[route] = now
+            self._to_note.add(route)
+
+    def is_own_fault(self, route: str, device: str, now: float) -> bool:
+        """Whether a refusal of who sends is this device's: its service has lately taken the key from others."""
+        return _is_service(route) and self._is_strange(route, device) and self._since(route, now) < TAKEN_S
+
+    def is_own_trouble(self, route: str, device: str, now: float) -> bool:
+        """Whether an answer that failed says nothing of the route: it delivers to others just now."""
+        return self._is_strange(route, device) and self._since(route, now) < DELIVERS_S
+
+    def is_no_proof(self, route: str, device: str, answer: Answer) -> bool:
+        """Whether a probe that came to nothing may have done so by its device's fault: another one is to go at once.
+
+        A few in a row are; then one counts, so that a service that is down is not asked without a pause.
+        """
+        by_device = answer.outcome in BY_DEVICE and answer.status is not None
+        if not (by_device and _is_service(route) and self._is_strange(route, device)):
+            return False
+        self._probes[route] = (self._probes[route] + 1) % (MAX_PROBES + 1)
+        return self._probes[route] != 0
+
+    def forget(self, platform: str) -> None:
+        """Know nothing of a platform's services: they are shown a new key."""
+        for route in [by for by in self._delivered if platform_of(by) == platform]:
+            del self._delivered[route]
+            self._noted.pop(route, None)
+
+    async def begin(self, routes: Iterable[str]) -> None:
+        """Learn which services have lately taken the key from any worker."""
+        now = asyncio.get_running_loop().time()
+        for route in filter(_is_service, routes):
+            if await self._redis.exists(self._key(route)):
+                self._delivered.setdefault(route, now - DELIVERS_S)
+
+    async def tell(self) -> None:
+        """Note which services have taken the key."""
+        for route in list(self._to_note):
+            await self._redis.set(self._key(route), "1", ex=int(TAKEN_S))
+            self._to_note.discard(route)
+
+    def _key(self, route: str) -> str:
+        return redis_key("taken", route, self._keys.get(route.partition("@")[0], ""))
+
+    def _is_strange(self, route: str, device: str) -> bool:
+        return (route, hash(device)) not in self._devices
+
+    def _since(self, route: str, now: float) -> float:
+        return now - self._delivered.get(route, now - TAKEN_S)
+
+
+def _is_service(route: str) -> bool:
+    """Whether it leads to one of many services, at an address that the device names."""
+    return "@" in route

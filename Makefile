@@ -76,9 +76,9 @@ hostile: setup  ## what attackers do, in under ten minutes: a part of the tests
 
 test-redis: setup  ## those alone that would notice another version of Redis
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
-	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/test_limiter.py \
-	  tests/contract/test_apns_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/test_client.py \
-	  tests/integration/test_access.py tests/integration/redis_over_tls.py
+	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/user_limits/test_protocol.py \
+	  tests/contract/providers/apns/test_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/producer/test_notifier.py \
+	  tests/integration/operations/test_access.py tests/integration/redis_over_tls.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
@@ -168,7 +168,7 @@ soak-providers: setup  ## connections over ten minutes of idle times, GOAWAYs, c
 	@$(BIN)/python -m benchmarks.providers.soak
 
 mutate: setup  ## wrong scripts, each of which a plain model must notice; many minutes
-	@$(BIN)/python tests/mutants.py $(WORDS)
+	@$(BIN)/python tests/harness/mutants.py $(WORDS)
 
 soak-properties: setup  ## the property tests with six times the examples, new ones each time; half an hour and more
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/property
@@ -197,7 +197,7 @@ lint: setup  ## style, types, layers and Lua
 	@$(BIN)/mypy
 	@$(BIN)/mypy examples/test_push.py
 	@$(BIN)/lint-imports --no-logo --no-cache
-	@$(BIN)/python tests/lint_lua.py
+	@$(BIN)/python tests/harness/lint_lua.py
 
 docs: $(DOCS)/.installed-by-make  ## the site, into build/docs; a warning or a dead link between pages is an error
 	@rm -rf build/docs

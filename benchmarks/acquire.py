@@ -9,7 +9,7 @@ from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from notifier.rules.policy import Policy
 from notifier.units import Window
 from notifier.user_limits.redis import RedisLimiter
-from tests.scenarios import acquire_together
+from tests.harness.scenarios import acquire_together
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.
 OPEN = Policy((Window(100_000, interval_us=60_000_000), Window(200_000, interval_us=86_400_000_000)))

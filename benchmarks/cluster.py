@@ -18,8 +18,8 @@ from notifier.errors import NotifierError
 from notifier.rules.verify import percentile
 from notifier.store.tags import tag_of
 from tests.faults.cluster import NODE_TIMEOUT_MS, RedisCluster
-from tests.fleet import Fleet, notification, start_fleet
-from tests.processes import await_that
+from tests.harness.fleet import Fleet, notification, start_fleet
+from tests.harness.processes import await_that
 
 COUNT = 64
 RATES = {"redis": {"partitions": COUNT}}

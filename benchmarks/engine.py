@@ -19,7 +19,7 @@ from benchmarks.workload import QUEUE, STAGED, Delivered, deliver_staged, notifi
 from notifier import Notifier
 from notifier.scripts.loader import script
 from notifier.settings import parse_settings
-from tests.processes import await_that, await_workers, child
+from tests.harness.processes import await_that, await_workers, child
 
 SEEN: Final = 2_000  # calls, of the latest
 SEEN_US: Final = 500  # so neither an empty pull nor a command inside a script

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grimp
 
-from tests.words import RETIRED, RIDDLE
+from tests.harness.words import RETIRED, RIDDLE
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("notifier", "workers", "limiter", "platforms")

@@ -8,8 +8,8 @@ from redis import Redis
 
 from benchmarks.harness import Figure, at_most
 from notifier.rules.verify import percentile
-from tests.fleet import notification, start_fleet
-from tests.processes import await_that
+from tests.harness.fleet import notification, start_fleet
+from tests.harness.processes import await_that
 
 WORKERS = 24
 

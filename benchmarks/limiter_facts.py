@@ -8,7 +8,7 @@ from unittest.mock import patch
 from benchmarks.harness import own_redis
 from notifier.operations.load.strategies import made
 from notifier.rules.rate_text import parse_rates
-from tests.scenarios import acquire_together
+from tests.harness.scenarios import acquire_together
 
 OFF_S = 2 * 3600
 BATCH = 1_000

@@ -12,8 +12,8 @@ from notifier.rules.policy import Policy
 from notifier.settings import parse_settings
 from notifier.units import Window
 from notifier.user_limits.redis import RedisLimiter
-from tests.fleet import notification, start_fleet
-from tests.processes import await_that, child, total
+from tests.harness.fleet import notification, start_fleet
+from tests.harness.processes import await_that, child, total
 
 PERMITS_SO_FAR = 10**9  # they are numbers, and take the more room the larger they are
 TEN = Policy((Window(10, interval_us=60_000_000),))

@@ -18,7 +18,7 @@ from notifier.rules.policy import LANES
 from notifier.rules.verify import percentile
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
-from tests.processes import await_that, await_workers, child, total
+from tests.harness.processes import await_that, await_workers, child, total
 
 EACH: Final = 10  # notifications of one user
 LEASE_US: Final = 1_000_000

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from benchmarks.harness import Figure, at_least, at_most
 from notifier import Device, Notification
-from tests.fleet import start_fleet
-from tests.processes import total
+from tests.harness.fleet import start_fleet
+from tests.harness.processes import total
 
 RATES: Final = (50, 300, 3_000)
 TIMEOUT: Final = "5s"

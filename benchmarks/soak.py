@@ -18,8 +18,8 @@ from benchmarks.__main__ import print_table
 from benchmarks.harness import Figure, at_least, at_most, median
 from notifier import Notification
 from notifier.notification.job import TERMINAL
-from tests.fleet import Fleet, notification, start_fleet
-from tests.processes import total
+from tests.harness.fleet import Fleet, notification, start_fleet
+from tests.harness.processes import total
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["10/minute", "1000/day"], "gap": "500ms"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness import Figure, at_least, at_most
 from notifier.rules.verify import percentile
-from tests.scenarios import IDEAL_DRAIN_S, bystanders, drain, wake_ups
+from tests.harness.scenarios import IDEAL_DRAIN_S, bystanders, drain, wake_ups
 
 
 def measure(*, quick: bool) -> list[Figure]:

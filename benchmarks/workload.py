@@ -10,7 +10,7 @@ from typing import Final
 from redis import Redis
 
 from notifier import Device, Notification
-from tests.processes import await_that, await_workers, child, total
+from tests.harness.processes import await_that, await_workers, child, total
 
 QUEUE: Final = "rq:queue:default"
 STAGED: Final = "benchmarks:staged"

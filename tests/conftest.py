@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests import processes, warm
+from tests.harness import processes, warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
 
-# The processes of tests.fleet begin warm here; those of the benchmarks do not.
+# The processes of tests.harness.fleet begin warm here; those of the benchmarks do not.
 processes.launch = warm.launch
 
 # What the models assert is shown as well as what the tests do.
@@ -48,7 +48,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-# For tests/mutants.py: that a test fails is enough, by which example does not matter.
+# For tests/harness/mutants.py: that a test fails is enough, by which example does not matter.
 settings.register_profile("mutants", settings.get_profile("ci"))
 # For other Pythons, `make test-python`: a tenth of the examples shows what a Python does otherwise.
 settings.register_profile("few", settings.get_profile("ci"), max_examples=10)

@@ -16,7 +16,7 @@ from benchmarks.providers.peers import PEERS, python_of
 from benchmarks.providers.task import KEY_ID, Task
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
-from tests.processes import child, environment
+from tests.harness.processes import child, environment
 
 PACKAGE: Final = "benchmarks.providers"
 PATIENCE_S: Final = 60.0

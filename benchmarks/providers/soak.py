@@ -1,6 +1,6 @@
 """Connections over time: `python -m benchmarks.providers.soak` holds two providers through ten minutes of trouble.
 
-What happens to them stands in tests/soak.py, which a test lets happen in short.
+What happens to them stands in tests/harness/soak.py, which a test lets happen in short.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.__main__ import print_table
 from benchmarks.harness import Figure, at_least, at_most
 from notifier.log import configure_logging
 from notifier.providers.contract import Outcome
-from tests.soak import APNS, FCM, Soak, apns, fcm
+from tests.harness.soak import APNS, FCM, Soak, apns, fcm
 
 
 def figures(soak: Soak) -> list[Figure]:

@@ -12,8 +12,8 @@ from benchmarks.harness import Figure, at_least, median
 from benchmarks.providers.contest import Contestant, Run, figure, run
 from benchmarks.providers.task import BODY, TITLE, Task, device_token
 from notifier import Device, Notification
-from tests.fleet import Fleet, start_fleet
-from tests.processes import await_that, total
+from tests.harness.fleet import Fleet, start_fleet
+from tests.harness.processes import await_that, total
 
 # Every kind of rule is in force, and none of them holds anything back.
 RATES: Final = {

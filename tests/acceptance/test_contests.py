@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.processes import ROOT
+from tests.harness.processes import ROOT
 
 ENDED = """\
 server_http2: APNs, bare h2

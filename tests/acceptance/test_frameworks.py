@@ -18,8 +18,8 @@ from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
-from tests import warm
-from tests.support import clean_environ, eventually
+from tests.harness import warm
+from tests.harness.support import clean_environ, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import clean_environ, eventually
+from tests.harness.support import clean_environ, eventually
 
 PROGRAM = """
 import os

@@ -16,7 +16,7 @@ from notifier.settings import parse_settings
 from notifier.settings.templates import template
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
-from tests import pages
+from tests.harness import pages
 
 RATES = pages.read("reference/rates.md")
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)

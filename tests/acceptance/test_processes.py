@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
+from tests.harness.support import PATIENCE_S, Simulators, clean_environ, eventually, note, notifier, write_config
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3

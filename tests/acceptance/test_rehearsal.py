@@ -7,7 +7,7 @@ from redis import Redis
 
 from notifier.simulators.wire import WireLog
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import type_in
+from tests.harness.support import type_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "simulators.md"
 

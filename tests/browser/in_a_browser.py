@@ -17,8 +17,8 @@ from redis import Redis
 
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
-from tests.serve_rig import TOKEN, Client, serving
-from tests.support import ends, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.support import ends, eventually, fcm, note, notifier, worker, write_config
 
 PAGES = {
     "now": "/",

@@ -19,9 +19,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from playwright.sync_api import TimeoutError as TooLateError
 
 from tests.browser.in_a_browser import browser  # noqa: F401 - a fixture
+from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.support import apns, ends, eventually, fcm, note
 from tests.laws.test_held_routes import Service, service, slammed_door
-from tests.serve_rig import TOKEN, Client, serving
-from tests.support import apns, ends, eventually, fcm, note
 
 RULES = {
     "user": {"windows": ["3/1h"]},

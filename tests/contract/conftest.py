@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.patient_loop import PatientLoop
+from tests.harness.patient_loop import PatientLoop
 
 if TYPE_CHECKING:
     from tests.contract.apns_rig import Identity

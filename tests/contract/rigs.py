@@ -204,7 +204,7 @@ class WebPush(Rig):
     rejected = Reply(400, "BadUrgency")
     dead = Reply(410, "Unregistered")
     busy = Reply(429, "TooManyRequests")
-    # A service that has taken our key says of this subscription alone that it refuses it: test_webpush.py has the rest.
+    # After it has taken our key, a service refuses this subscription alone: webpush/test_provider.py has the rest.
     fault = Reply(405, "MethodNotAllowed")
 
     def device(self, number: int, endpoint: str) -> Device:

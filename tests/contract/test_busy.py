@@ -18,7 +18,7 @@ from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import apns, client_of, eventually, fcm, note, notifier, write_config
+from tests.harness.support import apns, client_of, eventually, fcm, note, notifier, write_config
 
 LEASE_US = 60_000_000
 LANES = ("urgent", "default", "bulk")

@@ -74,5 +74,5 @@ class TestFcm(OverNetwork):
 class TestWebPush(OverNetwork):
     rig = WebPush()
     fault_means = Outcome.REJECTED
-    # What a service says of the sender may be one subscription's fault: test_webpush.py has that.
+    # What a service says of the sender may be one subscription's fault: webpush/test_provider.py has that.
     test_credentials_that_end_early = None

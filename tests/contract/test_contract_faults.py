@@ -49,7 +49,7 @@ MEANS = {
     "reset_stream": UNKNOWN,
 }
 BUT = {("apns", "forbidden"): REJECTED}  # Apple: never to be tried again
-# What a push service of browsers says of the sender may be one subscription's fault: test_webpush.py has those.
+# What a push service says of the sender may be one subscription's fault: webpush/test_provider.py has those.
 OURS = [rig for rig in NETWORKED if rig.platform != "webpush"]
 MET = [(rig, name) for rig in OURS for name, fault in FAULTS.items() if rig.platform in fault.replies]
 networked = pytest.mark.parametrize("rig", NETWORKED, ids=lambda rig: rig.name)

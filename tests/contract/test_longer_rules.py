@@ -16,7 +16,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter
 from tests.contract.test_direct import NOW, S, Worker, job
-from tests.support import let_pass
+from tests.harness.support import let_pass
 
 MINUTE: Final = 60 * S
 LONG: Final = Policy((Window(4, "1h"),))

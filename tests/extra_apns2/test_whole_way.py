@@ -15,7 +15,7 @@ from notifier import Notifier
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.testing.embedded import EmbeddedRedis
 from tests.contract.rigs import Line, Simulators
-from tests.support import apns, client_of, ends, eventually, fcm, note, notifier, state, worker, write_config
+from tests.harness.support import apns, client_of, ends, eventually, fcm, note, notifier, state, worker, write_config
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.faults.mortal_worker import STEPS
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, await_workers, total
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, await_workers, total
 
 MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))
 CATEGORIES: Final = ("chat", "default", "marketing")  # one for each lane

@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.processes import await_that
+from tests.harness.processes import await_that
 
 PRIMARIES: Final = 3
 SLOTS: Final = 16_384

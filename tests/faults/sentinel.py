@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from notifier.testing.child import end, spawn
 from notifier.testing.embedded import EmbeddedRedis, find_redis_server
 from notifier.testing.ports import free_port
-from tests.processes import await_that
+from tests.harness.processes import await_that
 
 SERVICE: Final = "push"
 DOWN_AFTER_MS: Final = 500

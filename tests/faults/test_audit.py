@@ -21,8 +21,8 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_consistent, assert_empty_of_work, audit
-from tests.fleet import Fleet, notification, start_fleet
-from tests.processes import await_that, await_workers, total
+from tests.harness.fleet import Fleet, notification, start_fleet
+from tests.harness.processes import await_that, await_workers, total
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["20/10s"]},

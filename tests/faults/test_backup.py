@@ -14,8 +14,8 @@ from redis import Redis
 from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, total
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, total
 
 RATES = {
     "user": {"windows": ["3/1s"], "gap": "20ms"},

@@ -10,8 +10,8 @@ from redis import Redis
 
 from notifier.settings import parse_settings
 from tests.faults.stepped_clock import SteppedRedis, compiler
-from tests.fleet import start_fleet
-from tests.processes import await_that
+from tests.harness.fleet import start_fleet
+from tests.harness.processes import await_that
 from workers import PushWorker
 
 HOUR_S: Final = 3600

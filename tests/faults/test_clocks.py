@@ -19,8 +19,8 @@ from notifier.rules.verify import largest_count
 from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, await_workers
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, await_workers
 
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
 RATES = {"user": {"windows": ["4/1s", "10/3s"], "gap": "40ms"}, "worker": {"lease": "10s", "grace": "2s"}}

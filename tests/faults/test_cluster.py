@@ -25,11 +25,11 @@ from notifier.scripts.loader import run, script
 from notifier.settings import RedisSettings
 from notifier.store.aio import connect_async
 from notifier.store.connection import check, connect
-from tests import processes
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that
+from tests.harness import processes
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that
 
 SLOT = key_slot(b"notifier")
 RATES = {"user": {"windows": ["10/1s"], "gap": "20ms"}, "worker": {"lease": "3s", "grace": "2s"}}

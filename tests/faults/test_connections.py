@@ -7,7 +7,7 @@ import asyncio
 from notifier.providers.contract import Outcome
 from notifier.providers.transport import http1
 from notifier.providers.transport.http2 import wire as http2_wire
-from tests import soak
+from tests.harness import soak
 
 
 def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:

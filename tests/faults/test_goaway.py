@@ -6,7 +6,7 @@ from pathlib import Path
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, ends, eventually, note, notifier, worker, write_config
+from tests.harness.support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 MESSAGES = 120
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from notifier import Device, Notification
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, await_workers, total
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, await_workers, total
 
 KILLS = "dead" * 16  # as in wire_worker.py
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")

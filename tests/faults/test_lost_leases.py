@@ -9,8 +9,8 @@ from pathlib import Path
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.processes import total
-from tests.support import Simulators, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.processes import total
+from tests.harness.support import Simulators, eventually, fcm, note, notifier, worker, write_config
 
 SENT = 200
 

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from tests.faults.stepped_clock import SteppedRedis, compiler
-from tests.support import Simulators, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.support import Simulators, eventually, fcm, note, notifier, worker, write_config
 
 ZONE = "Europe/Berlin"
 LEASE_S, PACE_S, HELD = 3, 0.2, 9

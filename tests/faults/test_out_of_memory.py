@@ -14,9 +14,9 @@ from redis import Redis
 from notifier import Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, total
-from tests.support import worker, write_config
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, total
+from tests.harness.support import worker, write_config
 
 RATES: Final = {
     "user": {"windows": ["5/1s"], "gap": "10ms"},

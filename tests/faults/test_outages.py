@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 from notifier import LimiterUnreachableError, Policy, RedisUnusableError, Window
 from notifier.rules.verify import out_of_order
 from tests.faults.consistency import assert_empty_of_work
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, total
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, total
 
 # What cannot be settled before its lease ends, or is not answered in time, may come twice: both are generous.
 RATES = {

@@ -28,13 +28,13 @@ from notifier.settings import Settings, parse_settings
 from notifier.store.partitions import connect_all
 from notifier.store.tags import tag_of
 from notifier.units import ranges
-from tests import processes
 from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.test_cluster import RATES, assert_all_arrive_once
-from tests.fleet import notification, start_fleet
-from tests.processes import await_that
-from tests.serve_rig import TOKEN, serving
+from tests.harness import processes
+from tests.harness.fleet import notification, start_fleet
+from tests.harness.processes import await_that
+from tests.harness.serve_rig import TOKEN, serving
 
 EIGHT = 8
 SLOTS = [key_slot(tag_of(number, EIGHT).encode()) for number in range(EIGHT)]

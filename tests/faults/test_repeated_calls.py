@@ -17,8 +17,8 @@ from notifier import Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.processes import total
-from tests.support import Simulators, eventually, note, notifier, worker, write_config
+from tests.harness.processes import total
+from tests.harness.support import Simulators, eventually, note, notifier, worker, write_config
 
 
 @dataclass

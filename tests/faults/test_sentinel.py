@@ -11,8 +11,8 @@ from redis import Redis
 from notifier import NotReplicatedError, RedisUnusableError
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.sentinel import WatchedRedis
-from tests.fleet import Fleet, notification, start_fleet
-from tests.processes import await_that
+from tests.harness.fleet import Fleet, notification, start_fleet
+from tests.harness.processes import await_that
 
 RATES = {
     "user": {"windows": ["5/1s"], "gap": "20ms"},

@@ -16,9 +16,19 @@ from notifier.settings import parse_settings
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_empty_of_work
-from tests.fleet import broken_rules, notification, sends, start_fleet
-from tests.processes import await_workers, total
-from tests.support import PATIENCE_S, Simulators, WorkerProcess, apns, eventually, note, notifier, worker, write_config
+from tests.harness.fleet import broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_workers, total
+from tests.harness.support import (
+    PATIENCE_S,
+    Simulators,
+    WorkerProcess,
+    apns,
+    eventually,
+    note,
+    notifier,
+    worker,
+    write_config,
+)
 from workers import PushWorker
 
 # Of so many, so many are with the provider at a time: the others wait in the worker. Fewer than a worker sends at once

@@ -24,8 +24,8 @@ from notifier.server import actions
 from notifier.settings.schema_processes import WebhookSettings
 from notifier.settings.secret_files import read_by_others
 from notifier.testing.embedded import EmbeddedRedis
-from tests.serve_rig import TOKEN, serving
-from tests.support import write_config
+from tests.harness.serve_rig import TOKEN, serving
+from tests.harness.support import write_config
 
 ESCAPES = "\x1b[2J\x1b]0;evil\x07\x9b31m\x7f\u202egnp.exe"
 

@@ -16,8 +16,8 @@ from notifier.cli.serve import _token
 from notifier.errors import SettingsError
 from notifier.server import connections, guard
 from notifier.testing.embedded import EmbeddedRedis
-from tests.serve_rig import TOKEN, Client, serving
-from tests.support import eventually, write_config
+from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.support import eventually, write_config
 
 OTHERS = "127.0.0.2"  # an address that no other test speaks from
 

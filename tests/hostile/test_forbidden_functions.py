@@ -18,7 +18,7 @@ from rq.serializers import JSONSerializer
 
 from notifier.errors import SettingsError
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import CONSOLE, WORKER, WorkerProcess, client_of, eventually, queue, rq, worker, write_config
+from tests.harness.support import CONSOLE, WORKER, WorkerProcess, client_of, eventually, queue, rq, worker, write_config
 from workers.rq.functions import AllowedFunctions
 
 DEEDS = """

@@ -17,6 +17,19 @@ from notifier.providers.apns.provider import apns_id
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import (
+    KEY_ID,
+    TEAM_ID,
+    TOPIC,
+    apns,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    state,
+    worker,
+    write_config,
+)
 from tests.hostile.servers import (
     ACK,
     END_HEADERS,
@@ -30,7 +43,6 @@ from tests.hostile.servers import (
     serve_http1_well,
     serve_http2_well,
 )
-from tests.support import KEY_ID, TEAM_ID, TOPIC, apns, eventually, fcm, note, notifier, state, worker, write_config
 
 COUNT = 10
 GRACE_S = 2

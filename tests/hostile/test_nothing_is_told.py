@@ -8,8 +8,8 @@ from rq.registry import FailedJobRegistry
 
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.serve_rig import TOKEN, serving
-from tests.support import Simulators, apns, client_of, ends, fcm, note, notifier, queue, worker, write_config
+from tests.harness.serve_rig import TOKEN, serving
+from tests.harness.support import Simulators, apns, client_of, ends, fcm, note, notifier, queue, worker, write_config
 
 SECRET = "what-nobody-else-reads"
 PATHS = ("/", "/user?id={user}", "/job?id={job}", "/problems", "/log", "/routes", "/api/v1/jobs/{job}")

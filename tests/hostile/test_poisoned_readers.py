@@ -12,11 +12,11 @@ from redis import Redis
 
 from notifier.server import feed
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import TOKEN, Client, basic, serving
+from tests.harness.support import note, notifier, write_config
 from tests.hostile.test_poisoned_redis import NAMES, PLANTS, keys_of, poison
 from tests.integration.conftest import Run, run  # noqa: F401 - a fixture
-from tests.integration.test_serve_live import watching
-from tests.serve_rig import TOKEN, Client, basic, serving
-from tests.support import note, notifier, write_config
+from tests.integration.server.test_feed import watching
 
 READ = (
     *("/", "/user?id=victim", "/routes", "/problems", "/pause", "/log", "/limits", "/rates", "/metrics"),

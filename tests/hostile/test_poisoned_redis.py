@@ -22,7 +22,17 @@ from redis.exceptions import ResponseError
 
 from notifier.scripts.keys import CATALOGUE, OF_RQ, redis_key, rq_key, types_of, user_key
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, WorkerProcess, apns, client_of, eventually, fcm, queue, worker, write_config
+from tests.harness.support import (
+    Simulators,
+    WorkerProcess,
+    apns,
+    client_of,
+    eventually,
+    fcm,
+    queue,
+    worker,
+    write_config,
+)
 
 LANES = ("urgent", "default", "bulk")
 TOGETHER = "bulk,default,urgent"

@@ -8,9 +8,9 @@ import pytest
 
 from notifier.notification.subscription import read_subscription
 from notifier.simulators.wire import Reply
+from tests.harness.support import WorkerProcess, ends, eventually
 from tests.laws.test_held_routes import events
 from tests.laws.test_push_services import Browsers, browsers
-from tests.support import WorkerProcess, ends, eventually
 
 STRANGERS, GOOD = 60, 20
 

@@ -24,8 +24,8 @@ from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
+from tests.harness.support import KEY_ID, TEAM_ID, TOPIC
 from tests.hostile.servers import H1Peer, H2Peer, HostileServer, serve_http1_well, serve_http2_well
-from tests.support import KEY_ID, TEAM_ID, TOPIC
 
 HALF = "\ud800"  # of a surrogate pair
 LONG = 10**5000  # more digits than Python writes

@@ -108,7 +108,7 @@ def test_the_threat_model_names_tests_that_there_are() -> None:
     table = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert table
     for row in table:
-        named = re.findall(r"`([a-z]+/test_[a-z0-9_]+\.py)(?:::(test_\w+))?`", row)
+        named = re.findall(r"`([a-z0-9_/]+/test_[a-z0-9_]+\.py)(?:::(test_\w+))?`", row)
         assert named or row.startswith(("| promise", "| who")), row
         for file, test in named:
             assert f"def {test}" in (ROOT / "tests" / file).read_text(encoding="utf-8"), (file, test)

@@ -10,7 +10,7 @@ from redis import Redis
 
 from notifier import Notifier
 from notifier.cli.__main__ import main
-from tests.support import Simulators, notifier
+from tests.harness.support import Simulators, notifier
 
 
 @dataclass

@@ -19,7 +19,7 @@ from notifier import AsyncNotifier, RedisUnusableError
 from notifier.simulators.certificates import _builder, _name, make_certificates
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
-from tests.support import ends, note, notifier, worker, write_config
+from tests.harness.support import ends, note, notifier, worker, write_config
 
 
 class Guarded(NamedTuple):

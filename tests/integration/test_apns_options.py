@@ -9,7 +9,7 @@ from redis import Redis
 from notifier import Notification
 from notifier.errors import InvalidNotificationError
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, ends, notifier, worker, write_config
+from tests.harness.support import Simulators, apns, ends, notifier, worker, write_config
 
 
 def test_from_the_call_to_the_wire(

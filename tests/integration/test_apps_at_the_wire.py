@@ -12,7 +12,7 @@ from redis import Redis
 from notifier import Notifier
 from notifier.notification import Device
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     apns,
     ends,

@@ -17,8 +17,19 @@ from redis import Redis
 
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
-from tests import warm
-from tests.support import apns, clean_environ, client_of, eventually, fcm, note, notifier, rq, worker, write_config
+from tests.harness import warm
+from tests.harness.support import (
+    apns,
+    clean_environ,
+    client_of,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    rq,
+    worker,
+    write_config,
+)
 
 TOKEN = "ab" * 32
 LOOP: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from redis import Redis
 
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import LANES, write_config
+from tests.harness.support import LANES, write_config
 from workers import PushWorker
 
 

@@ -27,8 +27,8 @@ from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.store.exchange import Exchange
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 from tests.integration.conftest import Ran, Run
-from tests.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
 
 DEVICE = "fcm:fcm-registration-0001"
 

@@ -17,7 +17,7 @@ from redis import asyncio as aio
 
 from notifier import Device, Notification, Notifier
 from notifier.limiter import AsyncLimiter, Limiter, Permit
-from tests.support import write_config
+from tests.harness.support import write_config
 
 CROWD = 300
 RATES = "5/hour"

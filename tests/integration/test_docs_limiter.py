@@ -11,8 +11,8 @@ from redis import Redis
 
 from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.pages import python_blocks, run_blocks
 from tests.integration.web_rig import serve_asgi
-from tests.pages import python_blocks, run_blocks
 
 ROOT = Path(__file__).parents[2]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)

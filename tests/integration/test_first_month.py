@@ -25,8 +25,8 @@ from notifier.simulators.certificates import make_certificates
 from notifier.store.connection import ask, check, connect
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import parse_duration, parse_window
+from tests.harness.support import CONSOLE, ends, note, worker, write_config
 from tests.integration.conftest import Run
-from tests.support import CONSOLE, ends, note, worker, write_config
 from workers.__main__ import main as work
 
 

@@ -11,9 +11,9 @@ from redis import Redis
 
 from notifier.limiter import Limiter
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import EVIL, serving
+from tests.harness.support import write_config
 from tests.integration.web_rig import serve_asgi
-from tests.serve_rig import EVIL, serving
-from tests.support import write_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "limited_api" / "app.py"
 

@@ -23,8 +23,8 @@ from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
 from notifier.testing.embedded import EmbeddedRedis
-from tests.contract.test_apns_auth import Authority
-from tests.support import (
+from tests.contract.providers.apns.test_tls import Authority
+from tests.harness.support import (
     PATIENCE_S,
     TEAM_ID,
     TOPIC,

@@ -12,7 +12,7 @@ from redis import Redis
 
 from notifier import AsyncNotifier, Hold, InvalidNotificationError, Notifier, Permit
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import CONSOLE, write_config
+from tests.harness.support import CONSOLE, write_config
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["3/1h", "9/calendar-day"]},

@@ -21,7 +21,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
+from tests.harness.support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
 from workers.sending.numbers import Numbers as Measuring
 
 

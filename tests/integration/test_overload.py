@@ -20,8 +20,8 @@ from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
-from tests import warm
-from tests.support import clean_environ, note, notifier, queue, state, write_config
+from tests.harness import warm
+from tests.harness.support import clean_environ, note, notifier, queue, state, write_config
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},

@@ -13,7 +13,7 @@ from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     WorkerProcess,
     apns,

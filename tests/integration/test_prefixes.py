@@ -10,7 +10,7 @@ from rq.version import VERSION
 
 from notifier.scripts.keys import CATALOGUE, in_script
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import CONSOLE, clean_environ, client_of, write_config
+from tests.harness.support import CONSOLE, clean_environ, client_of, write_config
 
 ROOT = Path(__file__).parents[2]
 DEVICE = f"apns:{'ab' * 32}"

@@ -17,7 +17,7 @@ from notifier.notification import Device
 from notifier.producer.exchanges import Status
 from notifier.simulators.wire import Arrival, Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     WorkerProcess,
     apns,

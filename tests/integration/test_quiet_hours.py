@@ -17,8 +17,8 @@ from notifier.operations.explain import Inspection
 from notifier.rules.zones import VERSION, zone_at
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
-from tests.support import write_config as write
+from tests.harness.support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
+from tests.harness.support import write_config as write
 
 NOW = datetime.now(UTC)
 BEGAN, ENDS = NOW - timedelta(hours=2), (NOW + timedelta(hours=2)).replace(second=0, microsecond=0)

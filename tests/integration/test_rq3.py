@@ -15,7 +15,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import WORKER, Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.harness.support import WORKER, Simulators, apns, client_of, eventually, queue, worker, write_config
 from workers import PushWorker
 
 rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ 2 has none of this")

@@ -20,8 +20,8 @@ from notifier import Notifier
 from notifier.dispatch.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests import warm
-from tests.support import (
+from tests.harness import warm
+from tests.harness.support import (
     PATIENCE_S,
     Simulators,
     WorkerProcess,

@@ -19,7 +19,17 @@ from notifier.operations.audit.audit import Audit
 from notifier.simulators.simulator import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
-from tests.support import Simulators, apns, clean_environ, ends, eventually, note, scheduled, worker, write_config
+from tests.harness.support import (
+    Simulators,
+    apns,
+    clean_environ,
+    ends,
+    eventually,
+    note,
+    scheduled,
+    worker,
+    write_config,
+)
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "500ms"}}}
 

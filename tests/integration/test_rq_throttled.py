@@ -16,7 +16,7 @@ from rq.serializers import JSONSerializer, PickleSerializer
 from notifier import Notifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
-from tests.support import WORKER, client_of, ends, eventually, note, notifier, state, worker, write_config
+from tests.harness.support import WORKER, client_of, ends, eventually, note, notifier, state, worker, write_config
 
 GAP_S = 0.3
 RATES: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, ends, note, notifier, worker, write_config
+from tests.harness.support import Simulators, ends, note, notifier, worker, write_config
 
 
 def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:

@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import Notifier
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     WORKER,
     Simulators,
     apns,

@@ -23,7 +23,7 @@ from notifier.notification.job import read_meta
 from notifier.settings import load_settings
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, fcm, note, notifier, write_config
+from tests.harness.support import Simulators, fcm, note, notifier, write_config
 from workers import PushWorker
 
 

@@ -13,7 +13,7 @@ from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     WorkerProcess,
     apns,

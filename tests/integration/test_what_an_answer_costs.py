@@ -15,7 +15,7 @@ from notifier import Notifier
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     apns,
     client_of,

@@ -15,7 +15,7 @@ from rq.registry import CanceledJobRegistry, FailedJobRegistry
 from notifier import Notifier
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     CONSOLE,
     PATIENCE_S,
     Simulators,

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from notifier.rules.verify import out_of_order
-from tests.fleet import Fleet, broken_rules, notification, sends, start_fleet
-from tests.processes import await_that, await_workers, total
+from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_that, await_workers, total
 
 WIRE_WORKER = str(Path(__file__).with_name("wire_worker.py"))
 RATES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from notifier import Notification
+from tests.harness.support import apns, eventually, write_config
 from tests.laws.test_held_routes import Service, service
-from tests.support import apns, eventually, write_config
 
 
 def message(kind: str, n: int) -> Notification:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from notifier.notification import Device
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, eventually, fcm, note, notifier, state, worker, write_config
+from tests.harness.support import Simulators, apns, eventually, fcm, note, notifier, state, worker, write_config
 
 MESSAGES = 40
 LIFE_S = 1.0

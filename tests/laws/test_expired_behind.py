@@ -17,8 +17,8 @@ from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import CONSOLE, ends, note, notifier, worker, write_config
 from tests.laws.test_rq_by_hand import KEPT, World, world  # noqa: F401 - world is a fixture
-from tests.support import CONSOLE, ends, note, notifier, worker, write_config
 
 S: Final = 1_000_000
 HOUR: Final = 3600 * S

@@ -19,7 +19,7 @@ from redis import Redis
 from notifier import Held, Notification, Notifier
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import (
+from tests.harness.support import (
     Simulators,
     WorkerProcess,
     apns,

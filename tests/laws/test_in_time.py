@@ -11,8 +11,8 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.testing.embedded import EmbeddedRedis
-from tests.fleet import notification
-from tests.scenarios import acquire_together, bystanders, drain, wake_ups
+from tests.harness.fleet import notification
+from tests.harness.scenarios import acquire_together, bystanders, drain, wake_ups
 
 DUE, AT_ONCE = 5_000, 50
 

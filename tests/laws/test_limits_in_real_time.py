@@ -14,7 +14,7 @@ from notifier.rules.policy import Burst, Policy
 from notifier.units import format_duration
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.redis import RedisLimiter
-from tests.fleet import broken_rules, notification, sends, start_fleet
+from tests.harness.fleet import broken_rules, notification, sends, start_fleet
 
 if TYPE_CHECKING:
     from redis import Redis

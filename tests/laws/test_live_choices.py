@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, eventually, note, notifier, worker, write_config
+from tests.harness.support import Simulators, eventually, note, notifier, worker, write_config
 
 COUNT = 30
 GAP_US = 20_000  # of the configuration

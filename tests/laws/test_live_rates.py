@@ -11,7 +11,7 @@ from notifier import Notifier
 from notifier.rules.verify import largest_count
 from notifier.store.published import Published, followers, publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, WorkerProcess, eventually, note, notifier, worker, write_config
+from tests.harness.support import Simulators, WorkerProcess, eventually, note, notifier, worker, write_config
 
 BACKLOG = 20
 SLOW = {"windows": ["1/1h"]}

@@ -12,7 +12,7 @@ from redis import Redis
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, ends, eventually, fcm, note, notifier, state, worker, write_config
+from tests.harness.support import Simulators, apns, ends, eventually, fcm, note, notifier, state, worker, write_config
 
 MESSAGES = 60
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from notifier.operations.explain import Inspection
 from notifier.operations.route_view import view_routes
 from notifier.settings import load_settings
+from tests.harness.support import apns, eventually, fcm, note, write_config
 from tests.laws.test_held_routes import service
-from tests.support import apns, eventually, fcm, note, write_config
 
 LIMIT, SECOND = 20, 1_000_000
 CATEGORIES = {

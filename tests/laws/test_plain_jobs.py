@@ -13,7 +13,7 @@ from rq import Queue
 
 from notifier.dispatch import calls
 from notifier.scripts.loader import run
-from tests.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
+from tests.harness.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 
 COUNT = 24
 SLOW_MS = 12_000

@@ -12,7 +12,7 @@ from notifier import Notifier
 from notifier.forecast.replay import Replay
 from notifier.forecast.trace import Event, read_event, read_trace
 from notifier.operations.preview.recording import Recorder
-from tests.fleet import notification, start_fleet
+from tests.harness.fleet import notification, start_fleet
 
 RATES = {
     "user": {"windows": ["5/1s", "14/4s"], "gap": "40ms"},

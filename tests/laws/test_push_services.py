@@ -13,8 +13,8 @@ from notifier import Device, Notifier
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from tests.harness.support import apns, ends, eventually, note, notifier
 from tests.laws.test_held_routes import Service, events, service
-from tests.support import apns, ends, eventually, note, notifier
 from workers.sending.circuits import FAILURES
 
 

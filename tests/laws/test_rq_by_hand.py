@@ -22,7 +22,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
-from tests.support import apns, note, queue
+from tests.harness.support import apns, note, queue
 from workers import PushWorker
 
 if TYPE_CHECKING:

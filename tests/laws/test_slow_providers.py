@@ -12,7 +12,7 @@ from redis import Redis
 
 from notifier import Notification, Notifier
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
 
 TIMEOUT_S = 8  # a machine with much to do may be silent for two seconds, which is no queue of ours
 QUEUE_S = TIMEOUT_S / 2

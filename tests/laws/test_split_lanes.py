@@ -24,8 +24,8 @@ from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.fleet import broken_rules, notification, sends, start_fleet
-from tests.processes import await_workers, total
+from tests.harness.fleet import broken_rules, notification, sends, start_fleet
+from tests.harness.processes import await_workers, total
 from workers.loop import idle
 from workers.loop.idle import IdleWorker
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from notifier import Device, Notification
-from tests.fleet import Fleet, broken_rules, sends, start_fleet
-from tests.processes import await_that, total
+from tests.harness.fleet import Fleet, broken_rules, sends, start_fleet
+from tests.harness.processes import await_that, total
 
 FLEETS = [(1, 0), (3, 0), (3, 1)]  # how many workers, and how many of them are killed during the stall
 RUNS = [(2.0, *fleet) for fleet in FLEETS] + [(8.0, 3, 1)]

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from notifier.settings import Settings, load_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import LANES, note, notifier, state, write_config
 from tests.laws.test_rq_by_hand import InProcess
-from tests.support import LANES, note, notifier, state, write_config
 from workers.configuration.reload import Reload
 
 

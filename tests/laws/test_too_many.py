@@ -9,8 +9,8 @@ import pytest
 
 from notifier.notification import Device
 from notifier.simulators.wire import Reply
+from tests.harness.support import apns, ends, eventually, fcm, note
 from tests.laws.test_held_routes import Service, events, service
-from tests.support import apns, ends, eventually, fcm, note
 
 ATTEMPTS = 3
 CATEGORIES = {"default": {"lane": "default", "attempts": ATTEMPTS}}

@@ -15,7 +15,7 @@ from redis import Redis
 from notifier.dispatch import calls
 from notifier.scripts.loader import run
 from notifier.testing.embedded import EmbeddedRedis
-from tests.support import Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
 
 COUNT = 60
 CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}

@@ -14,8 +14,8 @@ from notifier import InvalidNotificationError, Notification
 from notifier.notification import Device
 from notifier.simulators.certificates import make_apns_key
 from notifier.simulators.wire import Reply
+from tests.harness.support import apns, ends, eventually, fcm, note, notifier, queue, worker, write_config
 from tests.laws.test_held_routes import Service, events, service, slammed_door
-from tests.support import apns, ends, eventually, fcm, note, notifier, queue, worker, write_config
 
 ATTEMPTS = 3
 CATEGORIES = {"default": {"lane": "default", "attempts": ATTEMPTS}}

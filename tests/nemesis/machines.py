@@ -27,10 +27,10 @@ from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
 from tests.faults.cluster import RedisCluster
+from tests.harness.processes import environment
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.provider_process import make_identity
 from tests.nemesis.rates_book import RATES, Rules, sections
-from tests.processes import environment
 
 HERE: Final = Path(__file__).parent
 LEASE_S: Final = 3.0

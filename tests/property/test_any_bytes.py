@@ -15,8 +15,8 @@ from notifier.notification.job import encode_reason
 from notifier.operations.audit.audit import Audit
 from notifier.rules.zones import check_zone
 from notifier.settings import parse_settings
+from tests.harness.support import apns, note
 from tests.property.amount import examples
-from tests.support import apns, note
 from workers import PushWorker
 
 if TYPE_CHECKING:

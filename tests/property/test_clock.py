@@ -19,9 +19,9 @@ from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet
+from tests.property.forecast.test_replay import by_the_scripts
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds
-from tests.property.test_preview import by_the_scripts
 from tests.property.world import LEASE, ZONES, S, World
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, Policy, Window
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.redis import RedisLimiter
+from tests.harness.support import expire_alike
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, schedules, settle
 from tests.property.world import LEASE, World
-from tests.support import expire_alike
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -13,9 +13,9 @@ from notifier.rules.policy import Category, Policy, Window
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.protocol import split
 from notifier.user_limits.redis import RedisLimiter
+from tests.harness.support import expire_alike
 from tests.property.amount import examples
 from tests.property.model import admits, violations
-from tests.support import expire_alike
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -25,7 +25,7 @@ from notifier.operations import problems
 from notifier.settings import redis_url
 from notifier.testing.embedded import find_redis_server
 from notifier.testing.ports import free_port
-from tests.support import eventually
+from tests.harness.support import eventually
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

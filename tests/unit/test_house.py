@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests.words import RETIRED, RIDDLE
+from tests.harness.words import RETIRED, RIDDLE
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*(ROOT / "notifier").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
@@ -197,6 +197,17 @@ def test_a_module_says_what_it_is_for(path: Path) -> None:
     """Each module opens with a docstring."""
     text = path.read_text(encoding="utf-8")
     assert not text or ast.get_docstring(ast.parse(text))
+
+
+def test_a_unit_test_stands_where_its_module_does() -> None:
+    """Each test in a room of tests/unit is named after the module that it tests; what tests no module is at the top."""
+    unit = ROOT / "tests" / "unit"
+    stray = []
+    for path in unit.glob("*/**/test_*.py"):
+        room, module = path.relative_to(unit).parent, f"{path.stem.removeprefix('test_')}.py"
+        if not any((ROOT / above / room / module).is_file() for above in ("notifier", "", "tests")):
+            stray.append(name(path))
+    assert stray == []
 
 
 def test_the_map_names_what_is_there() -> None:

@@ -3,7 +3,7 @@
 h2 builds an object for each frame, with its flags and its text for a log, before a byte of it is used: two thirds
 of a client's time. Here those three are written and read as bytes. Everything else, and whatever is odd about one
 of the three, takes h2's own way; its states and windows are h2's in either case, so the two may alternate frame
-by frame. tests/contract/test_http2_lean.py holds it equal to h2.
+by frame. tests/contract/providers/transport/http2/test_lean.py holds it equal to h2.
 """
 
 from __future__ import annotations

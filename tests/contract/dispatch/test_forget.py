@@ -1,0 +1,238 @@
+"""Who is forgotten is limited all the same: sends stand under a hash until the user comes back, and under no name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Kind, Leased, Settlement
+from notifier.dispatch.forget import Sends, forget, keys_of
+from notifier.dispatch.retention import Retention
+from notifier.limiter import Hold, Permit
+from notifier.operations.explain import Inspection
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.scripts.loader import Call, run
+from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.redis import RedisLimiter
+from tests.contract.test_direct import LEASE, S, Worker, job
+from tests.integration.producer.test_users import keys_with
+from tests.property.amount import examples
+from tests.property.model import violations
+
+M: Final = 60 * S
+WHO: Final = "person-77"
+KEPT: Final = Retention(S, S, S)
+BUCKETED: Final = Window(4, interval_us=20 * M, precision_us=M)
+POLICIES: Final = [
+    Policies(
+        user,
+        categories={
+            "chat": Category("chat", policy=Policy((Window(2, interval_us=M),))),
+            "news": Category("news"),
+        },
+    )
+    for user in (
+        Policy((Window(3, interval_us=3 * M),), gap_us=S),
+        Policy((BUCKETED,)),
+        Policy((Window(9, interval_us=10 * M),), burst=Burst(3, every_us=M)),
+    )
+]
+
+
+@dataclass
+class Hand(Worker):
+    """A worker, a caller of `acquire`, and one who forgets. received: the category and time of each send."""
+
+    flights: list[tuple[Leased, int]] = field(default_factory=list)
+    received: list[tuple[str, int]] = field(default_factory=list)
+    names: int = 0
+
+    def send(self, category: str, *, direct: bool) -> None:
+        """Accept one, and take what may go."""
+        self.names += 1
+        self.accept(job(f"job-{self.names}", WHO, category))
+        self.take(direct=direct)
+
+    def take(self, *, direct: bool) -> None:
+        pulled = self.pull(direct=direct)
+        self.flights += [(leased, self.now) for leased in [*pulled.leased, *self.admit(pulled)]]
+
+    def settle(self) -> None:
+        """What is in flight has reached its user, every other one as soon as it was taken."""
+        for n, (leased, taken_us) in enumerate(self.flights):
+            settlement = Settlement(leased.job_id, leased.permit, WHO, leased.category, True, "delivered", "delivered")
+            call = calls.settle([settlement], self.rules, worker=self.name, clock=str(self.now), keep=KEPT)
+            assert run(self.redis, call) == [True]
+            self.received.append((leased.category, self.now if n % 2 else taken_us))
+        self.flights.clear()
+
+    def acquire(self, policies: Policies, category: str) -> Permit | Hold:
+        """Count a send beside the worker's."""
+        rules = Rules(policies.everyone, policies.category(category))
+        answer = RedisLimiter(self.redis, clock=str(self.now)).acquire(WHO, rules, cost=rules.category.cost)
+        if isinstance(answer, Permit):
+            self.received.append((category, self.now))
+        return answer
+
+    def forget(self, *, hard: bool = False) -> None:
+        """As `Exchanges.forget`."""
+        late = self._pages(
+            ["all"], lambda place, at: calls.cancel_of(WHO, Kind(), place, at, clock=self.clock, keep=KEPT)
+        )
+        in_flight = any(page.too_late for page in late)
+        sends: Sends = "delete" if hard else "leave" if in_flight else "hide"
+        keys = keys_of(WHO, ["chat"], with_sends=hard)
+        self._pages([""], lambda place, at: forget(WHO, keys, sends, place, at, clock=self.clock))
+
+    def _pages(self, places: list[str], ask: Callable[[str, str], Call[Any]]) -> list[Any]:
+        found = []
+        while places:
+            place, cursor, done = places.pop(0), "0", False
+            while not done:
+                page = run(self.redis, ask(place, cursor))
+                cursor, done = page.cursor, page.cursor == "0"
+                found.append(page)
+                places = [*page.places, *places]
+        return found
+
+    @property
+    def clock(self) -> str:
+        return str(self.now)
+
+
+def hand(redis: Redis, policies: Policies) -> Hand:
+    redis.flushdb()
+    return Hand(redis, rules=RuleTable(policies))
+
+
+def contents(redis: Redis) -> dict[bytes, Any]:
+    """All that stands in Redis; a set has no order."""
+    return {key: redis.smembers(key) if redis.type(key) == b"set" else redis.dump(key) for key in redis.keys("*")}
+
+
+@pytest.mark.parametrize("policies", POLICIES)
+def test_the_first_after_it_is_held_as_if_nobody_had_been_forgotten(redis: Redis, policies: Policies) -> None:
+    """By the direct way, through its line, and by acquire; a peek or a page that lists users finds nobody before."""
+    for way in ("direct", "line", "acquire"):
+        one = hand(redis, policies)
+        while isinstance(one.acquire(policies, "default"), Permit):
+            one.now += 2 * S
+        held = RedisLimiter(redis, clock=str(one.now)).peek(WHO, policies.rules(WHO, "default"))
+        one.forget()
+        assert keys_with(redis, WHO) == set()
+        kept = contents(redis)
+        assert RedisLimiter(redis, clock=str(one.now)).peek(WHO, policies.rules(WHO, "default")) == held
+        Inspection(redis, policies).explain(WHO, "default")
+        assert contents(redis) == kept, "who only looks writes nothing"
+        if way == "acquire":
+            assert one.acquire(policies, "default") == held
+        else:
+            one.send("default", direct=way == "direct")
+            assert one.flights == []
+        one.forget(hard=True)
+        assert keys_with(redis, WHO) == set()
+        assert isinstance(one.acquire(policies, "default"), Permit)
+
+
+def test_what_is_in_flight_stays_until_it_is_settled(redis: Redis) -> None:
+    """Its permit is where its worker looks; once it has ended, another call leaves no name."""
+    one = hand(redis, POLICIES[0])
+    one.send("chat", direct=True)
+    assert len(one.flights) == 1
+    one.forget()
+    assert f"notifier:sent:{{{WHO}}}" in keys_with(redis, WHO)
+    one.settle()
+    one.forget()
+    assert keys_with(redis, WHO) == set()
+    assert isinstance(one.acquire(POLICIES[0], "chat"), Hold), "the gap"
+
+
+def test_a_reset_takes_what_is_hidden_too(redis: Redis) -> None:
+    """And a refund finds its permit there."""
+    one = hand(redis, POLICIES[0])
+    permit = one.acquire(POLICIES[0], "default")
+    assert isinstance(permit, Permit)
+    one.forget()
+    assert RedisLimiter(redis).refund(permit)
+    assert isinstance(one.acquire(POLICIES[0], "default"), Permit)
+    one.forget()
+    assert RedisLimiter(redis).reset(WHO, "default") == 1
+    assert isinstance(one.acquire(POLICIES[0], "default"), Permit)
+
+
+def test_what_is_hidden_goes_with_the_limits(redis: Redis) -> None:
+    """Nothing stays longer than the sends would have, the marker by which workers know of it neither."""
+    one = hand(redis, POLICIES[0])
+    one.acquire(POLICIES[0], "chat")
+    left = redis.pttl(f"notifier:sent:{{{WHO}}}")
+    one.forget()
+    found = redis.keys("notifier:forgotten*")
+    assert len(found) == 4, "the marker, the list, and the sends of the user and of the category"
+    assert all(0 < redis.pttl(key) <= left for key in found)
+    assert redis.pttl("notifier:forgotten") > left - 10_000
+
+
+def test_nobody_pays_while_nobody_is_forgotten(redis: Redis) -> None:
+    """The commands of a message are as many; while somebody is forgotten each new user costs two more at most."""
+
+    def commands(of: Hand) -> list[int]:
+        redis.config_resetstat()
+        of.send("chat", direct=True)
+        of.settle()
+        stats = redis.info("commandstats")
+        return [stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("exists", "get", "smembers")]
+
+    one = hand(redis, POLICIES[0])
+    commands(one)
+    one.now += 5 * M
+    exists, get, smembers = commands(one)
+    one.now += 5 * M
+    redis.set("notifier:forgotten", "salt")
+    # *pull* and *settle* each ask then what it is that is rare: counts, choices, or this.
+    assert commands(one) == [exists + 2 * 3, get + 1, smembers + 1]
+
+
+steps = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from(["chat", "news", "default"]), st.booleans()),
+    st.tuples(st.just("send"), st.sampled_from(["chat", "news"]), st.booleans()),
+    st.tuples(st.just("acquire"), st.sampled_from(["chat", "news", "default"])),
+    st.tuples(st.just("settle")),
+    st.tuples(st.just("take"), st.booleans()),
+    st.tuples(st.just("forget")),
+    st.tuples(st.just("forget")),
+    st.tuples(st.just("advance"), st.integers(1, 2 * M)),
+)
+
+
+@settings(max_examples=examples(180))
+@given(st.sampled_from(POLICIES), st.lists(steps, min_size=10, max_size=40))
+def test_forgetting_never_lets_more_through(redis: Redis, policies: Policies, plan: list[tuple[Any, ...]]) -> None:
+    """Law 1 over all that was sent before and after; and with nothing in flight, no key or value names the user."""
+    one = hand(redis, policies)
+    for what, *more in plan:
+        if what == "send":
+            one.send(more[0], direct=more[1])
+        elif what == "acquire":
+            one.acquire(policies, more[0])
+        elif what == "settle":
+            one.settle()
+        elif what == "take":
+            one.take(direct=more[0])
+        elif what == "advance":
+            one.now += min(more[0], LEASE - 1) if one.flights else more[0]
+            one.settle()
+        else:
+            one.forget()
+            assert one.flights or keys_with(redis, WHO) == set()
+    one.settle()
+    assert violations(policies.everyone, [at for _, at in one.received]) == []
+    chat = [at for category, at in one.received if category == "chat"]
+    assert violations(policies.category("chat").policy, chat) == []

@@ -1,0 +1,368 @@
+"""What every limiter promises: one suite over the one in Redis and the one in memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Job
+from notifier.errors import LimiterUnreachableError
+from notifier.limiter import Hold, Permit
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.user_limits.memory import MemoryUserLimiter
+from notifier.user_limits.protocol import UserLimiter, UserPermit
+from notifier.user_limits.redis import RedisLimiter
+from tests.harness.support import let_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+START = 1_700_000_000_000_000
+S = 1_000_000
+M = 60 * S
+THREE = Policy((Window(3, interval_us=M),))
+ODD_USERS = ("a", "a}:chat", "{a}", "a:chat", "ü", "u\u0308", " a ", "a\n", "x" * 200, "*", "")
+
+
+class Clock:
+    """The time as the test has it."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class ClockedRedis(RedisLimiter):
+    """The Redis limiter on the test's clock."""
+
+    def __init__(self, redis: Redis, now: Callable[[], int]) -> None:
+        self._now, self._last, self._real = now, now(), time.monotonic_ns()
+        super().__init__(redis)
+
+    @property
+    def clock(self) -> str:
+        now, real = self._now(), time.monotonic_ns()
+        ahead_us = now - self._last - (real - self._real) // 1_000
+        if abs(ahead_us) > 2_000:  # keys expire by the ms
+            let_pass(self._partitions[0].client, ahead_us)
+            self._last, self._real = now, real
+        return str(now)
+
+    @clock.setter
+    def clock(self, value: str) -> None:
+        pass
+
+
+@dataclass
+class Subject:
+    """A limiter, and its clock."""
+
+    limiter: UserLimiter
+    clock: Clock
+
+
+@pytest.fixture(params=["redis", "memory"])
+def subject(request: pytest.FixtureRequest) -> Subject:
+    clock = Clock()
+    if request.param == "memory":
+        return Subject(MemoryUserLimiter(clock), clock)
+    return Subject(ClockedRedis(request.getfixturevalue("redis"), clock), clock)
+
+
+def permit(answer: Permit | Hold) -> Permit:
+    assert isinstance(answer, Permit)
+    return answer
+
+
+def test_acquire_takes_and_tells(subject: Subject) -> None:
+    """A permit names what it is for and when; after it the gap holds for exactly its length."""
+    chat = Category("chat", policy=Policy((Window(5, interval_us=M),)))
+    rules = Rules(Policy(gap_us=M), chat)
+    first = permit(subject.limiter.acquire("ann", rules, cost=2))
+    assert (first.user, first.category, first.cost, first.at_us) == ("ann", "chat", 2, START)
+    subject.clock.now += 1
+    assert subject.limiter.acquire("ann", rules) == Hold(M - 1, "user gap 1m")
+    subject.clock.now += M - 1
+    assert permit(subject.limiter.acquire("ann", rules)).at_us == START + M
+    assert subject.limiter.acquire("bob", Policy(gap_us=M)) != subject.limiter.acquire("ann", rules)
+
+
+def test_user_and_category_hold_together(subject: Subject) -> None:
+    """All rules or none: a send that the category refuses does not count against the user."""
+    chat = Rules(THREE, Category("chat", policy=Policy((Window(1, interval_us=2 * M),))))
+    news = Rules(THREE, Category("news"))
+    permit(subject.limiter.acquire("ann", chat))
+    for _ in range(5):
+        assert subject.limiter.acquire("ann", chat) == Hold(2 * M, "chat 1/2m")
+    permit(subject.limiter.acquire("ann", news))
+    permit(subject.limiter.acquire("ann", news))
+    assert subject.limiter.acquire("ann", news) == Hold(M, "user 3/1m")
+    assert subject.limiter.reset("ann", "chat") == 3
+
+
+def test_peek_takes_nothing(subject: Subject) -> None:
+    """Looking any number of times leaves everything as it was."""
+    for _ in range(10):
+        permit(subject.limiter.peek("ann", THREE, cost=3))
+    permit(subject.limiter.acquire("ann", THREE, cost=3))
+    assert subject.limiter.peek("ann", THREE) == Hold(M, "user 3/1m")
+
+
+def test_refund_gives_the_place_back_once(subject: Subject) -> None:
+    """A refunded permit is no send, with all that it cost; the second refund finds nothing."""
+    rules = Rules(THREE, Category("chat", policy=Policy((Window(2, interval_us=M),))))
+    taken = permit(subject.limiter.acquire("ann", rules, cost=2))
+    assert isinstance(subject.limiter.acquire("ann", rules), Hold)
+    assert subject.limiter.refund(taken)
+    assert not subject.limiter.refund(taken)
+    permit(subject.limiter.acquire("ann", rules, cost=2))
+
+
+def test_refund_of_a_lapsed_permit_finds_nothing(subject: Subject) -> None:
+    """Once the rules can no longer ask for a permit, and another was taken, it is gone."""
+    taken = permit(subject.limiter.acquire("ann", THREE))
+    subject.clock.now += 2 * M  # Redis forgets by the ms, and by its own clock
+    permit(subject.limiter.acquire("ann", THREE))
+    assert not subject.limiter.refund(taken)
+
+
+def test_reset_forgets_a_user_alone(subject: Subject) -> None:
+    """After a reset the user may be sent to as if new; another user is as before."""
+    for user in ("ann", "bob"):
+        permit(subject.limiter.acquire(user, THREE, cost=3))
+    assert subject.limiter.reset("ann") == 3
+    assert subject.limiter.reset("ann") == 0
+    permit(subject.limiter.acquire("ann", THREE, cost=3))
+    assert isinstance(subject.limiter.acquire("bob", THREE), Hold)
+
+
+def test_bypass_is_counted_and_never_held(subject: Subject) -> None:
+    """A category that bypasses goes past every rule, and what it sends counts for the others."""
+    security = Rules(THREE, Category("security", policy=Policy((Window(1, interval_us=M),)), bypass=True))
+    for _ in range(5):
+        permit(subject.limiter.acquire("ann", security))
+    assert subject.limiter.acquire("ann", THREE) == Hold(M, "user 3/1m")
+
+
+def test_sends_of_one_microsecond_are_all_counted(subject: Subject) -> None:
+    """However many sends fall into one microsecond, each is one."""
+    policy = Policy((Window(500, interval_us=M),))
+    ids = {permit(subject.limiter.acquire("ann", policy)).id for _ in range(400)}
+    permit(subject.limiter.acquire("ann", policy, cost=100))
+    assert len(ids) == 400
+    assert subject.limiter.acquire("ann", policy) == Hold(M, "user 500/1m")
+
+
+@pytest.mark.parametrize("cost", [0, -1, 1.0, True, 4, "2"])
+def test_a_cost_that_cannot_be_is_refused(subject: Subject, cost: int) -> None:
+    """A cost that is no positive whole number, or that no window ever admits, is the caller's error."""
+    with pytest.raises(ValueError, match="cost"):
+        subject.limiter.acquire("ann", THREE, cost=cost)
+    permit(subject.limiter.acquire("ann", THREE, cost=3))
+
+
+def test_a_cost_is_bounded(subject: Subject) -> None:
+    """What one call adds is bounded, however much a window would admit."""
+    policy = Policy((Window(1_000_000, interval_us=60 * M, precision_us=M),))
+    with pytest.raises(ValueError, match="from 1 to 100, is 101"):
+        subject.limiter.acquire("ann", policy, cost=101)
+    assert permit(subject.limiter.acquire("ann", policy, cost=100)).cost == 100
+
+
+def test_narrower_rules_forget_nothing_that_others_ask_for(subject: Subject) -> None:
+    """Law 1: whoever acquires by a part of the rules, the whole of them counts what was sent all day."""
+    wide = Policy((Window(3, interval_us=24 * 60 * M),))
+    for narrow in (
+        Policy((Window(10, interval_us=M),)),
+        Policy((Window(1_001, interval_us=M, precision_us=S),)),
+        Policy(burst=Burst(20, every_us=S)),
+    ):
+        permit(subject.limiter.acquire(str(narrow), wide))
+        for _ in range(20):
+            subject.clock.now += 2 * M
+            permit(subject.limiter.acquire(str(narrow), narrow))
+        assert isinstance(subject.limiter.acquire(str(narrow), wide), Hold)
+        assert subject.limiter.reset(str(narrow)) == 21
+
+
+def test_calendar_windows_count_what_is_acquired_without_them(subject: Subject) -> None:
+    """Law 1: what `without_local_time` leaves out is kept for, also where nothing else is left."""
+    calendar = (CalendarWindow(3, "day"),)
+    for policy in (Policy((Window(10, interval_us=M),), calendar=calendar), Policy(calendar=calendar)):
+        for _ in range(20):
+            subject.clock.now += 2 * M
+            permit(subject.limiter.acquire("ann", policy.without_local_time))
+        assert subject.limiter.reset("ann") == 20
+
+
+def test_users_of_odd_names_are_kept_apart(subject: Subject) -> None:
+    """No two names share their sends, whatever is in them, nor does a user share them with a category."""
+    once = Policy((Window(1, interval_us=M),))
+    for user in ODD_USERS:
+        permit(subject.limiter.acquire(user, Rules(once, Category("chat", policy=once))))
+    for user in ODD_USERS:
+        assert isinstance(subject.limiter.acquire(user, once), Hold)
+        assert subject.limiter.reset(user, "chat") == 1
+        permit(subject.limiter.acquire(user, once))
+
+
+def test_a_long_window_takes_no_quadratic_time(subject: Subject) -> None:
+    """A call on a window of 8,000 sends takes about as long as one on a window of 100."""
+    took = {limit: fill(subject, Policy((Window(limit, interval_us=60 * M),)), limit) for limit in (100, 8_000)}
+    assert took[8_000] < 5 * took[100]
+
+
+def fill(subject: Subject, policy: Policy, limit: int) -> float:
+    """Fill a window but for one; the seconds that the fastest of many pairs of a granted and a refused call took."""
+    user = f"user of {limit}"
+    for n in range(limit // 50):
+        subject.clock.now += 1
+        permit(subject.limiter.acquire(user, policy, cost=50 if n else 49))
+    times = []
+    for _ in range(30):
+        subject.clock.now += 1
+        begin = time.perf_counter()
+        taken = permit(subject.limiter.acquire(user, policy))
+        assert isinstance(subject.limiter.acquire(user, policy), Hold)
+        times.append(time.perf_counter() - begin)
+        assert subject.limiter.refund(taken)
+    return min(times)
+
+
+def test_threads_share_one_limiter(subject: Subject) -> None:
+    """Law 1: however many threads ask at once, no more than the window holds are let through."""
+    policy = Policy((Window(50, interval_us=M),))
+    granted: list[Permit] = []
+
+    def ask() -> None:
+        for _ in range(40):
+            answer = subject.limiter.acquire("ann", policy)
+            if isinstance(answer, Permit):
+                granted.append(answer)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({taken.id for taken in granted}) == len(granted) == 50
+
+
+def test_redis_keeps_a_send_for_as_long_as_a_rule_asks(redis: Redis) -> None:
+    """The keys of a user live for the longest rule and not much longer, each as its own rules say."""
+    rules = Rules(
+        Policy((Window(5, interval_us=M),), gap_us=5 * M),
+        Category("chat", policy=Policy((Window(2, interval_us=3 * M),))),
+    )
+    permit(RedisLimiter(redis).acquire("ann", rules))
+    for key, horizon_us in (("notifier:sent:{ann}", 5 * M), ("notifier:sent:{ann}:chat", 3 * M)):
+        assert horizon_us / 1000 - 2_000 <= redis.pttl(key) <= horizon_us / 1000 + 2
+
+
+def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
+    """Law 1: a permit that a worker holds is remembered for its lease and the longest rule after it."""
+    lease_us = 60 * S
+    rules = Policies(THREE)
+    job = Job("job", "default", b"", b'{"user": "ann"}')
+    run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
+    pulled = run(redis, calls.pull(max_jobs=9, lease_us=lease_us, leads=False, lanes=["default"]))
+    table = RuleTable(rules)
+    run(redis, calls.admit(pulled.users, table, max_jobs=9, lease_us=lease_us, worker="w", lanes=["default"]))
+    permit(RedisLimiter(redis).acquire("ann", THREE))
+    assert redis.pttl("notifier:sent:{ann}") > (lease_us + M) / 1000 - 5_000
+
+
+def test_redis_holds_no_more_than_the_window(redis: Redis) -> None:
+    """Memory is bounded: what has lapsed goes as new sends come, and an idle user leaves nothing."""
+    clock = Clock()
+    limiter = ClockedRedis(redis, clock)
+    for _ in range(100):
+        clock.now += M // 2
+        permit(limiter.acquire("ann", THREE))
+    assert redis.zcard("notifier:sent:{ann}") <= 3
+    permit(RedisLimiter(redis).acquire("bob", Policy((Window(3, interval_us=1_000),))))
+    deadline = time.monotonic() + 5
+    while redis.exists("notifier:sent:{bob}") and time.monotonic() < deadline:
+        pass
+    assert redis.keys("notifier:sent:{bob}*") == []
+
+
+def test_a_bucketed_window_takes_the_same_memory_whatever_its_limit(redis: Redis) -> None:
+    """What is kept is bounded by the buckets: 96 of them, not 2,000 sends."""
+    clock, day = Clock(), 24 * 60 * M
+    limiter = ClockedRedis(redis, clock)
+    policy = Policy((Window(2_000, interval_us=day, precision_us=day // 96),))
+    for _ in range(2_000):
+        permit(limiter.acquire("ann", policy))
+        clock.now += day // 2_010
+    assert isinstance(limiter.acquire("ann", policy), Hold)
+    assert redis.zcard("notifier:sent:{ann}") + redis.zcard("notifier:counts:{ann}") <= 96 + 16
+    assert {key.partition(b":{")[0] for key in redis.keys("notifier:*{ann}")} == {b"notifier:sent", b"notifier:counts"}
+
+
+def test_a_bucketed_window_takes_no_more_memory_at_the_highest_cost(redis: Redis) -> None:
+    """As many are counted in buckets at each call as it may add."""
+    clock = Clock()
+    limiter = ClockedRedis(redis, clock)
+    for _ in range(60):
+        permit(limiter.acquire("ann", Policy((Window(100_000, interval_us=60 * M, precision_us=M),)), cost=100))
+        clock.now += M
+    assert redis.zcard("notifier:sent:{ann}") <= 200
+
+
+def test_a_window_of_a_thousand_is_exact(subject: Subject) -> None:
+    """Law 3 holds past 128 entries, where Redis changes how it stores a set."""
+    policy = Policy((Window(1_000, interval_us=M),))
+    for _ in range(1_000):
+        subject.clock.now += 7
+        permit(subject.limiter.acquire("ann", policy))
+    assert subject.limiter.acquire("ann", policy) == Hold(M - 7 * 999, "user 1000/1m")
+    subject.clock.now += M - 7 * 999
+    permit(subject.limiter.acquire("ann", policy))
+    assert subject.limiter.acquire("ann", policy) == Hold(7, "user 1000/1m")
+
+
+def test_redis_may_lose_its_scripts(redis: Redis) -> None:
+    """After SCRIPT FLUSH, as after a failover, the next call works and nothing is forgotten."""
+    limiter = RedisLimiter(redis)
+    permit(limiter.acquire("ann", THREE, cost=3))
+    redis.script_flush()
+    assert isinstance(limiter.acquire("ann", THREE), Hold)
+
+
+def test_the_clock_is_the_servers(redis: Redis) -> None:
+    """Law 6: where no test gives a clock, the time of a permit is Redis's own, in microseconds."""
+    before, taken, after = redis.time(), permit(RedisLimiter(redis).acquire("ann", THREE)), redis.time()
+    assert before[0] * S + before[1] <= taken.at_us <= after[0] * S + after[1]
+
+
+def test_an_unreachable_redis_is_an_error_of_its_own() -> None:
+    """Law 8: where Redis cannot be asked the answer is an error, never a permit."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        # Bound, but nobody listens.
+        client = Redis(host="127.0.0.1", port=probe.getsockname()[1], retry=Retry(NoBackoff(), 0))
+        limiter = RedisLimiter(client)
+        for ask in (limiter.acquire, limiter.peek):
+            with pytest.raises(LimiterUnreachableError):
+                ask("ann", THREE)
+        with pytest.raises(LimiterUnreachableError):
+            limiter.refund(UserPermit("p", "ann", 1, START))
+        with pytest.raises(LimiterUnreachableError):
+            limiter.reset("ann")
+        client.close()

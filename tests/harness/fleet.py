@@ -1,0 +1,192 @@
+"""A fleet: a Redis of its own, the simulators and real worker processes, and what came over the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import yaml
+
+from notifier import Device, Notification, Notifier
+from notifier.notification.job import TERMINAL
+from notifier.rules.verify import ACCEPTED, Send, tightness
+from notifier.scripts.keys import under
+from notifier.settings import Settings, load_settings
+from notifier.simulators.wire import Arrival, WireLog
+from notifier.store.partitions import Partitions, connect_all
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.processes import await_that, await_workers, child, environment, total
+
+
+def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:
+    """One for one iPhone of the user; the simulator sees its number as data.n."""
+    device = Device("apns", f"{number:064x}")
+    return Notification(user=user, devices=[device], title="hi", category=category, data={"n": str(number)}, **more)
+
+
+class RedisServer(Protocol):
+    """Anything that a Redis answers at."""
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+
+
+@dataclass
+class Fleet:
+    """What runs. server and partitions: the Redis, and clients of the test's own; workers: the processes, in order."""
+
+    folder: Path
+    server: Any
+    partitions: Partitions
+    config: Path
+    settings: Settings
+    wire_log: Path
+    simulators_pid: int
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_workers()
+        self._stack.close()
+
+    @property
+    def redis(self) -> Any:
+        """A client, of the first partition."""
+        return self.partitions[0].client
+
+    def start_worker(self, arguments: Sequence[str] = ("-m", "workers"), more: Sequence[str] = ()) -> str:
+        """Start one more worker; returns its name in RQ. more: its options. What it logs is in `<name>.log`."""
+        name = f"worker-{next(self._names)}"
+        log = self._stack.enter_context((self.folder / f"{name}.log").open("wb"))
+        extra = {"NOTIFIER_CONFIG": str(self.config), "NOTIFIER_REDIS_URL": self.server.url}
+        command = [*arguments, *more, "--name", name]
+        self.workers.append(self._stack.enter_context(child(command, env=environment(extra), stdout=log, stderr=log)))
+        return name
+
+    def end_workers(self) -> None:
+        """Tell all workers to stop at once, and wait for none: leaving the fleet does."""
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGCONT)
+                worker.send_signal(signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def notifier(self) -> Iterator[Notifier]:
+        """A producer."""
+        with Notifier.of(self.settings) as notifier:
+            yield notifier
+
+    def total(self, *states: str) -> int:
+        """How many have come to these states, in all partitions."""
+        found = 0
+        for at in self.partitions:
+            with under(at.prefixes):
+                found += total(at.client, *states)
+        return found
+
+    def arrivals(self) -> list[Arrival]:
+        """What the simulators took so far, in order of arrival."""
+        return sorted((a for a in WireLog.read(self.wire_log) if a.status == ACCEPTED), key=lambda a: a.at_us)
+
+    def await_delivered(self, count: int, within_s: float = 60.0) -> None:
+        """Return when at least so many have been delivered; for a fault in the middle of the work."""
+        await_that(lambda: self.total("delivered") >= count, f"{count} delivered", within_s)
+
+    def await_ended(self, count: int, within_s: float = 60.0) -> None:
+        """Return when so many notifications have come to a terminal state."""
+        try:
+            await_that(lambda: self.total(*TERMINAL) >= count, f"{count} ended", within_s, 0.02)
+        except TimeoutError as error:
+            held: Any = self.redis.hgetall("notifier:stats")
+            stats = {name.decode(): int(value) for name, value in held.items()}
+            logs = [path.read_text(errors="replace")[-600:] for path in sorted(self.folder.glob("worker-*.log"))]
+            raise TimeoutError(f"{error}: {stats}; {logs}") from None
+
+
+def sends(arrivals: Sequence[Arrival], who: Mapping[int, tuple[str, str]]) -> list[Send]:
+    """Each arrival as a send of its own, repeats too. who: for each number the user and the category."""
+    found = []
+    for arrival in arrivals:
+        user, category = who[int(arrival.data["n"])]
+        found.append(Send(arrival.data["n"], user, category, arrival.at_us, arrival.at_us))
+    return found
+
+
+def broken_rules(fleet: Fleet, of: Sequence[Send]) -> list[str]:
+    """The rules that were broken at the wire, for people."""
+    return [said for entry in tightness(of, fleet.settings.policies()) for said in entry.broken]
+
+
+@contextlib.contextmanager
+def start_fleet(
+    rates: Mapping[str, Any],
+    *,
+    workers: int = 4,
+    latency_ms: float = 0.0,
+    scripts: Mapping[str, Any] | None = None,
+    apns: Mapping[str, Any] | None = None,
+    fcm: Mapping[str, Any] | None = None,
+    appendonly: bool = False,
+    redis_server: contextlib.AbstractContextManager[RedisServer] | None = None,
+    begin: Mapping[str, Any] | None = None,
+) -> Iterator[Fleet]:
+    """Start everything, workers registered and idle. rates: the YAML but for its providers.
+
+    scripts: what the simulators answer, by token. apns: further keys of `providers.apns`. fcm: those of
+    `providers.fcm`, which is left out where it is None. redis_server: else one of its own. begin: what the simulators
+    are told from the start.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
+        server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
+        listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}, begin or {}))
+        config = folder / "notifier.yaml"
+        providers = {"apns": {**listening["apns"], **(apns or {})}}
+        if fcm is not None:
+            providers["fcm"] = {**listening["fcm"], **fcm}
+        document = {**rates, "providers": providers}
+        config.write_text(yaml.safe_dump(document), encoding="utf-8")
+        os.utime(config, (0, 0))  # a worker that starts waits for a new one to be whole
+        settings = load_settings(config, {"NOTIFIER_REDIS_URL": server.url})
+        partitions = connect_all(settings)
+        for at in partitions:
+            stack.enter_context(contextlib.closing(at.client))
+        wire_log = Path(listening["wire_log"])
+        fleet = Fleet(folder, server, partitions, config, settings, wire_log, listening["pid"])
+        stack.enter_context(fleet)
+        for _ in range(workers):
+            fleet.start_worker()
+        with under(partitions[0].prefixes):
+            await_workers(fleet.redis, workers)
+        yield fleet
+
+
+@contextlib.contextmanager
+def simulators(
+    folder: Path, latency_ms: float, scripts: Mapping[str, Any], begin: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The simulators as a process; gives what they say of themselves."""
+    replies = folder / "scripts.json"
+    replies.write_text(json.dumps(scripts), encoding="utf-8")
+    arguments = ["-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", str(latency_ms)]
+    arguments += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl"), "--with", json.dumps(begin)]
+    with child(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("the simulators did not start")
+        yield {**json.loads(line), "pid": process.pid}

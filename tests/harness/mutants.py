@@ -1,0 +1,413 @@
+"""Whether the plain models notice a wrong script: each mutant is one change of the Lua, and some test must fail by it.
+
+`make mutate` runs them all, `make mutate WORDS=circuit` those whose names hold one of the words. Not a part of CI.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from shutil import copyfile, copytree
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("notifier", "workers", "tests", "config", "pyproject.toml")
+
+
+class Mutant(NamedTuple):
+    """One wrong script. test: the one that must fail, in tests/."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def script(self, root: Path) -> Path:
+        """The script that it changes, of the sources in this folder."""
+        room = "shared" if self.file.startswith("_") else "verbs"
+        return root / "notifier" / "scripts" / "lua" / room / f"{self.file.removeprefix('_')}.lua"
+
+
+BACKLOGS = "property/test_backlogs.py::test_every_schedule_ends_well"
+WAKE_UPS = "property/test_backlogs.py::test_wake_ups_open_at_the_first_moment_the_rules_admit"
+ROUTES = "property/test_routes.py::test_whatever_is_held_nothing_is_lost"
+DEVICES = "property/test_routes.py::test_no_device_gets_more_than_its_provider_admits"
+FULL = "property/test_max_waiting.py::test_no_more_wait_than_may"
+DIGEST = "property/test_digest.py::test_every_digest_ends_well"
+KINDS = "property/test_kinds.py::test_no_user_is_ever_burst_by_what_waits"
+CLOCK = "property/test_clock.py::test_who_waits_for_the_clock_goes_when_it_says"
+RATES = "property/test_changed_rates.py::test_each_send_keeps_the_rules_it_was_admitted_by"
+PREVIEW = "property/forecast/test_replay.py::test_the_replay_is_the_limiter"
+CIRCUIT = "contract/dispatch/test_circuits.py"
+LIMITER = "property/test_limiter_laws.py"
+
+MUTANTS = (
+    Mutant("gap one µs short", "_rules", "last + policy[1], 0", "last + policy[1] - 1, 0", BACKLOGS),
+    Mutant("gap one µs long", "_rules", "last + policy[1], 0", "last + policy[1] + 1, 0", BACKLOGS),
+    Mutant("window of one more", "_rules", "policy[i] - cost", "policy[i] - cost + 1", BACKLOGS),
+    Mutant("window of one less", "_rules", "policy[i] - cost", "policy[i] - cost - 1", WAKE_UPS),
+    Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", BACKLOGS),
+    Mutant(
+        "what was sent is taken back",
+        "settle",
+        "if reached then redis.call('ZADD', sent, 'XX', now_text, member) else",
+        "if not reached then",
+        BACKLOGS,
+    ),
+    Mutant(
+        "a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", WAKE_UPS
+    ),
+    Mutant("acquire gives nothing back", "refund", "redis.call('ZREM', key, permit)", "1", LIMITER),
+    Mutant(
+        "the category's rules are ignored",
+        "_admits_at",
+        "at = math.max(at, backlog.own, least)",
+        "at = math.max(at, least)",
+        BACKLOGS,
+    ),
+    Mutant(
+        "the user's rules are ignored",
+        "_admits_at",
+        "at = math.max(at, backlog.own, least)",
+        "at = math.max(backlog.own, least)",
+        BACKLOGS,
+    ),
+    Mutant(
+        "what bypasses is held",
+        "_rule_table",
+        "if bypass or is_empty(policy) then",
+        "if is_empty(policy) then",
+        BACKLOGS,
+    ),
+    Mutant(
+        "what is in flight is not counted",
+        "_lease",
+        "if not is_empty(policy) then record(sent_key(user), policy",
+        "if false then record(sent_key(user), policy",
+        BACKLOGS,
+    ),
+    Mutant(
+        "a late backlog goes first",
+        "_enter_backlog",
+        "order - HIGH or order, deadline",
+        "order - HIGH or -order, deadline",
+        BACKLOGS,
+    ),
+    Mutant(
+        "high priority is ignored",
+        "_enter_backlog",
+        "order - HIGH or order, deadline",
+        "order or order, deadline",
+        BACKLOGS,
+    ),
+    Mutant("the older head goes last", "_select", "return a.order < b.order", "return a.order > b.order", PREVIEW),
+    Mutant(
+        "lower lanes starve",
+        "_wake_ups",
+        "% EVERY == EVERY - 1",
+        "% EVERY == EVERY",
+        "contract/test_busy.py::test_no_lane_of_a_user_starves",
+    ),
+    Mutant(
+        "a new backlog wakes nobody",
+        "_enter_backlog",
+        "return lane, true, true end",
+        "return lane, false, true end",
+        BACKLOGS,
+    ),
+    Mutant(
+        "a deadline wakes nobody",
+        "_enter_backlog",
+        "redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)",
+        "",
+        "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
+    ),
+    Mutant(
+        "a wake-up is set a lease late",
+        "_wake_ups",
+        "redis.call('ZADD', '@gates:' .. lane, text(at), user)",
+        "redis.call('ZADD', '@gates:' .. lane, text(at + 30000000), user)",
+        WAKE_UPS,
+    ),
+    Mutant(
+        "settling sets no wake-up",
+        "settle",
+        "set_user_wake_ups(rules, user, touched[user], fields_of[user], now)",
+        "",
+        WAKE_UPS,
+    ),
+    Mutant(
+        "the head's end does not open its wake-up",
+        "_wake_ups",
+        "if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end",
+        "",
+        BACKLOGS,
+    ),
+    Mutant(
+        "an expired head stays",
+        "admit",
+        "job.deadline and job.deadline <= look.now then",
+        "job.deadline and job.deadline <= look.now - 60000000 then",
+        BACKLOGS,
+    ),
+    Mutant(
+        "a head without room loses its place",
+        "admit",
+        "text(users[i + 2]), users[i]",
+        "text(now + lease), users[i]",
+        BACKLOGS,
+    ),
+    Mutant(
+        "a cancelled head keeps those behind it",
+        "_unsent",
+        "if lane and redis.call('ZADD'",
+        "if false and redis.call('ZADD'",
+        "property/test_routes.py::test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device",
+    ),
+    Mutant(
+        "the collapsed lose their place",
+        "_collapse",
+        "return old.order, expected, needs_recheck",
+        "return order, expected, needs_recheck",
+        "integration/test_worker.py::test_the_newest_takes_the_place_of_the_waiting_one",
+    ),
+    Mutant("nothing collapses", "pull", "local old = how ~= 'note' and", "local old = false and", BACKLOGS),
+    Mutant("those that collapsed are not counted", "_collapse", "old.count + 1)", "old.count)", BACKLOGS),
+    Mutant(
+        "one that a worker had gives way",
+        "_send_head",
+        "if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end",
+        "",
+        "contract/test_busy.py::test_one_that_a_worker_had_gives_way_to_nobody",
+    ),
+    Mutant("a digest's time is ignored", "_rule_table", "return math.max(at, till or 0)", "return at", DIGEST),
+    Mutant("a digest gathers twice as long", "_rule_table", "till = now + within", "till = now + 2 * within", DIGEST),
+    Mutant("a full digest waits", "_collapse", "full and '0' or text(old.gather)", "text(old.gather or 0)", DIGEST),
+    Mutant(
+        "nothing is dropped",
+        "_select",
+        "drops = drops(rules, category)",
+        "drops = false",
+        "contract/dispatch/test_history.py::test_every_end_leaves_one_record",
+    ),
+    Mutant(
+        "what was tried is dropped", "_rule_table", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
+    ),
+    Mutant("a crash is not counted", "_dead_workers", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
+    Mutant(
+        "an attempt is not counted",
+        "_other_ends",
+        "else add_one(key, 'push_attempts') end",
+        "end",
+        "integration/test_worker.py::test_attempts_come_to_an_end",
+    ),
+    Mutant(
+        "a lease is not fenced",
+        "settle",
+        "if job.origin and job.holder ~= job.permit then return false end",
+        "",
+        BACKLOGS,
+    ),
+    Mutant(
+        "the dead come back late",
+        "pull",
+        "'@leases', '-inf', text(now)",
+        "'@leases', '-inf', text(now - 60000000)",
+        BACKLOGS,
+    ),
+    Mutant(
+        "what waits for its time is forgotten", "pull", "{'@leases', '@later'}", "{'@leases', '@expiring'}", BACKLOGS
+    ),
+    Mutant(
+        "a retry waits a second more",
+        "_other_ends",
+        "'@later', now + us",
+        "'@later', now + us + 1000000",
+        BACKLOGS,
+    ),
+    Mutant(
+        "one more may wait",
+        "enqueue",
+        "if of_user > 0 and count_of_user(user) >= of_user then",
+        "if of_user > 0 and count_of_user(user) > of_user then",
+        FULL,
+    ),
+    Mutant("one less may wait in all", "enqueue", "count_in_all() >= in_all", "count_in_all() + 1 >= in_all", FULL),
+    Mutant(
+        "the newest is dropped",
+        "enqueue",
+        "redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)",
+        "redis.call('ZREVRANGE', backlog, 0, MAX_OLDEST)",
+        "integration/test_overload.py::test_the_oldest_makes_room",
+    ),
+    Mutant(
+        "nothing gives way",
+        "enqueue",
+        "overflow == 'drop_oldest' and drop_oldest(user, category)",
+        "false",
+        "integration/test_overload.py::test_the_oldest_makes_room",
+    ),
+    Mutant(
+        "nothing collapses where no more may wait",
+        "enqueue",
+        "if overflow == 'collapse' and read.collapse_id",
+        "if false and read.collapse_id",
+        "integration/test_overload.py::test_the_same_makes_room",
+    ),
+    Mutant(
+        "those that arrive are not counted",
+        "enqueue",
+        "local n = redis.call('ZCARD', arriving_key(user))",
+        "local n = 0",
+        FULL,
+    ),
+    Mutant(
+        "an open circuit makes nobody wait",
+        "_decide",
+        "hold.state == 'open' and hold.probe ~= '1' and (",
+        "false and (",
+        ROUTES,
+    ),
+    Mutant(
+        "an open circuit makes users wait for ever",
+        "_decide",
+        "hold.probe ~= '1' and (",
+        "true or (",
+        "laws/test_held_routes.py::test_apns_is_away_and_fcm_goes_on",
+    ),
+    Mutant(
+        "probes go one after the other",
+        "_send_head",
+        "local again = look.now + hold.interval",
+        "local again = look.now",
+        ROUTES,
+    ),
+    Mutant(
+        "what closed lets nobody go",
+        "_held_routes",
+        "if hold.state == 'closing' then return most end",
+        "if hold.state == 'closing' then return 0 end",
+        ROUTES,
+    ),
+    Mutant("vain probes wait no longer", "circuit", "math.floor(1.5 * hold.interval)", "hold.interval", CIRCUIT),
+    Mutant("a route that closed is not dropped", "circuit", "return 'closed'", "return ''", ROUTES),
+    Mutant(
+        "a rest that stepped aside is lost",
+        "_reschedule",
+        "redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
+        "",
+        ROUTES,
+    ),
+    Mutant(
+        "a project is not counted",
+        "_limits",
+        "project.sum + n, project.added + n",
+        "project.sum, project.added",
+        ROUTES,
+    ),
+    Mutant(
+        "a project has room for one more",
+        "_limits",
+        "project.sum + cost > project.limit",
+        "project.sum + cost > project.limit + 1",
+        ROUTES,
+    ),
+    Mutant(
+        "a project is full for too long",
+        "_limits",
+        "return count[1] + project.bucket + project.interval,",
+        "return count[1] + 3 * project.interval,",
+        ROUTES,
+    ),
+    Mutant(
+        "a device is not counted",
+        "_limits",
+        "if policy then record(device_key(target.device)",
+        "if false then record(device_key(target.device)",
+        DEVICES,
+    ),
+    Mutant(
+        "a device's limit is ignored",
+        "_limits",
+        "if policy then at = next_for(",
+        "if false then at = next_for(",
+        DEVICES,
+    ),
+    Mutant("a device waits for what never came", "_limits", "else redis.call('ZREM', key, permit) end", "end", ROUTES),
+    Mutant(
+        "a device's bucket has one more",
+        "_limits",
+        "full - (burst[1] - 1) * burst[2]",
+        "full - burst[1] * burst[2]",
+        DEVICES,
+    ),
+    Mutant(
+        "a cost is one",
+        "_select",
+        "cost = cost_of(rules, category),",
+        "cost = 1,",
+        "contract/test_direct.py::test_it_leaves_what_the_long_way_leaves",
+    ),
+    Mutant("a burst has one more", "_burst", "local free = burst[1] - cost", "local free = burst[1] - cost + 1", KINDS),
+    Mutant(
+        "a bucket counts its first send",
+        "_counts",
+        "adds[n - 1], adds[n] = total, text(at)",
+        "adds[n - 1] = total; adds[n] = adds[n] or text(at)",
+        "property/test_kinds.py",
+    ),
+    Mutant(
+        "quiet hours end early",
+        "_quiet_hours",
+        "opens = first_outside(zone, hours[1], hours[2], begins, hours[3])",
+        "opens = begins end",
+        CLOCK,
+    ),
+    Mutant("weeks begin on Thursday", "_quiet_hours", "+ zone.o[i] + THURSDAY) % every", "+ zone.o[i]) % every", CLOCK),
+    Mutant(
+        "a day has one more", "_quiet_hours", "window[1] - backlog.cost + 1)", "window[1] - backlog.cost + 2)", CLOCK
+    ),
+    Mutant(
+        "changed rates wake nobody", "retime", "redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])", "", RATES
+    ),
+    Mutant(
+        "two workers send one backlog",
+        "_claims",
+        "if claim.owner ~= claimant then return 0, true end",
+        "",
+        "laws/test_claims.py",
+    ),
+)
+
+
+def run(mutant: Mutant) -> str:
+    """What the test says to the wrong script: 'caught' or 'SURVIVED'."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in COPIED:
+            (copytree if (ROOT / part).is_dir() else copyfile)(ROOT / part, Path(folder, part))
+        script = mutant.script(Path(folder))
+        source = script.read_text(encoding="utf-8")
+        script.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+        env = os.environ | {"PYTHONPATH": folder, "HYPOTHESIS_PROFILE": "mutants"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{mutant.test}"]
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    return {0: "SURVIVED", 1: "caught"}.get(done.returncode, f"pytest ended with {done.returncode}: {done.stdout}")
+
+
+def main() -> int:
+    """Run them; 1 if one was not caught."""
+    words = sys.argv[1:]
+    answers = []
+    for mutant in MUTANTS:
+        if not words or any(word in mutant.name for word in words):
+            answers.append(run(mutant))
+            print(f"{answers[-1]:8}  {mutant.name}", flush=True)  # noqa: T201 - a command
+    return int(set(answers) != {"caught"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

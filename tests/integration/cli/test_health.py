@@ -1,0 +1,138 @@
+"""`notifier health`, as a liveness probe runs it, and how a stuck worker looks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from notifier.cli.__main__ import main
+from notifier.dispatch.health import LOOKED, read_workers
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import WorkerProcess, eventually, note, notifier, worker, write_config
+
+Run = Callable[..., tuple[int, str]]
+HERE = socket.gethostname()
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
+    return write_config(tmp_path, redis_server.url)
+
+
+@pytest.fixture
+def run(config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    assert redis.dbsize() == 0
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), "".join(capfd.readouterr())
+
+    return run
+
+
+def enter(redis: Redis, name: str, *, age_s: float, host: str = HERE, **fields: str) -> None:
+    """A worker's entry, as it was `age_s` ago."""
+    seconds, us = redis.time()
+    redis.sadd("rq:workers", f"rq:worker:{name}")
+    told = {"hostname": host, LOOKED: int((seconds - age_s) * 1e6) + us}
+    redis.hset(f"rq:worker:{name}", mapping=told | fields)
+
+
+def test_no_worker_is_not_healthy(run: Run, redis: Redis) -> None:
+    """Without a worker of this host neither `health` nor `config status` ends with 0."""
+    assert run("health")[0] == 1
+    enter(redis, "theirs", age_s=0, host="another-host", rates_version="a")
+    status, said = run("health", "--host")
+    assert (status, HERE in said) == (1, True)
+    assert run("health", "--worker", "theirs")[0] == 0
+    redis.flushdb()
+    assert run("config", "status")[0] == 1
+
+
+def test_any_fresh_look_of_this_host_counts(run: Run, redis: Redis) -> None:
+    """What a worker of the same host left behind when it was killed does not make the next one unhealthy."""
+    enter(redis, "killed", age_s=100)
+    status, said = run("health")
+    assert (status, said.rpartition(" looked")[0]) == (1, f"killed on {HERE}: NOT healthy,")
+    enter(redis, "next", age_s=5)
+    status, said = run("health", "--json")
+    told = json.loads(said)
+    assert (status, told["healthy"]) == (0, True)
+    assert [(w["name"], w["healthy"]) for w in told["workers"]] == [("killed", False), ("next", True)]
+    assert run("health", "--worker", "killed")[0] == 1
+    assert run("health", "--within", "2s")[0] == 1
+
+
+def test_a_job_of_rq_keeps_it_healthy(run: Run, redis: Redis) -> None:
+    """A job of another function blocks the loop for as long as it runs: then RQ's own heartbeat counts."""
+    now = datetime.now(UTC)
+    enter(redis, "busy", age_s=600, current_job="report", last_heartbeat=(now - timedelta(seconds=40)).isoformat())
+    assert run("health")[0] == 0
+    redis.hset("rq:worker:busy", "last_heartbeat", (now - timedelta(seconds=200)).isoformat())
+    assert run("health")[0] == 1
+
+
+def test_a_redis_that_cannot_tell_is_another_status(run: Run, config: Path, redis: Redis) -> None:
+    """Where Redis is full or away, the status is 4: a probe can tell that from a stuck worker."""
+    enter(redis, "one", age_s=100)
+    before = redis.config_get("maxmemory")["maxmemory"]
+    redis.config_set("maxmemory", 1)
+    try:
+        assert run("health")[0] == 4
+    finally:
+        redis.config_set("maxmemory", before)
+    write_config(config.parent, "redis://127.0.0.1:1/0")
+    assert run("health")[0] == 4
+
+
+def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:
+    """Workers may have started before the policy was changed: each look says so, as text and as JSON."""
+    enter(redis, "one", age_s=0)
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        status, said = run("health")
+        assert (status, "maxmemory-policy allkeys-lru" in said) == (0, True)
+        assert json.loads(run("health", "--json")[1])["warning"] in said
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    assert json.loads(run("health", "--json")[1])["warning"] == ""
+
+
+def test_a_stopped_worker_turns_unhealthy_and_recovers(run: Run, config: Path, redis: Redis) -> None:
+    """A process that stands still is seen within the time given, and healthy again once it goes on."""
+    with worker(config, name="one") as running:
+        running.ready(redis)
+        assert run("health", "--within", "20s")[0] == 0
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: run("health", "--within", "2s")[0] == 1, "an unhealthy worker")
+            assert redis.hget("rq:worker:one", "state") == b"idle"  # all that RQ would say
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+        eventually(lambda: run("health", "--within", "20s")[0] == 0, "a healthy worker again")
+
+
+def test_a_hanging_loop_is_unhealthy(run: Run, config: Path, redis: Redis) -> None:
+    """A worker whose provider blocks its event loop for ever stops looking, and is not healthy."""
+    script = str(Path(__file__).parents[1] / "hanging_worker.py")
+    with (
+        notifier(config) as producer,
+        WorkerProcess([sys.executable, script, "--name", "hangs"], config, name="hangs") as w,
+    ):
+        eventually(lambda: run("health", "--within", "20s")[0] == 0, "a healthy worker")
+        looked = read_workers(redis)[0].age_us
+        assert looked < 20_000_000
+        producer.send(note("42"))
+        eventually(lambda: run("health", "--within", "2s")[0] == 1, "an unhealthy worker")
+        w.end(signal.SIGKILL)

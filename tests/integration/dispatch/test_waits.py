@@ -1,0 +1,82 @@
+"""Why they wait: counted with a real worker, told by stats and the metrics; what is cancelled counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from notifier.operations.action_log import read_actions
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
+from tests.integration.conftest import Run
+
+CATEGORIES = {"default": {"lane": "default"}, "chat": {"lane": "urgent"}, "news": {"lane": "bulk", "windows": ["1/1d"]}}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, user={"windows": ["2/1h"]}, categories=CATEGORIES)
+
+
+@pytest.fixture
+def server(config: Path) -> Iterator[Client]:
+    with serving(config, TOKEN) as client:
+        yield client.with_token("anna")
+
+
+def waits(run: Run) -> dict[str, int]:
+    told = json.loads(run("stats", "--json").out)["now"]["waits"]
+    return {each["what"]: each["waiting"] for each in told}
+
+
+def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redis, server: Client) -> None:
+    """By a user's rule, a category's and a pause; what is cancelled waits no more, and is in the minute's figures."""
+    with worker(config) as one, notifier(config) as producer:
+        one.ready(redis)
+        for _ in range(5):
+            producer.send(note("ann", "Hello", fcm("ann")))
+        for _ in range(4):
+            producer.send(note("bob", "Hello", fcm("bob"), category="news"))
+        assert run("pause", "category:chat", "--who", "anna").status == 0
+        for user in ("ann", "cy"):
+            producer.send(note(user, "Hello", fcm(user), category="chat"))
+        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1}
+        eventually(lambda: waits(run) == expected, f"{expected}, not {waits(run)}")
+        metrics = server("/metrics")[1]
+        assert 'notifier_waiting{why="news 1/1d"} 3.0' in metrics
+        assert producer.cancel(user="bob").cancelled == 3
+        eventually(lambda: waits(run).get("news 1/1d") is None, "none of news")
+        minutes = json.loads(run("stats", "--json").out)["minutes"]
+        assert sum(each["ended"].get("cancelled", 0) for each in minutes) == 3
+    assert redis.hvals("notifier:waits") != []
+
+
+def test_all_of_a_kind_are_cancelled_only_by_who_says_so(run: Run, config: Path, redis: Redis) -> None:
+    """Queued or waiting, of whichever user: counted first, cancelled after a yes, of that kind alone; it is logged."""
+    with notifier(config) as producer:
+        for n in range(3):
+            for _ in range(4):
+                producer.send(note(f"u{n}", "Hello", fcm("ann"), category="news", tags=("old",)))
+        kept = [producer.send(note("u0", "Hello", fcm("ann"), category="chat")) for _ in range(2)]
+        with worker(config, "--burst") as one:
+            assert one.process.wait(60) == 0
+        producer.send(note("u9", "Hello", fcm("ann"), category="news", tags=("new",)))
+        counted = run("cancel", "--category", "news", "--all-users", "--dry-run")
+        assert counted.out == "11 notifications of 4 users would be cancelled: category news\n"
+        assert run("cancel", "--category", "news", "--all-users").status == 2  # nobody is there to ask
+        done = run("cancel", "--category", "news", "--tag", "old", "--all-users", "--yes")
+        assert done.out.splitlines()[-1] == "10 cancelled, 0 too late"
+        assert json.loads(run("cancel", "--tag", "new", "--all-users", "--yes", "--json").out)["cancelled"] == 1
+        assert run("cancel", "--all-users").status == 2
+        assert {producer.status(job_id).state for job_id in kept} <= {"delivered"}  # type: ignore[union-attr]
+    assert [(each.action, each.of) for each in read_actions(redis, 9)] == [
+        ("cancel of all", "tag new"),
+        ("cancel of all", "category news, tag old"),
+    ]
+    assert redis.exists("notifier:waits") == 0

@@ -1,0 +1,127 @@
+"""The commands pause and resume, and where a pause and `rq suspend` show: explain, stats, routes, metrics, the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from notifier.operations.action_log import read_actions
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.support import fcm, note, notifier, write_config
+from tests.integration.conftest import Ran, Run
+
+
+@pytest.fixture
+def server(config: Path) -> Iterator[Client]:
+    with serving(config, TOKEN) as client:
+        yield client.with_token("anna")
+
+
+def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: Client) -> None:
+    """Who, why and until when: in the list, in explain, stats and routes, as a metric, and in the log of actions."""
+    done = run("pause", "category:chat", "--for", "1h", "--reason", "wrong text", "--who", "anna")
+    assert done.status == 0
+    assert "category:chat" in done.out
+    assert run("pause", "route:fcm", "--who", "anna").status == 0
+    explained = run("explain", "--user", "42", "--category", "chat").out
+    assert "nothing goes now:" in explained
+    assert "paused by anna: wrong text, until " in explained
+    assert "fcm stopped since" in run("explain", "--user", "42").out
+    now = json.loads(run("stats", "--json").out)["now"]
+    assert [(each["what"], each["who"]) for each in now["pauses"]] == [("category:chat", "anna"), ("route:fcm", "anna")]
+    stopped = run("routes")
+    assert (stopped.status, "paused by anna" in stopped.out) == (1, True)
+    metrics = server("/metrics")[1]
+    assert 'notifier_paused{what="category:chat"} 1.0' in metrics
+    assert 'notifier_route_state{kind="paused",route="fcm",state="stopped"} 1.0' in metrics
+    assert [(each.who, each.action, each.of) for each in read_actions(redis, 9)] == [
+        ("anna", "pause", "route:fcm"),
+        ("anna", "pause", "category:chat"),
+    ]
+    assert run("resume", "category:chat") == Ran(0, "category:chat is resumed\n", "")
+    assert run("resume", "category:chat") == Ran(1, "category:chat was not paused\n", "")
+    assert run("resume", "route:fcm").status == 0
+    assert run("pause") == Ran(0, "nothing is paused\n", "")
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("category:chatt", "there is no category 'chatt'; there is chat, default, marketing"),
+        ("lane:fast", "there is no lane 'fast'; there is urgent, default, bulk"),
+        ("marketing", "give all, category:NAME, user:ID, lane:NAME or route:NAME"),
+    ],
+)
+def test_a_slip_of_the_pen_stops_nothing(run: Run, redis: Redis, what: str, says: str) -> None:
+    """What there is none of is refused, with what there is."""
+    done = run("pause", what)
+    assert done.status == 2
+    assert says in " ".join(done.err.replace("│", " ").split())
+    assert redis.keys("notifier:route*") == []
+
+
+def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client) -> None:
+    """With `rq suspend` explain, stats, health, metrics and the page say so; resumed, none does."""
+    with notifier(config) as producer:
+        producer.send(note("42", "Hello", fcm("42")))
+    redis.set("rq:suspended", 1)
+    redis.hset("rq:job:" + redis.lindex("rq:queue:default", 0).decode(), "enqueued_at", "2020-01-01T00:00:00.000000Z")  # type: ignore[union-attr]
+    assert "suspended by rq suspend" in run("explain", "--user", "42").out
+    told = json.loads(run("stats", "--json").out)["now"]
+    assert told["suspended"] is True
+    assert told["lanes"]["default"]["oldest_queued_s"] > 100_000_000
+    assert run("stats").out.startswith("✖ Suspended: rq suspend keeps all workers")
+    done = run("health")
+    assert (done.status, "suspended" in done.err) == (1, True)
+    metrics = server("/metrics")[1]
+    assert "notifier_suspended 1.0" in metrics
+    assert 'notifier_oldest_queued_seconds{lane="default"}' in metrics
+    assert "rq suspend" in server("/")[1]
+    redis.delete("rq:suspended")
+    assert "rq suspend" not in server("/")[1]
+    assert "notifier_suspended 0.0" in server("/metrics")[1]
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url)
+
+
+def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> None:
+    """By reason with how many, one by one, found by a part of an id; an unknown page is a page, with the search box."""
+    for n in range(3):
+        job_id, key = f"job-{n}", f"rq:job:job-{n}"
+        redis.hset(key, mapping={"meta": json.dumps({"user": f"u{n}", "category": "chat"}), "push_outcome": "rejected"})
+        redis.hset(key, "push_targets", "- apns:n|x")
+        redis.zadd("rq:failed:urgent", {job_id: 4_000_000_000 + n})
+        redis.xadd(f"rq:results:{job_id}", {"exc_string": "400 BadTopic"})
+    told = json.loads(server("/api/v1/problems?part=job-1")[1])
+    assert [(each["job_id"], each["user"], each["reason"], each["route"]) for each in told["found"]] == [
+        ("job-1", "u1", "400 BadTopic", "apns")
+    ]
+    page = server("/problems")[1]
+    assert page.count("400 BadTopic") == 4
+    status, page, _ = server("/nowhere", Accept="text/html")
+    assert (status, "There is no such page" in page, 'action="/find"' in page) == (404, True, True)
+    assert server("/find?id=job-1")[2]["location"] in {"/job?id=job-1", "/user?id=job-1"}
+
+
+def test_a_change_of_rates_is_written_down(run: Run, config: Path, redis: Redis, server: Client) -> None:
+    """By whom, why, and what changed: in the log, and on the first page."""
+    rates = config.with_name("new.yaml")
+    rates.write_text(config.read_text(encoding="utf-8") + "user: {windows: [7/1h]}\n", encoding="utf-8")
+    done = run("config", "apply", str(rates), "--yes", "--who", "anna", "--message", "fewer at night")
+    assert done.status == 0
+    (logged,) = read_actions(redis, 9)
+    assert (logged.who, logged.action) == ("anna", "apply rates")
+    assert logged.answer.startswith("fewer at night; + user.windows: [7/1h]")
+    assert "apply rates by anna" in server("/")[1]
+    assert "fewer at night" in server("/log")[1]
+    assert run("config", "withdraw", "--yes", "--who", "bob").status == 0
+    assert read_actions(redis, 1)[0].who == "bob"

@@ -1,0 +1,236 @@
+"""AsyncNotifier: all that `Notifier` promises, awaited; and an event loop that goes on while Redis hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from redis import Redis
+
+from notifier import (
+    AsyncNotifier,
+    Cancellation,
+    Hold,
+    InvalidNotificationError,
+    LimiterUnreachableError,
+    Notification,
+    Notifier,
+    NotReplicatedError,
+    OverloadedError,
+    Permit,
+    RedisUnusableError,
+)
+from notifier.dispatch import calls
+from notifier.dispatch.calls import DeadToken, Settlement
+from notifier.dispatch.retention import Retention
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.settings import load_settings
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import fcm, note, notifier, write_config
+
+T = TypeVar("T")
+SECTIONS: dict[str, Any] = {
+    "user": {"windows": ["1/1h"], "max_waiting": 150},
+    "categories": {"default": {"lane": "default"}, "news": {"lane": "bulk", "overflow": "drop_oldest"}},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
+    return write_config(tmp_path, redis_server.url, **SECTIONS)
+
+
+def with_notifier(config: Path, do: Callable[[AsyncNotifier], Awaitable[T]]) -> T:
+    async def session() -> T:
+        async with AsyncNotifier.from_config(config) as made:
+            return await do(made)
+
+    return asyncio.run(session())
+
+
+def test_a_notification_is_sent_looked_up_and_cancelled(redis: Redis, config: Path) -> None:
+    """The job is the same as the synchronous one's, in all that Redis keeps of it but its id and time."""
+
+    async def session(made: AsyncNotifier) -> str:
+        job_id = await made.send(note("anna"))
+        assert await made.send(note("anna"), job_id=job_id, timeout=timedelta(seconds=30)) == job_id
+        status = await made.status(job_id)
+        assert status is not None
+        assert status.state == "queued"
+        assert await made.status("unknown") is None
+        assert await made.routes() == []
+        return job_id
+
+    job_id = with_notifier(config, session)
+    with notifier(config) as plain:
+        other = plain.send(note("anna"))
+        mine, theirs = redis.hgetall(f"rq:job:{job_id}"), redis.hgetall(f"rq:job:{other}")
+        differ = {name for name in mine | theirs if mine.get(name) != theirs.get(name)}
+        assert differ <= {b"created_at", b"enqueued_at", b"push_order", b"push_accepted"}
+        assert with_notifier(config, lambda made: made.cancel(job_id)) == "cancelled"
+        assert plain.cancel(job_id) == "cancelled"
+        assert with_notifier(config, lambda made: made.cancel(user="anna", category="default")) == Cancellation(1)
+        assert with_notifier(config, lambda made: made.cancel_many([other, "x"])) == Cancellation(1, (), ("x",))
+        status = plain.status(job_id)
+        assert status is not None
+        assert status == with_notifier(config, lambda made: made.status(job_id))
+
+
+def test_what_is_wrong_is_refused_before_anything_is_written(redis: Redis, config: Path) -> None:
+    """InvalidNotificationError as from `Notifier`; `check` asks nobody."""
+
+    async def session(made: AsyncNotifier) -> None:
+        with pytest.raises(InvalidNotificationError, match="category"):
+            await made.send(note("anna", category="nope"))
+        with pytest.raises(InvalidNotificationError, match="job_id"):
+            await made.send(note("anna"), job_id="not one!")
+        made.check(note("anna"))
+
+    with_notifier(config, session)
+    assert redis.dbsize() == 0
+
+
+async def some(count: int, *, wrong_at: int | None = None) -> AsyncIterator[Notification]:
+    for n in range(count):
+        await asyncio.sleep(0)
+        yield note("anna" if n < 150 else "bert", category="nope" if n == wrong_at else "default")
+
+
+def test_many_come_from_an_async_iterable(redis: Redis, config: Path) -> None:
+    """A hundred to a round trip; what is wrong is named by its place, and all before it was accepted."""
+    told: list[str] = []
+
+    async def session(made: AsyncNotifier) -> None:
+        ids = [f"job-{n}" for n in range(250)]
+        assert await made.send_many(some(250), job_ids=ids, on_accepted=told.extend) == 250
+        assert told == ids
+        with pytest.raises(InvalidNotificationError, match=r"notifications\[3\]\.category"):
+            await made.send_many(some(9, wrong_at=3), job_ids=ids[:9])
+        assert await made.send_many([note("carl")]) == 1
+        for wrong in (["a"], ["a", "b", "c"]):
+            with pytest.raises(ValueError, match="job_ids has"):
+                await made.send_many([note("carl"), note("carl")], job_ids=wrong)
+
+    with_notifier(config, session)
+    assert redis.llen("rq:queue:default") == 250 + len({"carl", "a", "b"})
+
+
+def test_what_is_too_much_is_refused_by_its_place(redis: Redis, config: Path) -> None:
+    """OverloadedError as from `Notifier.send_many`, with each place in what was given."""
+
+    async def session(made: AsyncNotifier) -> OverloadedError:
+        with pytest.raises(OverloadedError) as caught:
+            await made.send_many([note("anna") for _ in range(153)] + [note("bert")])
+        return caught.value
+
+    assert redis.dbsize() == 0
+    error = with_notifier(config, session)
+    assert ([each.place for each in error.refused], error.tried) == ([150, 151, 152], 154)
+
+
+def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
+    """`acquire`, `peek`, `refund`, `reset`; and every dead token once, acknowledged when the loop comes back."""
+
+    async def session(made: AsyncNotifier) -> None:
+        rules = made.policies.rules("anna", "default")
+        permit = await made.limiter.acquire("anna", rules)
+        assert isinstance(permit, Permit)
+        assert isinstance(await made.limiter.peek("anna", rules), Hold)
+        assert await made.limiter.refund(permit)
+        assert isinstance(await made.limiter.acquire("anna", rules), Permit)
+        assert await made.limiter.reset("anna", "default") == 1
+        assert [gone.token async for gone in made.feedback()] == []
+        job_id = await made.send(note("anna", "T", fcm("anna")))
+        tell_dead(redis, config, job_id)
+        assert [(gone.user, gone.job_id) async for gone in made.feedback("mine", "me")] == [("anna", job_id)]
+        assert [gone async for gone in made.feedback("mine", "me")] == []
+
+    with_notifier(config, session)
+
+
+def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
+    rules, lanes = RuleTable(load_settings(config, {}).policies()), ("default",)
+    pulled = run(redis, calls.pull(max_jobs=10, lease_us=10**9, leads=False, lanes=lanes))
+    (leased,) = run(redis, calls.admit(pulled.users, rules, max_jobs=1, lease_us=10**9, worker="w", lanes=lanes)).leased
+    assert leased.job_id == job_id
+    gone = (DeadToken(fcm("anna"), None, "UNREGISTERED"),)
+    settled = Settlement(
+        job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
+    )
+    kept = Retention(10**12, 10**12, 10**12)
+    assert run(redis, calls.settle([settled], rules, worker="w", keep=kept)) == [True]
+
+
+def test_replicas_are_waited_for(redis: Redis, config: Path, redis_server: EmbeddedRedis) -> None:
+    """With `redis.wait_replicas` and no replica the call says that it is accepted and not replicated."""
+    settled = {"url": redis_server.url, "wait_replicas": 1, "socket_timeout": "400ms"}
+    config = write_config(config.parent / "replicas", redis_server.url, redis=settled)
+
+    async def session(made: AsyncNotifier) -> None:
+        with pytest.raises(NotReplicatedError) as caught:
+            await made.send(note("anna"), job_id="kept", timeout=30)
+        assert caught.value.job_ids == ["kept"]
+
+    with redis.monitor() as seen:
+        with_notifier(config, session)
+        assert _who_waits(seen) == "the writer"
+        with notifier(config) as plain, pytest.raises(NotReplicatedError):
+            plain.send(note("anna"))
+        assert _who_waits(seen) == "the writer"
+    assert redis.exists("rq:job:kept") == 1
+
+
+def _who_waits(seen: Any) -> str:
+    """Which connection sent the next WAIT: Redis counts what that one wrote."""
+    writer = None
+    while True:
+        command = seen.next_command()
+        if command["command"].startswith("WAIT "):
+            return "the writer" if command["client_port"] == writer else "another"
+        if command["command"].startswith("EVAL"):
+            writer = command["client_port"]
+
+
+def test_a_redis_that_hangs_never_blocks_the_loop(tmp_path: Path) -> None:
+    """200 sends at a server that never answers: each ends by its deadline, and meanwhile the loop's work goes on.
+
+    Ticks are counted, not times: a loop that one call blocked until its deadline would tick a few times in all.
+    """
+    ticks = 0
+
+    async def heartbeat() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.005)
+
+    async def session(made: AsyncNotifier) -> list[BaseException | str]:
+        beating = asyncio.create_task(heartbeat())
+        sends = [made.send(note(f"user-{n}"), timeout=1) for n in range(200)]
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+        with pytest.raises(RedisUnusableError, match=r"does not answer within 0\.1 s"):
+            await made.status("any", timeout=0.1)
+        with pytest.raises(LimiterUnreachableError, match=r"does not answer within 0\.1 s"):
+            await made.limiter.acquire("anna", made.policies.rules("anna", "default"), timeout=0.1)
+        beating.cancel()
+        return answers
+
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        answers = with_notifier(write_config(tmp_path, url), session)
+    assert [type(answer) for answer in answers] == [RedisUnusableError] * 200
+    assert {str(answer) for answer in answers} == {"Redis does not answer within 1 s"}
+    assert ticks > 10
+
+
+def test_both_have_the_same_methods() -> None:
+    """Nothing of `Notifier` is missing in `AsyncNotifier`, whatever is added there."""
+    of_sync = {name for name in dir(Notifier) if not name.startswith("_")}
+    of_async = {name for name in dir(AsyncNotifier) if not name.startswith("_")}
+    assert of_async == of_sync - {"close"} | {"aclose"}

@@ -1,0 +1,136 @@
+"""Broadcast channels by `notifier.channels`: made, sent to by a worker, each limited by itself, and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from typer.testing import CliRunner
+
+from notifier import AsyncNotifier, ChannelError
+from notifier.cli.__main__ import main
+from notifier.cli.app import app
+from notifier.simulators.apns import ApnsChannelsSimulator
+from notifier.testing import FakeNotifier
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import Simulators, clean_environ, ends, notifier, worker, write_config
+
+GAP_US = 400_000
+RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores": {"lane": "urgent", "gap": "400ms"}}}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Iterator[Path]:
+    apns = simulators.apns
+    manage = ApnsChannelsSimulator(apns, certificates=apns._certificates, log=apns._log)
+    apns.channels.made.clear()
+    simulators.call(manage.start())
+    providers = simulators.providers()
+    providers["apns"]["channels_endpoint"] = manage.url
+    yield write_config(tmp_path, redis_server.url, providers, **RATES)
+    simulators.call(manage.close())
+
+
+def update(score: int) -> dict[str, Any]:
+    return {"event": "update", "timestamp": int(time.time()), "content_state": {"score": score}}
+
+
+def test_each_channel_is_limited_by_itself(redis: Redis, config: Path, simulators: Simulators) -> None:
+    """The gap of the category holds between two messages to one channel, and not between two channels. All sign in by
+    one token: Apple takes a new one every 20 minutes. A deleted channel comes back as a dead token.
+    """
+    with worker(config) as running, notifier(config) as producer:
+        running.ready(redis)
+        channels = [producer.channels.create() for _ in range(2)]
+        assert producer.channels.list() == channels
+        jobs = [
+            producer.channels.send(channel, update(score), category="scores")
+            for score in range(3)
+            for channel in channels
+        ]
+        for job in jobs:
+            ends(producer, job, "delivered")
+        by_channel = [[each for each in simulators.all() if each.token == f"channel:{channel}"] for channel in channels]
+        for arrived in by_channel:
+            times = [each.at_us for each in arrived]
+            assert len(times) == 3
+            assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= GAP_US
+        first, second = by_channel
+        assert second[0].at_us < first[1].at_us, "one channel's gap does not hold up the other"
+        assert simulators.apns.tokens_seen == 1
+        producer.channels.delete(channels[0])
+        ends(producer, producer.channels.send(channels[0], update(9)), "rejected")
+        (gone,) = producer.feedback()
+        assert (gone.token, gone.reason) == (f"channel:{channels[0]}", "ChannelNotRegistered")
+
+
+def test_in_an_asyncio_program(config: Path, redis: Redis) -> None:
+    """The same, awaited; and a synchronous Notifier works in a running loop."""
+
+    async def session() -> None:
+        async with AsyncNotifier.from_config(config, follow=False) as made:
+            channel = await made.channels.create(stores=True)
+            assert (await made.channels.read(channel)).stores
+            assert await made.channels.send(channel, update(1), category="scores")
+            with notifier(config) as plain:
+                assert plain.channels.list() == [channel]
+            await made.channels.delete(channel)
+            with pytest.raises(ChannelError, match="ChannelNotRegistered"):
+                await made.channels.read(channel)
+
+    asyncio.run(session())
+    assert redis.llen("rq:queue:urgent") == 1
+
+
+def test_the_commands(config: Path, redis: Redis) -> None:
+    """`notifier channels` makes, shows, lists, sends to and deletes one."""
+
+    def run(*words: str) -> tuple[int, str]:
+        done = CliRunner(env=clean_environ()).invoke(app, ["--config", str(config), "channels", *words])
+        return done.exit_code, done.output.strip()
+
+    assert run("list") == (0, "no channels")
+    status, channel = run("create", "--stores")
+    assert status == 0
+    assert run("read", channel) == (0, f"{channel}: keeps its last message for 8 hours")
+    assert run("list") == (0, f"{channel}\n1 channel")
+    status, job_id = run("send", channel, "--state", '{"score": 1}', "--store", "--category", "scores")
+    assert status == 0
+    assert redis.lrange("rq:queue:urgent", 0, -1) == [job_id.encode()]
+    assert run("send", channel, "--state", "{")[0] == 2
+    assert run("delete", channel) == (0, "deleted")
+    assert run("list") == (0, "no channels")
+
+
+def test_a_commands_error_is_one_line(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, and what Apple said."""
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "channels", "delete", "dHN0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = "APNs answered 400 ChannelNotRegistered: there is no such channel of this app in this environment"
+    assert (ended.value.code, capsys.readouterr().err.strip()) == (1, told)
+
+
+def test_in_memory() -> None:
+    """A FakeNotifier has channels too, and asks nobody."""
+    fake = FakeNotifier()
+    channel = fake.channels.create(stores=True)
+    fake.channels.send(channel, update(1))
+    assert fake.channels.read(channel).stores
+    assert [each.apns["content_state"] for each in fake.delivered(f"channel:{channel}")] == [{"score": 1}]
+    assert asyncio.run(fake.aio.channels.list()) == [channel]
+    assert asyncio.run(fake.aio.channels.send(channel, update(2))) != ""
+    asyncio.run(fake.aio.channels.delete(channel))
+    assert len(fake.accepted) == 2
+    assert fake.channels.list() == []
+    with pytest.raises(ChannelError, match="ChannelNotRegistered"):
+        fake.channels.delete(channel)

@@ -1,0 +1,191 @@
+"""Producers follow the configuration while they run: by themselves, or when they are told to."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from redis import Redis
+
+from notifier import AsyncNotifier, InvalidNotificationError, Notifier, SettingsError
+from notifier.producer import live
+from notifier.settings.rates import rates_in
+from notifier.store.published import publish, withdraw
+from notifier.testing import FakeNotifier
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import PATIENCE_S, clean_environ, eventually, note, write_config
+
+NEWS = note("anna", category="news")
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> Path:
+    del redis  # an empty one
+    return write_config(tmp_path, redis_server.url)
+
+
+def with_news(config: Path) -> Any:
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["categories"]["news"] = {"lane": "bulk"}
+    return document
+
+
+def write(config: Path, document: Any) -> None:
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+class Plain:
+    """Producers of both kinds, used alike."""
+
+    def __init__(self, config: Path, **options: Any) -> None:
+        self.made = Notifier.from_config(config, {}, **options)
+
+    def send(self) -> str:
+        return self.made.send(NEWS)
+
+    def reload(self) -> None:
+        self.made.reload()
+
+    def close(self) -> None:
+        self.made.close()
+
+
+class Awaited(Plain):
+    """An AsyncNotifier."""
+
+    def __init__(self, config: Path, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.awaited = AsyncNotifier.from_config(config, {}, **options)
+
+    def send(self) -> str:
+        return self._loop.run_until_complete(self.awaited.send(NEWS))
+
+    def reload(self) -> None:
+        self._loop.run_until_complete(self.awaited.reload())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self.awaited.aclose())
+        self._loop.close()
+
+
+Make = Callable[..., Plain]
+
+
+@pytest.fixture(params=[Plain, Awaited])
+def make(request: pytest.FixtureRequest, config: Path) -> Iterator[Make]:
+    made: list[Plain] = []
+
+    def build(**options: Any) -> Plain:
+        made.append(request.param(config, **options))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+def knows(producer: Plain) -> bool:
+    try:
+        return bool(producer.send())
+    except InvalidNotificationError:
+        return False
+
+
+def test_a_category_that_is_added_is_known(make: Make, config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is known a second after it was written; a file that is broken meanwhile changes nothing."""
+    producer = make()
+    assert not knows(producer)
+    write(config, with_news(config))
+    eventually(lambda: knows(producer), "the new category")
+    config.write_text("categories: {news: {lane: express}}\n", encoding="utf-8")
+    eventually(lambda: "refused" in caplog.text, "its refusal")
+    assert "categories.news.lane" in caplog.text
+    assert knows(producer)
+
+
+def test_two_looks_are_two_seconds() -> None:
+    """A changed file is taken up at the second look that finds it: within two seconds."""
+    assert 2 * live.LOOK_S < 2
+
+
+def test_published_rates_are_known(make: Make, config: Path, redis: Redis) -> None:
+    """What `notifier config apply` has published counts from a new producer's first call on, until it is withdrawn."""
+    publish(redis, rates_in(with_news(config)), 0)
+    producer = make()
+    assert knows(producer)
+    assert withdraw(redis)
+    eventually(lambda: not knows(producer), "the file's own categories")
+
+
+def test_reload(make: Make, config: Path) -> None:
+    """Without `follow` nothing changes until `reload`; what cannot be used is raised, and all stays as it was."""
+    producer = make(follow=False)
+    whole = with_news(config)
+    write(config, whole)
+    assert not knows(producer)
+    producer.reload()
+    assert knows(producer)
+    write(config, {"categories": {"news": {"lane": "express"}}})
+    with pytest.raises(SettingsError, match="lane"):
+        producer.reload()
+    assert knows(producer)
+
+
+def test_who_has_no_file_cannot_reload() -> None:
+    """A Notifier that was made from settings says so."""
+    with pytest.raises(SettingsError, match="from_config"):
+        FakeNotifier().reload()
+
+
+def looking() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "notifier-follows-rates"}
+
+
+def test_nobody_looks_for_a_notifier_that_is_gone(config: Path) -> None:
+    """No thread is there before the first call; closing ends it, and so does forgetting to close."""
+    before = looking()
+    closed, forgotten = (Notifier.from_config(config, {}) for _ in range(2))
+    assert looking() == before
+    for each in (closed, forgotten):
+        each.check(note("anna"))
+    assert len(looking() - before) == 2
+    closed.close()
+    del each, forgotten
+    eventually(lambda: looking() <= before, "the end of both threads")
+
+
+FORK = """
+import os, sys, time
+from notifier import Device, InvalidNotificationError, Notification, Notifier
+
+def knows():
+    try:
+        return notifier.send(Notification("anna", [Device("fcm", "a-registration-0001")], "Hello", category="news"))
+    except InvalidNotificationError:
+        return False
+
+notifier = Notifier.from_config(sys.argv[1])
+assert not knows()
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+print("forked", flush=True)
+while not knows():
+    time.sleep(0.01)
+"""
+
+
+def test_after_a_fork_the_child_looks_too(config: Path, redis: Redis) -> None:
+    """A producer that followed before a fork follows in the child as well (gunicorn --preload)."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK, str(config)], env=clean_environ(), stdout=subprocess.PIPE, text=True
+    ) as forks:
+        assert forks.stdout is not None
+        assert forks.stdout.readline() == "forked\n"
+        write(config, with_news(config))
+        assert forks.wait(PATIENCE_S) == 0
+    assert redis.llen("rq:queue:bulk") == 1

@@ -1,0 +1,293 @@
+"""What users choose for themselves by `Notifier.users`: with a real worker, and what arrives at the provider."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier import (
+    AsyncNotifier,
+    Cancellation,
+    InvalidNotificationError,
+    InvalidPreferenceError,
+    Mute,
+    Notifier,
+    OverloadedError,
+    Preferences,
+)
+from notifier.operations.audit.audit import Audit
+from notifier.operations.explain import PREFERENCES, Inspection, places_of
+from notifier.settings import load_settings
+from notifier.settings.provenance import Places
+from notifier.testing import FakeNotifier
+from notifier.testing.embedded import EmbeddedRedis
+from notifier.units import Window
+from tests.harness.support import CONSOLE, Simulators, ends, eventually, note, notifier, worker, write_config
+
+RATES: dict[str, Any] = {
+    "user": {"windows": ["100/1h"]},
+    "tiers": {"quiet": {"windows": ["1/1h"]}, "loud": {}},
+    "users_may": {"tier": ["quiet"], "zone": False},
+    "categories": {
+        "default": {"lane": "default"},
+        "chat": {"lane": "urgent"},
+        "security": {"lane": "urgent", "bypass": True},
+    },
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
+    return write_config(tmp_path, redis_server.url, simulators.providers(), **RATES)
+
+
+def test_what_is_muted_waits_or_ends_and_what_bypasses_goes(
+    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """A mute holds or drops, of some categories or all; taken back, what waited is sent at once. Others go on."""
+    producer.users.mute("ann", categories=["chat"])
+    producer.users.mute("ann", categories=["default"], what="drop")
+    with worker(config) as running:
+        running.ready(redis)
+        held = producer.send(note("ann", "mute-held", category="chat"))
+        dropped = producer.send(note("ann", "mute-dropped"))
+        for user, category in (("ann", "security"), ("bob", "chat")):
+            ends(producer, producer.send(note(user, f"mute-{user}", category=category)), "delivered")
+        ends(producer, dropped, "dropped")
+        ends(producer, held, "waiting")
+        told = producer.status(dropped), producer.status(held)
+        assert [status and (status.reason, status.not_before) for status in told] == [
+            ("muted", None),
+            (None, "the user's mute"),
+        ]
+        producer.users.unmute("ann", categories=["chat"])
+        ends(producer, held, "delivered")
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        producer.users.mute("ann", until=soon)
+        late = producer.send(note("ann", "mute-late", category="chat"))
+        ends(producer, late, "delivered")
+        assert datetime.now(UTC) >= soon
+    assert simulators.titles("mute-") == ["mute-ann", "mute-bob", "mute-held", "mute-late"]
+
+
+def test_a_choice_holds_for_what_waits_already(
+    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """Law 7: a tier that lets one an hour go holds the second; cleared, it goes at once, as by the configuration."""
+    with worker(config) as running:
+        running.ready(redis)
+        producer.users.set("ann", tier="quiet")
+        first, second = (producer.send(note("ann", f"tier-{n}")) for n in range(2))
+        ends(producer, first, "delivered")
+        ends(producer, second, "waiting")
+        status = producer.status(second)
+        assert status is not None
+        assert status.held_by == "user 1/1h"
+        producer.users.clear("ann")
+        ends(producer, second, "delivered")
+    assert simulators.titles("tier-") == ["tier-0", "tier-1"]
+
+
+def test_quiet_hours_of_one_user_are_no_ones_else(
+    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
+) -> None:
+    """A user's own quiet hours hold where no rule of the configuration goes by the clock; the others' way is short."""
+    now = datetime.now(UTC)
+    quiet = f"{now - timedelta(hours=2):%H:%M}-{now + timedelta(hours=2):%H:%M}"
+    producer.users.set("ann", quiet_hours=quiet)
+    with worker(config) as running:
+        running.ready(redis)
+        held = producer.send(note("ann", "night"))
+        ends(producer, held, "waiting")
+        eventually(lambda: redis.exists("notifier:zones:users"), "the zone")
+        ends(producer, producer.send(note("bob", "night-bob")), "delivered")
+        assert not redis.exists("notifier:zones")
+        status = producer.status(held)
+        assert status is not None
+        assert (status.held_by or "").startswith("user quiet until")
+        tomorrow = f"{now + timedelta(days=1):%a}".lower()
+        producer.users.set("ann", quiet_hours=None, send_hours={tomorrow: "00:00-24:00"})
+        opens = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
+        eventually(lambda: (told := producer.status(held)) and told.expected_at == opens, "the send hours")
+        producer.users.set("ann", send_hours={f"{now:%a}".lower(): "00:00-24:00", tomorrow: "00:00-12:00"})
+        ends(producer, held, "delivered")
+    assert simulators.titles("night") == ["night-bob", "night"]
+
+
+def test_what_is_chosen_is_kept_told_and_copied(redis: Redis, producer: Notifier) -> None:
+    """What is set stays until it is set again; all of it can be exported and applied; each change is in the log."""
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    producer.users.set("42", tier="quiet", gap="10m", who="support")
+    producer.users.set("42", windows=["5/1h"], gap=None)
+    chosen = producer.users.mute("42", until=until, categories=["chat"], what="drop")
+    assert chosen == producer.users.get("42")
+    assert chosen == Preferences("quiet", (Window(5, "1h"),), mutes=(Mute(until, ("chat",), "drop"),))
+    exported = list(producer.users.export())
+    assert exported == [{"user": "42", **chosen.as_dict()}]
+    producer.users.clear("42")
+    assert (producer.users.get("42"), list(producer.users.export())) == (Preferences(), [])
+    assert producer.users.apply(exported) == 1
+    assert producer.users.get("42") == chosen
+    log: Any = redis.xrange("notifier:actions:users")
+    assert [(entry[b"who"], entry[b"of"]) for _, entry in log] == [(b"support", b"42"), *[(b"", b"42")] * 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "why"),
+    [
+        ({"tier": "loud"}, "tier", "users_may.tier allows quiet"),
+        ({"tier": "nope"}, "tier", "users_may.tier allows quiet"),
+        ({"zone": "Asia/Tokyo"}, "zone", "users_may.zone"),
+        ({"zone": "Mars/Base"}, "zone", "Mars/Base"),
+        ({"windows": ["many"]}, "windows", "many"),
+        ({"windows": "5/1h"}, "windows", "list"),
+        ({"windows": ["5/1h"] * 6}, "windows", "at most 5"),
+        ({"gap": 5}, "gap", "unit"),
+        ({"quiet_hours": "8-9"}, "quiet_hours", "21:00-08:00"),
+        ({"quiet_hours": "08:00-07:59:"}, "quiet_hours", "21:00-08:00"),
+    ],
+)
+def test_what_users_may_not_choose_is_refused(
+    redis: Redis, producer: Notifier, given: dict[str, Any], field: str, why: str
+) -> None:
+    """Before anything is written, by the name of the field and what would be right."""
+    with pytest.raises(InvalidPreferenceError) as caught:
+        producer.users.set("42", **given)
+    assert (caught.value.field, why in str(caught.value)) == (field, True), str(caught.value)
+    assert not redis.exists("notifier:preferences")
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_how_many_may_wait_is_the_chosen_tiers(
+    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, fake: bool
+) -> None:
+    """A tier that a user chose brings its `max_waiting`, above or below everyone's; cleared, everyone's holds again."""
+    tiers = {"few": {"max_waiting": 1}, "many": {"max_waiting": 3}, "quiet": {"windows": ["1/1h"]}}
+    rates = {"tiers": tiers, "users_may": {"tier": [*tiers]}, "user": {"windows": ["1/1h"], "max_waiting": 2}}
+    config = write_config(tmp_path, redis_server.url, CONSOLE, **rates)
+    assert not redis.exists("notifier:preferences")
+    with FakeNotifier(config) if fake else Notifier.from_config(config, follow=False) as made:
+        for user, tier, most in (("ann", "few", 1), ("bob", "many", 3), ("cal", None, 2), ("dan", "quiet", 2)):
+            made.users.set(user, tier=tier)
+            sent = made.send_many(note(user) for _ in range(most + fake))  # in the fake one, the first goes at once
+            assert sent == most + fake
+            with pytest.raises(OverloadedError, match=f"max_waiting is {most}$"):
+                made.send(note(user))
+        made.users.clear("bob")
+        with pytest.raises(OverloadedError, match=r"max_waiting is 2$"):
+            made.send(note("bob"))
+
+
+@pytest.mark.usefixtures("redis")
+def test_mutes_and_entries_are_checked(producer: Notifier) -> None:
+    """A category that is unknown or bypasses, a time without a zone, a wrong entry: each is named."""
+    users = producer.users
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused
+    for wrong in ({"categories": ["nope"]}, {"categories": ["security"]}, {"categories": []}, {"categories": "chat"}):
+        with pytest.raises(InvalidPreferenceError, match="categories"):
+            users.mute("42", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPreferenceError, match="until: must be a datetime with a time zone"):
+        users.mute("42", until=naive)
+    with pytest.raises(InvalidPreferenceError, match=r"until: 2020-.* is over; `unmute` ends a mute"):
+        users.mute("42", until=datetime(2020, 1, 1, tzinfo=UTC))
+    with pytest.raises(InvalidPreferenceError, match="neither 'hold' nor 'drop'"):
+        users.mute("42", what="forget")  # type: ignore[arg-type]
+    with pytest.raises(InvalidPreferenceError, match=r"entries\[1\]\.tier"):
+        users.apply([{"user": "41", "gap": "1m"}, {"user": "42", "tier": "loud"}])
+    with pytest.raises(InvalidNotificationError, match="user"):
+        users.get("")
+    assert [entry["user"] for entry in users.export()] == ["41"]
+
+
+def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> None:
+    """The rules that hold are those that the user chose, and says so; a mute decides when the next may go."""
+    producer.users.set("42", windows=["2/1h"])
+    producer.users.mute("42", categories=["chat"])
+    inspection = Inspection(redis, load_settings(config, {}).policies())
+    found = inspection.explain("42", "chat")
+    assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
+    assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
+    assert inspection.explain("42", "default").decided_by is None
+    assert places_of(found, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == [PREFERENCES] * 2
+    producer.users.set("42", windows=None, gap="1m")
+    by_gap = inspection.explain("42", "chat")
+    assert places_of(by_gap, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == ["n.yaml:1", PREFERENCES]
+
+
+@pytest.mark.usefixtures("redis")
+def test_the_same_for_asyncio(config: Path) -> None:
+    """AsyncNotifier has the same, and what the one writes the other reads."""
+
+    async def session() -> tuple[Preferences, list[dict[str, Any]]]:
+        async with AsyncNotifier.from_config(config, {}, follow=False) as made:
+            await made.users.set("42", gap="1m")
+            await made.users.mute("42", categories=["chat"])
+            await made.users.unmute("42")
+            await made.users.apply([{"user": "43", "gap": "1m"}])
+            await made.users.clear("43")
+            return await made.users.get("42"), [entry async for entry in made.users.export()]
+
+    assert asyncio.run(session()) == (Preferences(gap_us=60_000_000), [{"user": "42", "gap": "1m"}])
+    with notifier(config) as plain:
+        assert plain.users.get("42") == Preferences(gap_us=60_000_000)
+
+
+def keys_with(redis: Any, word: str) -> set[str]:
+    """The keys of Redis that tell of somebody, by their name or in what they hold."""
+    found = set()
+    for key in redis.scan_iter():
+        kind = redis.type(key)
+        reads = {b"hash": redis.hgetall, b"string": redis.get, b"list": lambda k: redis.lrange(k, 0, -1)}
+        reads |= {b"zset": lambda k: redis.zrange(k, 0, -1), b"stream": redis.xrange, b"set": redis.smembers}
+        if word in f"{key} {reads[kind](key)}":
+            found.add(key.decode())
+    return found
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
+    redis: Redis, config: Path, producer: Notifier, hard: bool
+) -> None:
+    """What waits is cancelled, what ended goes with its text, the feeds and logs too; the limits hold, unless hard."""
+    who = "forget-me"
+    producer.users.set(who, gap="1s")
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note(who, tags=["t"], dedupe_key="d")), "delivered")
+        producer.users.mute(who)
+        waits = producer.send(note(who, tags=["t"]))
+        ends(producer, waits, "waiting")
+        kept = producer.send(note("other"))
+        ends(producer, kept, "delivered")
+    # No worker helps: nothing of it may wait for one that looks at the user again.
+    assert producer.forget(who, hard=hard) == Cancellation(1)
+    assert producer.status(waits) is None
+    assert producer.users.get(who) == Preferences()
+    assert keys_with(redis, who) == set()
+    producer.acquire(who)
+    assert redis.zcard(f"notifier:sent:{{{who}}}") == (1 if hard else 2)
+    assert redis.exists("notifier:usage:{other}")
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"tier": 5}', b'{"volume": 11}', b"\xff"])
+def test_what_cannot_be_read_is_no_choice_and_an_audit_finds_it(
+    redis: Redis, config: Path, producer: Notifier, text: bytes
+) -> None:
+    """A user of whom something else stands there is served by the configuration; `audit --repair` takes it out."""
+    redis.hset("notifier:preferences", "ann", text)
+    producer.users.set("bob", gap="1s")
+    with worker(config) as running:
+        running.ready(redis)
+        ends(producer, producer.send(note("ann")), "delivered")
+    assert producer.users.get("ann") == Preferences()
+    kept: dict[str, Any] = {"lease_us": 10**7}
+    for repair, left in ((False, True), (True, False)):
+        (found,) = Audit(redis, repair=repair, **kept).findings()
+        assert (found.what, found.left) == ("user ann", left)
+    assert list(Audit(redis, **kept).findings()) == []
+    assert redis.hkeys("notifier:preferences") == [b"bob"]

@@ -1,0 +1,390 @@
+"""What `notifier serve` does for people and programs, and what strangers may try with it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from unittest.mock import patch
+from urllib.parse import quote
+
+import pytest
+from redis import Redis
+
+from notifier.server import state
+from notifier.store.published import published_rates
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import EVIL, TOKEN, Client, serving
+from tests.harness.support import ends, eventually, fcm, note, notifier, worker, write_config
+
+PAGES = (
+    "/",
+    "/user",
+    "/user?id=ann",
+    "/job",
+    "/routes",
+    "/rates",
+    "/audit",
+    "/log",
+    "/problems",
+    "/pause",
+    "/help/suspended",
+    "/limits",
+)
+TAGS = {
+    *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "nav", "main", "footer", "div"),
+    *("a", "strong", "h1", "h2", "p", "br", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "time"),
+    *(
+        "form",
+        "label",
+        "input",
+        "button",
+        "textarea",
+        "select",
+        "option",
+        "code",
+        "pre",
+        "ul",
+        "ol",
+        "em",
+        "section",
+        "article",
+        "h3",
+        "li",
+        "span",
+        "figure",
+        "figcaption",
+    ),
+    *("svg", "rect", "text", "line", "polyline"),
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"], "max_waiting": 3})
+
+
+@pytest.fixture
+def ask(config: Path) -> Iterator[Client]:
+    with serving(config, TOKEN) as client:
+        yield client.with_token()
+
+
+def body(user: str = "ann", **fields: object) -> dict[str, object]:
+    return {"user": user, "title": "Hello", "devices": [{"platform": "fcm", "token": fcm(user).token}], **fields}
+
+
+def test_a_program_enqueues(ask: Client, config: Path) -> None:
+    """POST /api/v1/notifications accepts what Notifier.send does, once under one key, and says what else is wrong."""
+    status, text, headers = ask.post("/api/v1/notifications", body(), Idempotency_Key="order-1")
+    job_id = json.loads(text)["job_id"]
+    assert (status, headers["location"]) == (202, f"/api/v1/jobs/{job_id}")
+    again = ask.post("/api/v1/notifications", body(), Idempotency_Key="order-1")
+    assert json.loads(again[1])["job_id"] == job_id
+    with notifier(config) as producer:
+        assert producer.status(job_id).state == "queued"
+    wrong: list[tuple[object, int, str | None]] = [
+        (body(priority="loud"), 422, "priority"),
+        (body(category="nope"), 422, "category"),
+        (body(sent_at="x"), 422, "sent_at"),
+        (body(job_id="a b"), 422, "job_id"),
+        ({}, 422, "user"),
+        ([1], 400, None),
+    ]
+    for given, expected, field in wrong:
+        status, text, headers = ask.post("/api/v1/notifications", given)
+        told = json.loads(text)
+        assert (status, told["status"], told.get("field")) == (expected, expected, field), given
+        assert headers["content-type"] == "application/problem+json"
+    assert ask.post("/api/v1/notifications", body(dedupe_key="a"), Idempotency_Key="b")[0] == 400
+    assert ask.post("/api/v1/notifications", body(), Idempotency_Key="x" * 201)[0] == 400
+    assert ask.post("/api/v1/notifications", body(), Content_Type="text/plain")[0] == 415
+    assert ask.post("/api/v1/notifications", body(title="x" * 1_000_001))[0] == 413
+    statuses = [ask.post("/api/v1/notifications", body("bob"))[0] for _ in range(4)]
+    assert statuses == [202, 202, 202, 429]
+
+
+def test_why_each_waits(ask: Client, config: Path) -> None:
+    """The API and the pages say of each that waits what holds it back, and let it be cancelled, which is logged."""
+    with worker(config), notifier(config) as producer:
+        first = producer.send(note("ann", "1", fcm("ann")))
+        ends(producer, first, "delivered")
+        second = producer.send(note("ann", "2", fcm("ann")))
+        eventually(lambda: producer.status(second).state == "waiting", "one that waits")
+    queued = producer_send(config, "ann", "3")
+    told = json.loads(ask("/api/v1/users/ann")[1])
+    assert [(each["job_id"], each["held_by"]) for each in told["line"]] == [(second, "user 1/1h")]
+    assert [(e["job_id"], e["state"], e["held_by"]) for e in told["elsewhere"]] == [
+        (queued, "queued", "no worker has looked at it yet")
+    ]
+    assert told["elsewhere_is_all"] is True
+    assert told["uses"][0]["at"].startswith(str(config))
+    page = ask("/user?id=ann")[1]
+    assert "the rule user 1/1h" in page
+    assert "1 of 1" in page
+    found = json.loads(ask(f"/api/v1/jobs/{second}")[1])
+    assert (found["held_by"], found["user"], found["category"]) == ("user 1/1h", "ann", "default")
+    assert "the rule user 1/1h" in ask(f"/job?id={second}")[1]
+
+    status, text, _ = ask.post(f"/api/v1/jobs/{second}/cancel")
+    assert (status, json.loads(text)["answer"]) == (200, "cancelled")
+    assert ask.post(f"/api/v1/jobs/{first}/cancel")[0] == 409
+    assert ask.post("/api/v1/jobs/unknown/cancel")[0] == 404
+    status, _, headers = ask.submit("/job/cancel", id=queued, user="ann")
+    assert (status, headers["location"]) == (303, "/user?id=ann&done=cancelled")
+    assert "Cancelled. It will not be sent." in ask(headers["location"])[1]
+    logged = json.loads(ask("/api/v1/actions")[1])["actions"]
+    assert [(each["who"], each["action"], each["of"], each["answer"]) for each in logged] == [
+        ("ann", "cancel", queued, "cancelled"),
+        ("ann", "cancel", "unknown", "unknown"),
+        ("ann", "cancel", first, "ended"),
+        ("ann", "cancel", second, "cancelled"),
+    ]
+    assert {each["address"] for each in logged} == {"127.0.0.1"}
+
+
+def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> None:
+    """By the API of a kind, by the page all of it; both are logged, and what is not well formed is refused."""
+    with notifier(config) as producer:
+        tagged, plain = producer.send(note("ann", tags=["t"])), producer.send(note("ann"))
+        status, text, _ = ask.post("/api/v1/users/ann/cancel", {"tag": "t", "category": "default"})
+        assert (status, json.loads(text)) == (200, {"user": "ann", "cancelled": 1, "too_late": []})
+        assert [producer.status(job_id).state for job_id in (tagged, plain)] == ["cancelled", "queued"]  # type: ignore[union-attr]
+        assert ask.post("/api/v1/users/ann/cancel", {"category": "No such name"})[0] == 422
+        assert "Cancel all that waits" in ask("/user?id=ann")[1]
+        status, asked, _ = ask.submit("/user/cancel", user="ann")
+        assert (status, "Cancel 1 notification?" in asked) == (200, True)
+        assert producer.status(plain).state == "queued"  # type: ignore[union-attr]
+        status, _, headers = ask.submit("/user/cancel", user="ann", sure="1")
+        assert (status, headers["location"]) == (303, "/user?id=ann&done=all_cancelled")
+        assert "will not be sent" in ask(headers["location"])[1]
+        assert producer.status(plain).state == "cancelled"  # type: ignore[union-attr]
+    logged = json.loads(ask("/api/v1/actions")[1])["actions"]
+    assert [(each["action"], each["of"], each["answer"]) for each in logged] == [
+        ("cancel of user", "ann", "1 cancelled"),
+        ("cancel of user", "ann category default, tag t", "1 cancelled"),
+    ]
+
+
+def producer_send(config: Path, user: str, title: str) -> str:
+    with notifier(config) as producer:
+        return producer.send(note(user, title, fcm(user)))
+
+
+def test_each_name_has_its_token_and_its_role(config: Path) -> None:
+    """Who may look sees the pages without their forms and changes nothing; what others do is logged by their name."""
+    tokens = f"# who may ask\nboard look {'l' * 24}\nanna  act  {'a' * 24}\n"
+    with serving(config, tokens) as client:
+        board, anna = (Client(client.port, Authorization=f"Bearer {letter * 24}") for letter in "la")
+        assert [ask("/metrics")[0] for ask in (client, board, anna)] == [401, 200, 200]
+        assert ['<form method="post"' in ask("/pause")[1] for ask in (board, anna)] == [False, True]
+        status, text, _ = board.post("/api/v1/pause", {"what": "all"})
+        assert (status, "board may look and not act" in text) == (403, True)
+        assert anna.post("/api/v1/pause", {"what": "all"})[0] == 200
+        assert json.loads(board("/api/v1/actions")[1])["actions"][0]["who"] == "anna"
+
+
+def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis) -> None:
+    """New rates are tried on recorded traffic, refused with their lines where they are wrong, and applied to all."""
+    assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 200
+    assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 409
+    eventually(lambda: redis.exists("notifier:trace"), "the recording")
+    for n in range(3):
+        producer_send(config, "ann", str(n))
+    eventually(lambda: json.loads(ask("/api/v1/rates")[1])["traffic"]["events"] == 3, "what was recorded")
+    assert json.loads(ask.post("/api/v1/traffic", {"minutes": 0})[1])["is_running"] is False
+    in_force = json.loads(ask("/api/v1/rates")[1])
+    new = in_force["rates"].replace("1/1h", "2/1h")
+    told = json.loads(ask.post("/api/v1/rates/preview", {"rates": new})[1])
+    assert told["changes"] == ["- user.windows: [1/1h]", "+ user.windows: [2/1h]"]
+    assert (told["before"], told["lost"]) == (in_force["version"], [])
+    assert told["report"]["notifications"] == 3
+    assert told["report"]["shorter"] == 2
+    assert "<svg" in ask.submit("/rates/preview", rates=new)[1]
+
+    status, text, _ = ask.post("/api/v1/rates/preview", {"rates": "user:\n  windows: [1/ever]\n"})
+    assert (status, json.loads(text)["errors"][0][:29]) == (422, "the new rates:2:13: user.wind")
+    assert "the new rates:2:13" in ask.submit("/rates/preview", rates="user:\n  windows: [1/ever]\n")[1]
+    for wrong in ("", "[]", "usr: {}", "users_from: /etc/passwd", "user: &a {}", "providers: {}", "x" * 9):
+        assert ask.post("/api/v1/rates/preview", {"rates": wrong})[0] == 422, wrong
+    lost = {"rates": "user: {windows: [5/1h]}\n", "before": in_force["version"]}
+    assert ask.post("/api/v1/rates/apply", lost)[0] == 409
+    assert ask.post("/api/v1/rates/apply", {"rates": new, "before": "other"})[0] == 409
+    assert published_rates(redis)[1] is None
+
+    status, _, headers = ask.submit("/rates/apply", rates=new, before=told["before"])
+    assert (status, headers["location"]) == (303, "/rates?done=applied")
+    published, rates = published_rates(redis)
+    assert (published.version, rates["user"]["windows"]) == (told["version"], ["2/1h"])
+    now = json.loads(ask("/api/v1/rates")[1])
+    assert (now["version"], now["source"]) == (told["version"], "applied")
+    assert json.loads(ask("/api/v1/users/ann")[1])["uses"][0]["rule"] == "2/1h"
+    assert json.loads(ask.post("/api/v1/rates/withdraw")[1])["withdrawn"] is True
+    assert json.loads(ask("/api/v1/rates")[1])["version"] == in_force["version"]
+
+
+def test_an_audit_runs(ask: Client, redis: Redis) -> None:
+    """An audit that is begun here tells what it found; with repair it mends that."""
+    redis.zadd("notifier:later", {"gone": 1})
+    assert ask.post("/api/v1/audit")[0] == 202
+
+    def run() -> dict[str, object]:
+        return json.loads(ask("/api/v1/audit")[1])["run"]
+
+    eventually(lambda: run()["ended_at"], "the end")
+    assert run()["found"] == run()["left"] == 1
+    assert "gone" in ask("/audit")[1]
+    assert ask.submit("/audit/run", repair="1")[0] == 303
+    eventually(lambda: run()["ended_at"], "the end")
+    assert (run()["found"], run()["left"]) == (1, 0)
+    assert [each["action"] for each in json.loads(ask("/api/v1/actions")[1])["actions"]] == ["audit", "audit"]
+
+
+def test_actions_need_the_token_and_the_same_origin(config: Path) -> None:
+    """A page of another origin does nothing in a browser that has the token; nor does anyone without a token."""
+    posts = ("/job/cancel", "/rates/apply", "/audit/run", "/api/v1/notifications", "/api/v1/rates/withdraw", "/nothing")
+    with serving(config, TOKEN) as stranger:
+        ask = stranger.with_token()
+        foreign = (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": f"http://127.0.0.1:{stranger.port}.evil.example"},
+            {"Origin": ""},
+            {"Sec_Fetch_Site": "cross-site"},
+            {"Sec_Fetch_Site": "same-site", "Origin": stranger.url},
+            {"Sec_Fetch_Site": "none"},
+        )
+        for path in posts:
+            assert stranger.submit(path, id="x")[0] == stranger.post(path)[0] == 401, path
+            for headers in foreign:
+                assert ask.submit(path, headers, id="x")[0] == 403, (path, headers)
+        same = {"Origin": stranger.url, "Sec_Fetch_Site": "same-origin"}
+        assert ask.submit("/job/cancel", same, id="x")[0] == 303
+        assert ask("/job/cancel")[0] == 405
+        assert [each["of"] for each in json.loads(ask("/api/v1/actions")[1])["actions"]] == ["x"]
+    for is_open in (False, True):
+        with serving(config, is_open=is_open) as ask:
+            for path in posts:
+                assert ask.post(path)[0] == 403, path
+            page = ask("/audit")[1]
+            assert "NOTIFIER_SERVER_TOKEN" in page
+            assert 'method="post"' not in page
+
+
+class Checked(HTMLParser):
+    """Fails for what no page of ours holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts: list[str | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS, tag
+        for name, value in attrs:
+            assert not name.startswith("on"), (tag, name)
+            assert name != "style"
+            assert name not in {"href", "src", "action"} or value.startswith(("/", "#")), (tag, value)
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
+
+
+def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None:
+    """Users, job ids, workers, routes, reasons, zones, who asks: none becomes a tag, an attribute, or a place to go."""
+    with notifier(config) as producer:
+        job_id = producer.send(note(EVIL, EVIL, fcm("evil"), data={EVIL: EVIL}, collapse_id=EVIL))
+    raw = {"status": "scheduled", "origin": EVIL, "meta": json.dumps({"user": "ann", "category": EVIL})}
+    for user in ("ann", EVIL):
+        redis.hset(f"notifier:lines:{{{user}}}", EVIL, "default")
+        redis.zadd(f"notifier:line:{{{user}}}:{EVIL}", {EVIL: 1})
+        redis.hset(f"notifier:usage:{{{user}}}", EVIL, 1)
+        redis.zadd("notifier:gates:default", {user: 1})
+    redis.hset("rq:job:" + EVIL, mapping=raw)
+    redis.zadd("notifier:later", {EVIL: 1})
+    redis.sadd("rq:workers", "rq:worker:" + EVIL)
+    fields = {"hostname": EVIL, "push_looked": 1, "rates_version": EVIL, "rates_from": EVIL, "rates_problem": EVIL}
+    redis.hset("rq:worker:" + EVIL, mapping=fields | {"push_limits": json.dumps({EVIL: 3})})
+    redis.sadd("notifier:routes", EVIL)
+    redis.hset("notifier:route:" + EVIL, mapping={"state": EVIL, "until": 1, "kind": EVIL, "reason": EVIL})
+    redis.hset("rq:job:evil", mapping={"status": "failed", "push_outcome": EVIL, "meta": raw["meta"]})
+    evil = quote(EVIL, safe="")
+    with serving(config, TOKEN) as stranger:
+        ask = stranger.with_token(EVIL)
+        ask.submit("/job/cancel", id=job_id, user=EVIL)
+        ask.submit("/audit/run")
+        eventually(lambda: json.loads(ask("/api/v1/audit")[1])["run"]["ended_at"], "the end")
+        more = (f"/user?id={evil}&category={evil}", f"/job?id={job_id}", "/job?id=evil", f"/job?id={evil}&done={evil}")
+        for path in (*PAGES, *more, f"/?minutes={evil}", f"/rates?done={evil}"):
+            status, page, headers = ask(path)
+            assert status in {200, 404}, (path, status)
+            checked = Checked()
+            checked.feed(page)
+            plots = ["/uplot/uPlot.js", "/live.js"] if path == "/" or path.startswith("/?") else []
+            assert checked.scripts == ["/page.js", *plots], path
+            assert "<script>alert" not in page
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+            assert "unsafe" not in headers["content-security-policy"]
+        for text in (EVIL, f"user: {{windows: ['{EVIL}']}}", f"{EVIL}: 1"):
+            checked = Checked()
+            checked.feed(ask.submit("/rates/preview", rates=text)[1])
+            assert checked.scripts == ["/page.js"]
+        for path in ("/api/v1/users/ann", "/api/v1/rates", "/api/v1/audit", "/api/v1/routes/all", "/api/v1/users"):
+            status, text, headers = ask(path)
+            assert (status, headers["content-type"], bool(json.loads(text))) == (200, "application/json", True)
+
+
+def test_pages_stay_bounded(config: Path, redis: Redis) -> None:
+    """With 100,000 users who wait, and 5,000 messages of one of them, each page has a bounded size and cost."""
+    for first in range(1, 100_001, 5_000):
+        redis.zadd("notifier:gates:default", {f"user-{n}": n for n in range(first, first + 5_000)})
+        redis.zadd("notifier:later", {f"job-{n}": n for n in range(first, first + 5_000)})
+    redis.zadd("notifier:line:{ann}:default", {f"job-{n}": n for n in range(5_000)})
+    redis.hset("notifier:lines:{ann}", "default", "default")
+
+    def commands() -> int:
+        return int(redis.info("stats")["total_commands_processed"])
+
+    with serving(config, TOKEN) as stranger:
+        ask = stranger.with_token()
+        for path in (*PAGES, "/user?id=ann&long=1"):
+            before = commands()
+            status, page, _ = ask(path)
+            assert status == 200, path
+            assert len(page) < 150_000, path
+            assert commands() - before < 3_500, path
+
+
+def test_many_programs_enqueue_at_once(ask: Client) -> None:
+    """As many as come wait for their turn while Redis is well, and each is accepted."""
+    with ThreadPoolExecutor(120) as threads:
+        answers = list(threads.map(lambda n: ask.post("/api/v1/notifications", body(f"u{n}")), range(360)))
+    assert Counter(status for status, *_ in answers) == {202: 360}
+
+
+def test_more_than_may_wait_are_told_so(config: Path) -> None:
+    """It is not said of a Redis that is well that it does not answer."""
+    with serving(config, TOKEN) as stranger, patch.object(state, "MAX_ASKED", 0):
+        status, text, _ = stranger.with_token().post("/api/v1/notifications", body())
+    assert (status, json.loads(text)["title"]) == (503, "Too many ask")
+
+
+def test_an_action_at_a_redis_that_hangs(tmp_path: Path) -> None:
+    """While Redis takes connections and never answers, pages and actions say 503 in time."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        config = write_config(tmp_path, url)
+        document = config.read_text(encoding="utf-8").replace(f"url: {url}", f"url: {url}\n  socket_timeout: 1s")
+        config.write_text(document, encoding="utf-8")
+        with serving(config, TOKEN, answer_s=0.3) as stranger:
+            ask = stranger.with_token()
+            for path in PAGES:
+                if path not in {"/job", "/audit", "/help/suspended"}:  # which ask for nothing
+                    status, page, _ = ask(path)
+                    assert (status, "Redis does not answer" in page) == (503, True), path
+            assert ask.submit("/job/cancel", id="x")[0] == 503
+            assert ask.post("/api/v1/notifications", body())[0] == 503
+            assert ask("/healthz")[0] == 200

@@ -1,0 +1,225 @@
+"""`notifier serve` over real HTTP: metrics, health, the API and the page; and what strangers may try."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier.cli.__main__ import main
+from notifier.dispatch.health import LOOKED
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
+from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
+
+ROOT = Path(__file__).parents[3]
+NAME = re.compile(r"^# TYPE (notifier_\w+) (\w+)$", re.MULTILINE)
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
+    assert redis.dbsize() == 0
+    return write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"]})
+
+
+def test_it_tells_what_happened(config: Path) -> None:
+    """Counters, gauges, JSON and the page show what workers did since the server began."""
+    with serving(config) as ask, notifier(config) as producer:
+        before = ask("/metrics")[1]
+        assert "notifier_notifications_total{" not in before
+        ids = [producer.send(note(f"u{n}", "hi", fcm(f"u{n}"), category="chat")) for n in range(3)]
+        last = producer.send(note("u0", "again", fcm("u0"), category="chat"))
+        with worker(config, name="one"):
+            eventually(lambda: producer.status(ids[2]).state == "delivered", "the deliveries")
+            eventually(lambda: producer.status(last).state == "waiting", "one that waits")
+            eventually(lambda: 'outcome="delivered",route="fcm"} 3.0' in ask("/metrics")[1], "the counter")
+            text = ask("/metrics")[1]
+            assert 'notifier_accepted_total{category="chat"} 4.0' in text
+            assert 'notifier_events_total{event="accepted"} 4.0' in text
+            assert 'notifier_scheduled{lane="urgent"} 1.0' in text
+            assert 'notifier_provider_latency_seconds_count{route="fcm"} 3.0' in text
+            assert 'notifier_lateness_seconds_bucket{category="chat",le="+Inf"} 3.0' in text
+            assert "notifier_redis_up 1.0" in text
+            assert f'notifier_project_used_ratio{{route="fcm"}} {3 / 600_000}' in text
+            eventually(lambda: "notifier_workers_healthy 1.0" in ask("/metrics")[1], "a healthy worker")
+            stats = json.loads(ask("/api/v1/stats")[1])
+            assert stats["now"]["totals"]["delivered"] == 3
+            (most,) = stats["throttled"]["users"]
+            assert (most["user"], most["waiting"], most["categories"]) == ("u0", 1, {"chat": 1})
+            assert most["next_at"] > stats["minutes"][-1]["at"]
+            assert '<a href="/user?id=u0">' in ask("/")[1]
+            told = json.loads(ask("/api/v1/users/u0?category=chat")[1])
+            assert [each["job_id"] for each in told["line"]] == [last]
+            assert told["uses"][0]["used"] == 1
+            found = json.loads(ask(f"/api/v1/jobs/{last}")[1])
+            assert (found["state"], found["expected_at"][:13]) == ("waiting", told["line"][0]["expected_at"][:13])
+            assert json.loads(ask("/api/v1/routes")[1]) == []
+            status, page, headers = ask("/")
+            assert (status, "chat" in page, "one" in page) == (200, True, True)
+            assert "unsafe" not in headers["content-security-policy"]
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert ask("/readyz")[0] == ask("/healthz")[0] == ask("/style.css")[0] == 200
+        assert ask("/api/v1/jobs/unknown")[0] == ask("/api/v1/jobs/%0a")[0] == ask("/nothing")[0] == 404
+
+
+def test_the_metrics_are_those_of_the_table(config: Path) -> None:
+    """docs/reference/metrics.md names each metric with its type, and no other; no label is a user's."""
+    with serving(config) as ask:
+        text = ask("/metrics")[1]
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", page, re.MULTILINE))
+    assert named == dict(NAME.findall(text))
+    assert "user=" not in text
+
+
+def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
+    """The pages and the API show what held each notification back; nothing in a record becomes a tag."""
+    today = int(redis.time()[0]) // 86_400 * 86_400_000_000
+    accepted = today + 43_200_000_000
+    second, third = accepted + 5_345_000, accepted + 6_000_000
+    held, by = "100000 c5/10000000 1200000 u10/60000000", f"{EVIL}\n{EVIL}\n"
+    records = [
+        f"{second}\n{accepted}\ndelivered\nchat\n{held}\n45000 apns,200,45\n{by}\nlate",
+        f"{third}\n{accepted}\ndropped\n{EVIL}\n\n0 {EVIL},500,1,{EVIL},{EVIL}\n{by}{EVIL}\n{EVIL}",
+    ]
+    redis.rpush("notifier:history:{ann}:0", *records, "no record")
+    with serving(config) as ask:
+        told = json.loads(ask("/api/v1/users/ann/history")[1])["history"]
+        assert [record["outcome"] for record in told] == ["dropped", "delivered"]
+        assert told[1]["held"] == {"the queue": 0.1, "chat 5/10s": 1.1, "user 10/1m": 4.1}
+        assert told[1]["says"] == (
+            "accepted 12:00:00.0, held 100 ms by the queue, 1.1 s by chat 5/10s, 4.1 s by user 10/1m, "
+            "sent 12:00:05.3, apns 200 after 45 ms"
+        )
+        found = json.loads(ask("/api/v1/jobs/late?user=ann")[1])
+        assert (found["state"], found["user"], found["record"]["held"]) == ("delivered", "ann", told[1]["held"])
+        for path in ("/user?id=ann", "/job?id=late&user=ann"):
+            status, page, _ = ask(path)
+            assert (status, "why-rule" in page, "4.1 s user 10/1m" in page) == (200, True, True)
+            assert "<script>alert" not in page
+
+
+def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
+    """What a producer or worker may call itself comes out as text: on the page, in the JSON, in the metrics."""
+    minute = int(redis.time()[0]) // 60
+    redis.hset(f"notifier:minute:{minute}", f"o|delivered|{EVIL}|{EVIL}", 1)
+    redis.hset(f"notifier:minute:{minute}", f"late|{EVIL}|3", 1)
+    redis.sadd("rq:workers", "rq:worker:" + EVIL)
+    redis.hset("rq:worker:" + EVIL, mapping={"hostname": EVIL, LOOKED: 1, "rates_version": EVIL})
+    redis.sadd("notifier:routes", EVIL)
+    redis.hset("notifier:route:" + EVIL, mapping={"state": "open", "until": 1, "kind": "fault", "reason": EVIL})
+    with serving(config) as ask, notifier(config) as producer:
+        producer.send(note(EVIL, EVIL, fcm("evil")))
+        status, page, headers = ask("/?minutes=%3Cscript%3E")
+        assert status == 200
+        assert page.count("<script") == page.count("<script src=") == 3  # our own, from files of their own
+        assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
+        assert headers["x-content-type-options"] == "nosniff"
+        status, text, headers = ask(f"/api/v1/users/{'%3Cscript%3E'}")
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(text)["user"] == "<script>"
+        assert ask("/metrics")[0] == 200
+
+
+def test_without_the_token_nothing_is_told(config: Path) -> None:
+    """All but the health of the process needs the token, as a bearer token or a password; a wrong one is refused."""
+
+    with serving(config, TOKEN) as ask:
+        for path in ("/", "/metrics", "/style.css", "/api/v1/stats", "/api/v1/routes", "/api/v1/users/1", "/nothing"):
+            status, text, headers = ask(path)
+            assert (status, "token" in text, headers["www-authenticate"][:5]) == (401, True, "Basic"), path
+            for wrong in (f"Bearer {TOKEN}x", "Bearer", "Bearer \xe9", basic("x"), "Basic %%%", TOKEN, ""):
+                assert ask(path, Authorization=wrong)[0] == 401, wrong
+        assert ask("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert ask("/", Authorization=basic(TOKEN))[0] == 200
+        assert ask("/healthz")[0] == ask("/readyz")[0] == 200
+
+
+def test_the_token_may_stand_in_a_file_that_changes(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A new token in the file counts from the next request on; a file that holds none changes nothing.
+
+    Without a file there at the start, the command says which, and ends.
+    """
+    started: list[Any] = []
+    monkeypatch.setattr("notifier.server.run.bind", lambda *_: None)
+    monkeypatch.setattr("notifier.server.run.run", lambda *given, **_: started.append(given[-1]))
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve", "--host", "0.0.0.0"])
+    monkeypatch.setenv("NOTIFIER_SERVER_TOKEN_FILE", str(file := tmp_path / "token"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, started) == (3, [])
+    assert capfd.readouterr().err == f"NOTIFIER_SERVER_TOKEN_FILE: cannot read {file}: No such file or directory\n"
+
+    file.write_text("the-first-of-the-tokens\n")
+    with pytest.raises(SystemExit):
+        main()
+    with serving(config, started[0]) as ask:
+
+        def taken() -> list[str]:
+            tokens = ("the-first-of-the-tokens", "the-second-of-the-tokens", "")
+            return [token for token in tokens if ask("/metrics", Authorization=f"Bearer {token}")[0] == 200]
+
+        assert taken() == ["the-first-of-the-tokens"]
+        file.write_text("the-second-of-the-tokens\n")
+        assert taken() == ["the-second-of-the-tokens"]
+        file.write_text("")
+        assert taken() == ["the-second-of-the-tokens"]
+
+
+def test_another_name_does_not_lead_here(config: Path) -> None:
+    """A page of somebody else that makes its own name lead to this host learns nothing; --no-auth takes all names."""
+    with serving(config) as ask:
+        assert ask("/api/v1/stats", Host="evil.example:8787")[0] == 421
+        assert ask("/api/v1/stats", Host="localhost:8787")[0] == ask("/api/v1/stats", Host="[::1]:8787")[0] == 200
+    with serving(config, is_open=True) as ask:
+        assert ask("/api/v1/stats", Host="notifier.internal")[0] == 200
+
+
+def test_a_redis_that_hangs(tmp_path: Path) -> None:
+    """While Redis takes connections and never answers, it is alive, says 503 in time, and turns away a crowd."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        config = write_config(tmp_path, url)
+        document = config.read_text(encoding="utf-8").replace(f"url: {url}", f"url: {url}\n  socket_timeout: 1s")
+        config.write_text(document, encoding="utf-8")
+        with serving(config, answer_s=0.3) as ask:
+            for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs/one"):
+                status, text, _ = ask(path)
+                assert (status, "Redis does not answer" in text) == (503, True), path
+            crowd = [threading.Thread(target=ask, args=("/api/v1/stats",)) for _ in range(50)]
+            for each in crowd:
+                each.start()
+            assert ask("/healthz")[0] == 200
+            for each in crowd:
+                each.join(30)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "notifier.example"])
+def test_it_listens_to_others_with_a_token_alone(
+    host: str, config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another address than this host's own is refused, unless there is a token, or --no-auth is said."""
+    ran: list[str] = []
+    monkeypatch.setattr("notifier.server.run.bind", lambda *_: None)
+    monkeypatch.setattr("notifier.server.run.run", lambda *_, **__: ran.append(host))
+
+    def serve(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve", "--host", host, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    assert serve() == 2
+    assert "NOTIFIER_SERVER_TOKEN" in capfd.readouterr().err
+    assert (serve("--no-auth"), ran) == (0, [host])
+    monkeypatch.setenv("NOTIFIER_SERVER_TOKEN", TOKEN)
+    assert (serve(), ran) == (0, [host, host])

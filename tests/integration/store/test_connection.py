@@ -1,0 +1,279 @@
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from structlog.testing import capture_logs
+
+from notifier.errors import RedisUnusableError, SettingsError
+from notifier.settings import parse_settings
+from notifier.settings.schema import RedisSettings, Settings
+from notifier.store.connection import address, check, connect, eviction_warning, unusable
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import eventually
+from workers.configuration.wiring import asyncio_client
+from workers.push import wait_for_redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(extra_args=("--requirepass", "hunter2")) as running:
+        yield running
+
+
+def named(url: str, **keys: str) -> RedisSettings:
+    # As NOTIFIER_REDIS_URL would: a URL with a password cannot come out of a file.
+    return parse_settings(f"redis: {json.dumps(keys)}").redis.model_copy(update={"url": url})
+
+
+def refusal(settings: RedisSettings | Settings) -> str:
+    with closing(connect(settings)) as client, pytest.raises(RedisUnusableError) as caught:
+        check(client)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "hunter2" not in text
+    return text
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[int]:
+    """Serve one connection on a free port, giving `reply` to each of its commands."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while connection.recv(65_536):
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        thread.join()
+
+
+def test_a_good_redis_passes(server: EmbeddedRedis, tmp_path: Path) -> None:
+    """With the right password, from the URL or from a file, the check is silent."""
+    (tmp_path / "password").write_text("hunter2\n", encoding="utf-8")
+    from_file = named(server.url, password_file=str(tmp_path / "password"))
+    from_url = named(f"redis://:hunter2@127.0.0.1:{server.port}/0")
+    for settings in (from_file, from_url):
+        with closing(connect(settings)) as client:
+            check(client)
+            assert client.set("a", "1")
+            assert client.get("a") == b"1"
+
+
+def test_a_wrong_and_a_missing_password_are_told_apart(server: EmbeddedRedis) -> None:
+    """Host and port are named and what to set; no password is ever shown."""
+    where = f"Redis at 127.0.0.1:{server.port}"
+    wrong = f"redis://:hunter22@127.0.0.1:{server.port}/0"
+    assert refusal(named(wrong)) == f"{where} refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL"
+    assert refusal(named(server.url)) == f"{where} wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+
+
+def test_a_missing_password_is_told_also_of_a_long_command(server: EmbeddedRedis) -> None:
+    """Redis refuses the length of a script before it has read it, and says only that it was unauthenticated."""
+    with closing(connect(named(server.url))) as client, pytest.raises(redis.exceptions.RedisError) as refused:
+        client.execute_command("EVALSHA", "0" * 40, "0", *["x"] * 20)
+    assert str(unusable(refused.value)) == "Redis wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
+
+
+def test_nobody_listening_is_told_alike_by_both_kinds_of_client() -> None:
+    """The address and the system's own word; asyncio's words for it are not shown."""
+
+    async def ask() -> None:
+        await redis.asyncio.Redis(port=1).ping()
+
+    said = "Redis does not answer at localhost:1: Connection refused"
+    for call in (lambda: redis.Redis(port=1).ping(), lambda: asyncio.run(ask())):
+        with pytest.raises(redis.exceptions.ConnectionError) as refused:
+            call()
+        assert str(unusable(refused.value)) == said
+
+
+def test_a_password_that_nobody_asked_for_is_told() -> None:
+    """A password for a Redis that has none is one clear line."""
+    with EmbeddedRedis() as plain:
+        assert "has no password, but one is given" in refusal(named(f"redis://:hunter2@127.0.0.1:{plain.port}/0"))
+
+
+def test_a_user_without_rights_is_told(server: EmbeddedRedis) -> None:
+    """A Redis user that may not run INFO is told so."""
+    with closing(redis.Redis.from_url(server.url, password="hunter2")) as admin:
+        admin.acl_setuser("poor", enabled=True, passwords=["+hunter2"], commands=["+ping", "+client"])
+    assert "does not let this user run INFO" in refusal(named(f"redis://poor:hunter2@127.0.0.1:{server.port}/0"))
+
+
+def test_nobody_listening_is_told_with_the_address() -> None:
+    """A refused connection names host and port and the system's reason."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        port = mute.getsockname()[1]
+        assert refusal(named(f"redis://:hunter2@127.0.0.1:{port}")) == (
+            f"Redis at 127.0.0.1:{port} cannot be reached: Connection refused"
+        )
+
+
+def test_a_socket_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    """For a Unix socket the path stands in the place of host and port."""
+    assert refusal(named(f"unix://{tmp_path}/none.sock")) == (
+        f"Redis at {tmp_path}/none.sock cannot be reached: No such file or directory"
+    )
+
+
+def test_silence_is_told_after_the_timeout() -> None:
+    """A server that accepts and says nothing is given up after socket_timeout, once."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert refusal(named(f"redis://127.0.0.1:{port}", socket_timeout="50ms")) == (
+            f"Redis at 127.0.0.1:{port} does not answer in time"
+        )
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        ("redis_version:6.0.16\r\n", "is version 6.0.16; 6.2 or newer is needed"),
+        ("redis_version:5.0.7\r\n", "is version 5.0.7; 6.2 or newer is needed"),
+        ("something:else\r\n", "is version unknown; 6.2 or newer is needed"),
+    ],
+)
+def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
+    """What is older than 6.2, or does not say, is refused with its version."""
+    with answering(f"${len(info)}\r\n{info}\r\n".encode()) as port:
+        assert refusal(named(f"redis://127.0.0.1:{port}")) == f"Redis at 127.0.0.1:{port} {says}"
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_redis_that_evicts_is_refused_with_its_policy(redis_server: EmbeddedRedis, policy: str) -> None:
+    """Whatever it may remove when it is full, keys with an expiry or any: a permit or a notification is among them."""
+    settings = named(redis_server.url)
+    with closing(connect(settings)) as client:
+        client.config_set("maxmemory-policy", policy)
+        try:
+            assert refusal(settings) == (
+                f"Redis at 127.0.0.1:{redis_server.port} removes keys when it is full, accepted notifications among"
+                f" them (maxmemory-policy {policy}); set its maxmemory-policy to noeviction"
+            )
+            assert f"(maxmemory-policy {policy})" in eviction_warning(client.info("memory"))
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+        check(client)
+        assert eviction_warning(client.info("memory")) == ""
+
+
+def test_a_redis_that_does_not_tell_its_policy_is_taken_with_a_warning() -> None:
+    """A hosted Redis may leave it out of INFO: a worker starts, and its log says what to make sure of."""
+    info = "redis_version:7.0.0\r\nused_memory:1\r\n"
+    with (
+        answering(f"${len(info)}\r\n{info}\r\n".encode()) as port,
+        closing(connect(named(f"redis://127.0.0.1:{port}"))) as client,
+        capture_logs() as logs,
+    ):
+        wait_for_redis(client)
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("eviction_unknown", "warning")
+    assert line["reason"].startswith("Redis does not tell its maxmemory-policy; make sure that it is noeviction")
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (b"-LOADING Redis is loading the dataset in memory\r\n", "is still loading its data"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers with an error: "),
+        (b"$30\r\nredis_version:7.0.0\r\nloading:1\r\n", "is still loading its data"),
+        (b"-ERR hunter2\r\n", "answers with an error: ResponseError"),
+    ],
+)
+def test_what_is_no_ready_redis_is_one_line(reply: bytes, says: str) -> None:
+    """A Redis that loads, another protocol, an unknown error: one line each, no traceback."""
+    with answering(reply) as port:
+        assert says in refusal(named(f"redis://127.0.0.1:{port}"))
+
+
+def test_nothing_is_sent_twice() -> None:
+    """A command whose answer is lost is not repeated: it may have been done."""
+    received: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while b"INCR" not in (data := connection.recv(65_536)):
+                connection.sendall(b"+OK\r\n" * data.count(b"CLIENT"))
+            received.append(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        with closing(connect(named(url))) as client, pytest.raises(redis.exceptions.ConnectionError):
+            client.incr("a")
+        thread.join()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):  # another try would have come
+            listener.accept()
+    assert len(received) == 1
+
+
+def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
+    """Who names an authority and no rediss:// believes in a TLS that is not there. A file that is missing is named."""
+    text = "redis: {{url: '{}://127.0.0.1:1/0', ca_file: {}/ca.pem}}"
+    with pytest.raises(SettingsError, match="ca_file is for TLS, and the URL is not: it would begin with rediss://"):
+        connect(parse_settings(text.format("redis", tmp_path)))
+    with pytest.raises(SettingsError, match=r"redis\.ca_file: cannot read .*ca\.pem: No such file"):
+        connect(parse_settings(text.format("rediss", tmp_path)))
+    with pytest.raises(SettingsError, match="cert_key_file: needs cert_file"):
+        parse_settings("redis: {cert_key_file: /run/key.pem}")
+
+
+def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
+    """A query that redis-py does not understand is refused when connecting, naming the option alone."""
+    for query in ("flavour=hunter2", "socket_timeout=hunter2"):
+        with pytest.raises(
+            RedisUnusableError, match=f"option '{query.partition('=')[0]}' that is not understood"
+        ) as caught:
+            connect(named(f"redis://:hunter2@127.0.0.1/0?{query}"))
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("redis://:hunter2@h:7000/1", "h:7000"),
+        ("rediss://h", "h:6379"),
+        ("unix:///s", "/s"),
+        ("redis://[::1]:1", "[::1]:1"),
+    ],
+)
+def test_an_address_is_where_and_nothing_else(url: str, where: str) -> None:
+    """What is shown of a client is host and port, or the socket's path."""
+    with closing(connect(named(url))) as client:
+        assert address(client) == where
+
+
+def test_a_closed_asyncio_client_leaves_no_connection(server: EmbeddedRedis) -> None:
+    """Whoever runs a worker in a process of its own making, such as a test, is not left with its sockets."""
+    with closing(redis.Redis.from_url(f"redis://:hunter2@127.0.0.1:{server.port}")) as client:
+
+        def connections() -> set[str]:
+            return {at["id"] for at in client.client_list()}
+
+        async def used() -> Any:
+            other = asyncio_client(client)
+            before = connections()
+            await other.ping()
+            (its_own,) = connections() - before
+            await other.aclose()
+            return other, its_own
+
+        kept, its_own = asyncio.run(used())  # kept, so that no collector closes it in its own place
+        eventually(lambda: its_own not in connections(), "the end of the connection")
+        del kept

@@ -1,0 +1,115 @@
+"""Expected times against what the scripts then do, by random rules and backlogs, when nothing else arrives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hypothesis import event as seen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from notifier import Notifier
+from notifier.dispatch import calls
+from notifier.forecast.expected import Expected, find_forecast
+from notifier.forecast.replay import DROPPED, EXPIRED
+from notifier.forecast.trace import Event
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
+from notifier.store.exchange import exchange
+from tests.harness.support import CONSOLE, note
+from tests.property.amount import examples
+from tests.property.forecast.test_replay import S, Scripts, U, rule_sets, traces
+
+TOLERATED_US, SHARE = 100_000, 0.02
+
+
+@dataclass
+class Asked(Scripts):
+    """Asks for the forecast once all have been accepted and the time has come; and takes up other rules then."""
+
+    ask_us: int = 0
+    then: Policies | None = None
+    asked_us: int = 0
+    found: dict[str, Expected] = field(default_factory=dict)
+
+    def look(self) -> None:
+        super().look()
+        accepted = int(self.redis.hget("notifier:stats", "accepted") or 0)
+        if self.found or accepted < len(self.trace) or self.now < self.ask_us:
+            return
+        if self.then is not None:  # as workers do that take up changed rates: all is looked at again
+            self.rules, self.table, self.then = self.then, RuleTable(self.then), None
+            for lane in ("urgent", "default", "bulk"):
+                run(self.redis, calls.retime(lane, "0", max_users=1000, clock=str(self.now)))
+            super().look()
+        self.asked_us = self.now
+        self.found = exchange(
+            self.redis, find_forecast(self.rules, "ann", latency_us=self.latency_us, clock=str(self.now))
+        ).by_job
+
+
+def hold_true(asked: Asked, sent: list[int]) -> int:
+    """Every expected time against what came; how many there were."""
+    for job_id, expected in asked.found.items():
+        went = sent[int(job_id)]
+        if expected.at is None:
+            assert went in {EXPIRED, DROPPED}, (job_id, expected, went)
+            continue
+        assert went >= 0, (job_id, expected, went)
+        error = abs(expected.at.timestamp() * 1e6 - went)
+        assert error <= max(TOLERATED_US, SHARE * (went - asked.asked_us)), (job_id, expected, went, asked.asked_us)
+    return len(asked.found)
+
+
+@settings(max_examples=examples(120))
+@given(
+    rules=rule_sets(),
+    then=st.one_of(st.none(), rule_sets()),
+    trace=traces,
+    ask_us=st.integers(0, 80).map(U.__mul__),
+    latency_us=st.sampled_from([0, 5_000, 50_000]),
+)
+def test_expected_times_come_true(  # noqa: PLR0917 - what an example consists of
+    redis: Redis, rules: Policies, then: Policies | None, trace: list[Event], ask_us: int, latency_us: int
+) -> None:
+    """Each goes within max(100 ms, 2 %) of its expected time, also under rules that were changed just before."""
+    redis.flushdb()
+    asked = Asked(redis, rules, trace, latency_us, ask_us=ask_us, then=then)
+    sent = asked.run()
+    seen(f"waiting: {min(hold_true(asked, sent), 30) // 10}0")
+
+
+def test_a_thousand_wait(redis: Redis) -> None:
+    """Of a line of 1,100, the first thousand have an expected time, and each is right to the µs."""
+    redis.flushdb()
+    rules = Policies(Policy((Window(50, "20s"), Window(300, "5m")), gap_us=S // 10))
+    asked = Asked(redis, rules, [Event(0)] * 1_100, 0, ask_us=S)
+    sent = asked.run()
+    assert hold_true(asked, sent) == 1_000
+    assert all(e.at == datetime.fromtimestamp(sent[int(j)] / 1e6, tz=UTC) for j, e in asked.found.items())
+
+
+def test_behind_those_that_are_not_read_nothing_is_expected(redis: Redis) -> None:
+    """What goes before them is known; of the others, of a newcomer too, it is said that nobody knows."""
+    redis.flushdb()
+    categories = {key: {"lane": "default"} for key in ("default", "chat")}
+    given = {"user": {"gap": "1s"}, "categories": categories, "providers": CONSOLE, "worker": {"lease": "10s"}}
+    settings = parse_settings(json.dumps(given))
+    many = [f"many-{n}" for n in range(1_100)]
+    with Notifier(redis, settings) as notifier:
+        notifier.send(note("ada", category="chat"), job_id="early")
+        notifier.send_many((note("ada") for _ in many), job_ids=many)
+        notifier.send(note("ada", category="chat"), job_id="late")
+    run(redis, calls.pull(max_jobs=2_000, lease_us=1_000_000, leads=False, lanes=LANES))
+    for accepted_now in ("default", "chat"):
+        forecast = exchange(redis, find_forecast(settings.policies(), "ada", accepted_now=accepted_now))
+        assert forecast.accepted_now == Expected(None, "more than 1,000 wait before it")
+        for job_id in ("early", *many[:999]):
+            assert forecast.by_job[job_id].at is not None
+        assert [forecast.of(job_id) for job_id in (*many[1_000:], "late")] == [None] * 101

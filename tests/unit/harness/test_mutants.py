@@ -1,0 +1,17 @@
+"""The wrong scripts of `make mutate` are those of today: each changes one place of a script that is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.mutants import MUTANTS, ROOT
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_changes_one_place(mutant) -> None:
+    """Who rewrites a script keeps its mutants: what the text of a mutant names is in it once, and its test is there."""
+    text = mutant.script(ROOT).read_text(encoding="utf-8")
+    file, _, test = mutant.test.partition("::")
+
+    assert text.count(mutant.old) == 1
+    assert f"def {test}" in (ROOT / "tests" / file).read_text(encoding="utf-8")

@@ -1,0 +1,289 @@
+"""FakeNotifier: real validation and real rules in simulated time, and a pytest plugin that brings it."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from notifier import (
+    AsyncNotifier,
+    Cancellation,
+    Hold,
+    InvalidNotificationError,
+    InvalidPreferenceError,
+    Notifier,
+    OverloadedError,
+    Permit,
+    RedisUnusableError,
+)
+from notifier.django import sending
+from notifier.settings import parse_settings
+from notifier.testing import FakeNotifier
+from tests.harness.support import fcm, note
+
+ROOT = Path(__file__).parents[3]
+
+
+PROVIDERS = "providers: {apns: {client: console}, fcm: {client: console}}\n"
+
+
+def fake(rules: str, **options: Any) -> FakeNotifier:
+    return FakeNotifier(parse_settings(PROVIDERS + rules), **options)
+
+
+def test_the_rules_hold_in_simulated_time() -> None:
+    """Gaps and windows space what is sent, in order; time passes by `advance` alone."""
+    made = fake("user: {windows: [3/1m], gap: 1s}")
+    for n in range(5):
+        made.send(note("anna", f"{n}"))
+    made.send(note("bert"))
+    assert [len(made.delivered(user)) for user in ("anna", "bert")] == [1, 1]
+    made.advance("2s")
+    assert [each.title for each in made.delivered("anna")] == ["0", "1", "2"]
+    made.advance("57999ms")
+    assert [each.title for each in made.waiting("anna")] == ["3", "4"]
+    made.advance(timedelta(milliseconds=1))
+    assert [each.title for each in made.delivered("anna")] == ["0", "1", "2", "3"]
+    since = [(sent.at - made.outbox[0].at).total_seconds() for sent in made.outbox if sent.notification.user == "anna"]
+    assert since == [0, 1, 2, 60]
+
+
+def test_quiet_hours_are_the_users() -> None:
+    """What comes by night waits for the morning of its zone."""
+    made = fake('user: {quiet_hours: "21:00-08:00"}', now=datetime(2030, 1, 7, 22, tzinfo=UTC))
+    job_id = made.send(note("anna", zone="Etc/UTC"))
+    status = made.status(job_id)
+    assert status is not None
+    assert (status.state, status.expected_at) == ("waiting", datetime(2030, 1, 8, 8, tzinfo=UTC))
+    made.advance("10h")
+    assert len(made.outbox) == 1
+
+
+def test_send_hours_open_by_the_week() -> None:
+    """What comes on a Friday evening goes on Monday; a user's own hold beside them; the alarm goes at once."""
+    made = fake(
+        'user: {send_hours: {mon-fri: "09:00-18:00"}, windows: [2/1h]}\n'
+        "categories: {default: {lane: default}, alarm: {lane: urgent, quiet_hours: ignore}}",
+        now=datetime(2030, 1, 11, 18, tzinfo=UTC),
+    )
+    made.users.set("bert", send_hours={"mon": "08:00-09:00", "wed": "10:00-11:00"})
+    jobs = [made.send(note(user)) for user in ("anna", "anna", "bert")]
+    told = [made.status(job_id) for job_id in jobs]
+    assert [status and status.expected_at for status in told] == [
+        datetime(2030, 1, 14, 9, tzinfo=UTC),
+        datetime(2030, 1, 14, 9, 30, tzinfo=UTC),
+        datetime(2030, 1, 16, 10, tzinfo=UTC),
+    ]
+    made.send(note("anna", category="alarm"))
+    assert [sent.notification.category for sent in made.outbox] == ["alarm"]
+    with pytest.raises(InvalidPreferenceError, match=r"send_hours: sat 10:00-12:00, .* leave no time"):
+        made.users.set("bert", send_hours="sat 10:00-12:00")
+
+
+def test_what_is_wrong_or_too_much_is_refused() -> None:
+    """The same errors as of `Notifier`, by the same checks."""
+    made = fake("user: {windows: [1/1h], max_waiting: 1}")
+    with pytest.raises(InvalidNotificationError, match="category"):
+        made.send(note("anna", category="nope"))
+    made.send(note("anna"))
+    made.send(note("anna"))
+    with pytest.raises(OverloadedError, match="1 wait of user 'anna'"):
+        made.send(note("anna"))
+    assert made.send_many([note("bert"), note("carl")]) == 2
+
+
+def test_each_end_is_told() -> None:
+    """Cancelled, expired, superseded and dropped; a job id or a dedupe key that was seen is accepted once."""
+    made = fake(
+        "user: {gap: 10s}\ncategories: {default: {lane: default}, brief: {lane: bulk, when_blocked: drop},"
+        " score: {lane: bulk, when_blocked: collapse}}"
+    )
+    first = made.send(note("anna", dedupe_key="k"))
+    assert made.send(note("anna", dedupe_key="k")) == first
+    assert made.send(note("anna"), job_id=first) == first
+    waits = made.send(note("anna"))
+    late = made.send(note("anna", expires_in=5))
+    dropped = made.send(note("anna", category="brief"))
+    old, new = (made.send(note("anna", category="score", collapse_id="c")) for _ in range(2))
+    assert made.cancel(waits) == made.cancel(waits) == "cancelled"
+    assert (made.cancel(first), made.cancel("unknown")) == ("ended", "unknown")
+    tagged = made.send(note("anna", tags=["t"], send_at=made.now + timedelta(minutes=1)))
+    assert made.cancel(user="anna", tag="t", category="brief") == Cancellation()
+    assert made.cancel(user="anna", tag="t") == made.cancel_many([tagged]) == Cancellation(1)
+    made.advance("1h")
+    states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
+    assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
+    assert [status.reason for status in [made.status(dropped)] if status] == ["user gap 10s"]
+
+
+def test_acquire_knows_what_users_chose() -> None:
+    """Of simulated time: a gap, a mute and a day of one's own end by `advance`."""
+    made = fake("user: {}")
+    made.users.set("anna", gap="1h", windows=["2/calendar-day"], quiet_hours="20:00-22:00")
+    assert isinstance(made.acquire("anna"), Permit)
+    assert made.acquire("anna") == Hold(3_600_000_000, "user gap 1h")
+    made.users.mute("anna", until=made.now + timedelta(hours=2))
+    assert made.acquire("anna") == Hold(7_200_000_000, "user muted")
+    made.advance("2h")
+    assert isinstance(made.acquire("anna"), Permit)
+    made.advance("1h")
+    assert made.acquire("anna") == Hold(9 * 3_600_000_000, "user 2/calendar-day until 00:00 Etc/UTC")
+    made.advance("29h")
+    assert made.acquire("anna") == Hold(2 * 3_600_000_000, "user quiet until 22:00 Etc/UTC")
+
+
+def test_users_choose_for_themselves() -> None:
+    """What has gone stays; what waits follows the new choice; what is muted waits for its end, or is dropped."""
+    made = fake("user: {}")
+    made.send(note("anna"))
+    made.users.set("anna", gap="1h")
+    made.send(note("anna"))
+    assert [len(made.delivered("anna")), len(made.waiting("anna"))] == [1, 1]
+    made.users.clear("anna")
+    assert len(made.delivered("anna")) == 2
+    made.users.mute("anna", until=made.now + timedelta(hours=1))
+    held, short = made.send(note("anna")), made.send(note("anna", expires_in=60))
+    made.users.mute("bert", what="drop")
+    dropped = made.send(note("bert"))
+    made.advance("2m")
+    states = [status.state for job_id in (held, short, dropped) if (status := made.status(job_id))]
+    assert states == ["waiting", "expired", "dropped"]
+    made.advance("58m")
+    assert len(made.delivered("anna")) == 3
+    assert [entry["user"] for entry in made.users.export()] == ["anna", "bert"]
+
+
+def test_the_same_for_asyncio() -> None:
+    """`aio` is an AsyncNotifier over the same outbox and the same time; every method is awaited."""
+    made = fake("user: {windows: [1/1m]}")
+
+    async def session() -> None:
+        aio = made.aio
+        async with aio:
+            assert isinstance(aio, AsyncNotifier)
+            first = await aio.send(note("anna", "1"), timeout=2)
+            assert await aio.send_many([note("anna", "2"), note("anna", "3", tags=["thread-9"])]) == 2
+            assert await aio.cancel(user="anna", tag="thread-9") == Cancellation(1)
+            assert [(await aio.status(first)).state for _ in range(2)] == ["delivered"] * 2  # type: ignore[union-attr]
+            await aio.users.mute("anna", categories=["default"])
+            assert [entry["user"] async for entry in aio.users.export()] == ["anna"]
+            assert isinstance(await aio.acquire("bert"), Permit)
+            assert isinstance(await aio.limiter.acquire("carl", made.policies.for_user("carl"), timeout=1), Permit)
+            made.fail_next(RedisUnusableError("Redis does not answer"))
+            with pytest.raises(RedisUnusableError):
+                await aio.send(note("dora"))
+            with pytest.raises(InvalidNotificationError, match="category"):
+                await aio.send(note("dora", category="nope"))
+
+    asyncio.run(session())
+    assert [each.notification.title for each in made.outbox] == ["1"]
+    assert [each.title for each in made.waiting("anna")] == ["2"]
+
+
+def test_what_fails_is_told_and_takes_no_place() -> None:
+    """An exception is raised once; what is rejected comes back as feedback, and spends nothing of the rules."""
+    made = fake("user: {gap: 10s}")
+    made.fail_next(RedisUnusableError("away"))
+    with pytest.raises(RedisUnusableError, match="away"):
+        made.send(note("anna"))
+    made.fail_next("rejected", "BadToken")
+    dead = made.send(note("anna", "T", fcm("anna")))
+    made.send(note("anna"))
+    status = made.status(dead)
+    assert status is not None
+    assert (status.state, status.reason, len(made.outbox)) == ("rejected", "BadToken", 1)
+    assert [(gone.user, gone.reason, gone.job_id) for gone in made.feedback()] == [("anna", "BadToken", dead)]
+    assert list(made.feedback()) == []
+
+
+def test_the_fixtures(
+    notifier_outbox: FakeNotifier, notifier_redis: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`Notifier.from_config` gives the fake, with the configuration that it is given; the Redis is empty."""
+    assert Notifier.from_config() is notifier_outbox
+    assert AsyncNotifier.from_config() is notifier_outbox.aio
+    config = tmp_path / "notifier.yaml"
+    config.write_text("user: {}\ncategories: {mine: {lane: bulk}}\nproviders: {apns: {client: console}}\n")
+    Notifier.from_config(config).send(note("anna", category="mine"))
+    assert AsyncNotifier.from_config(config) is notifier_outbox.aio
+    assert len(notifier_outbox.outbox) == 1
+    assert notifier_redis.dbsize() == 0
+    monkeypatch.undo()
+    assert Notifier.from_config is not None
+
+
+def test_the_example_of_the_page_runs(notifier_outbox: FakeNotifier) -> None:
+    """docs/how-to/testing.md shows examples/test_push.py as it is, and its tests pass. `make lint` checks its types."""
+    example = ROOT / "examples" / "test_push.py"
+    page = (ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8")
+    assert f"```python\n{example.read_text(encoding='utf-8')}```" in page
+    tests = {name: test for name, test in runpy.run_path(str(example)).items() if name.startswith("test_")}
+    assert len(tests) == 5
+    for test in tests.values():
+        test(*([notifier_outbox] if test.__annotations__.get("notifier_outbox") else []))
+
+
+@pytest.mark.parametrize("test", ["one test", "and another"])
+def test_the_django_app_sends_to_the_fake(
+    notifier_outbox: FakeNotifier, monkeypatch: pytest.MonkeyPatch, test: str
+) -> None:
+    """`notifier.django.get_notifier`, which keeps its Notifier, gives each test its own fake."""
+    monkeypatch.setattr(sending, "config_path", lambda: None)
+    sending.get_notifier().send(note("anna", test))
+    assert [each.notification.title for each in notifier_outbox.outbox] == [test]
+
+
+def test_what_stands_for_several_says_so() -> None:
+    """`{count}` is filled in, and a digest has its own text, as the devices get it."""
+    rules = """
+categories:
+  group: {lane: default, windows: [1/10s], when_blocked: collapse}
+  news:
+    lane: default
+    windows: [1/10s]
+    when_blocked: digest
+    digest: {after: 3, within: 1h, title: "{count} new comments", body: "Open the app."}
+"""
+    made = fake(rules)
+    for n in range(4):
+        made.send(note("ann", f"{{count}} new, the last {n}", fcm("f"), category="group", collapse_id="g"))
+        made.send(note("bob", f"comment {n}", fcm("f"), category="news"))
+        made.advance("1s")
+    made.advance("2h")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox if sent.notification.user == "ann"] == [
+        ("1 new, the last 0", 1),
+        ("3 new, the last 3", 3),
+    ]
+    last = [sent for sent in made.outbox if sent.notification.user == "bob"][-1]
+    assert (last.notification.title, last.notification.body, last.count) == ("3 new comments", "Open the app.", 3)
+
+
+def test_a_django_projects_own_configuration(tmp_path: Path) -> None:
+    """`notifier_outbox` has the rules that the project's NOTIFIER_CONFIG names."""
+    config = tmp_path / "shop.yaml"
+    config.write_text(PROVIDERS + "user: {windows: [1/1d]}\n", encoding="utf-8")
+    (tmp_path / "test_shop.py").write_text(
+        f"""
+from django.conf import settings
+settings.configure(NOTIFIER_CONFIG={str(config)!r})
+from notifier import Device, Notification, Notifier
+
+def test_one_a_day(notifier_outbox):
+    for _ in range(2):
+        Notifier.from_config().send(Notification(user="1", devices=[Device("fcm", "t" * 20)], title="x"))
+    notifier_outbox.advance("1h")
+    assert len(notifier_outbox.outbox) == 1
+""",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

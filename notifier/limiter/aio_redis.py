@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
-from redis.exceptions import RedisError
 
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.calls import UNSETTLED
@@ -17,10 +16,8 @@ from notifier.limiter.outage import unreachable
 from notifier.limiter.plans import StaleError
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.requests import Mode, Request, Timeout
-from notifier.limiter.sync import MAX_AT_ONCE, InRedis, follow, within
-from notifier.scripts.loader import run_async
+from notifier.limiter.sync import AWAY, MAX_AT_ONCE, OF_CLUSTER, InRedis, follow, is_cluster, nodes_of, within
 from notifier.scripts.packed import send_async
-from notifier.scripts.turns import in_turn_async
 
 if TYPE_CHECKING:
     from notifier.store.live_limits import LiveLimits
@@ -31,12 +28,19 @@ T = TypeVar("T")
 class AsyncLimiter(InRedis, AsyncKeyLimiter):
     """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
 
+    _module, _others = "redis.asyncio", (redis.Redis, redis.RedisCluster)
     _live: LiveLimits | None = None
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Any) -> Self:
         """See `Limiter.from_url`."""
-        client = redis.asyncio.Redis.from_url(url, protocol=2, **within(timeout, Retry))
+        more = within(timeout, Retry)
+        if is_cluster(url):
+            first, nodes = nodes_of(url)
+            beside = [redis.asyncio.cluster.ClusterNode(*node) for node in nodes]
+            in_cluster = redis.asyncio.RedisCluster.from_url(first, startup_nodes=beside, **OF_CLUSTER, **more)
+            return cls(in_cluster, namespace=namespace, **options)
+        client = redis.asyncio.Redis.from_url(url, protocol=2, **more)
         return cls(client, namespace=namespace, **options)
 
     @classmethod
@@ -60,13 +64,13 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
         answers: list[Permit | Hold] = []
         try:
             while len(answers) < len(requests):
-                part = requests if mode == "every" else requests[len(answers) : len(answers) + MAX_AT_ONCE]
+                part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
                 try:
                     answers = [*answers, *await send_async(self.redis, self._requests.ask(part, mode, ahead))]
                 except StaleError as stale:
                     answers += stale.answers
                     requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
-        except (RedisError, OSError) as error:
+        except AWAY as error:
             return outage.answers(requests, mode, ahead, error)
         outage.breaker.worked()
         return answers
@@ -79,9 +83,9 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     async def _run(self, call: Callable[[Any], T]) -> T:
         asked: Any = call(self._requests)
         try:
-            while (reply := await in_turn_async(self.redis, lambda: run_async(self.redis, asked))) is UNSETTLED:
+            while (reply := await send_async(self.redis, asked)) is UNSETTLED:
                 pass
-        except (RedisError, OSError) as error:
+        except AWAY as error:
             raise unreachable(error) from error
         answer: T = reply
         return answer

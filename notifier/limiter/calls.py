@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -13,6 +15,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.requests import (
     HOUR_S,
     MINUTE_US,
+    Asked,
     By,
     Mode,
     Request,
@@ -23,41 +26,48 @@ from notifier.limiter.requests import (
     in_steps,
     ranks_by,
 )
-from notifier.scripts.keys import redis_key
+from notifier.scripts.keys import RQ, prefix, redis_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.units import duration_us
 
 TAKE_NOW: Final = pack([""])
+_TAG: Final = re.compile(rb"\{([^}]*)\}")
+_NO_TAG: Final = b"7d"  # of keys that begin with a closing brace
 UNSETTLED: Final = object()  # what a reading answers until all is settled: it is to be asked again
 
 
 class RedisRequests(Requests):
     """Builds the calls for the keys of one namespace."""
 
-    def __init__(self, namespace: str, **options: Any) -> None:
-        """options: as of `Requests`."""
+    def __init__(self, namespace: str, *, in_cluster: bool = False, **options: Any) -> None:
+        """in_cluster: each key is in the slot of its own hash tag. options: as of `Requests`."""
         super().__init__(namespace, **options)
         self._ids = PermitIds()
-        self._prefix = redis_key("keys", namespace, "{").encode()
+        self._begins = redis_key("keys", namespace, "{").encode()
+        self.in_cluster, self._prefix = in_cluster, prefix()
 
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
     ) -> PackedCall[list[Permit | Hold]]:
         """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever."""
         timeout = 0 if ahead == 0 else ahead_us(ahead)
-        prefix, keys, rest = self._prefix, [], [self._head(mode, timeout)]
+        begins, keys, rest = self._begins, [], [self._head(mode, timeout)]
+        namespace, declared = self.namespace, None
         ends = []
         for request in requests:
             ends.append(end := self._ids.end())
             key = request.raw
-            keys.append(b"$%d\r\n%b%b}\r\n" % (len(prefix) + len(key) + 1, prefix, key))
+            if self.in_cluster:
+                declared, namespace, key = self._apart(key)
+                begins = b"%bkeys:%b:{" % (declared[0], namespace.encode())
+            keys.append(b"$%d\r\n%b%b}\r\n" % (len(begins) + len(key) + 1, begins, key))
             rest.append(b"$2\r\n%b\r\n%b" % (end, request.plan.packed))
         args, by = 1 + 2 * len(keys), script("limit")
         if self._keep_us is not None:
-            rest.append(pack([self.namespace, self._keep_us]))
+            rest.append(pack([namespace, self._keep_us]))
             args, by = args + 2, script("limit_used")
-        wire = pack_call(by, len(keys), args, b"".join(keys + rest))
+        wire = pack_call(by, len(keys), args, b"".join(keys + rest), declared)
 
         def decode(reply: list[int]) -> list[Permit | Hold]:
             answers = _answers(requests, ends, reply, timeout)
@@ -67,60 +77,100 @@ class RedisRequests(Requests):
 
         return PackedCall(by, wire, decode)
 
+    def _apart(self, key: bytes) -> tuple[tuple[bytes, bytes], str, bytes]:
+        """Name a key in a cluster: the two keys that its calls declare, a namespace, and the key's name in that.
+
+        Its keys begin with its hash tag. No namespace tells scripts that there are no ranks: these would be elsewhere.
+        """
+        tag = tag_of(key)
+        ours = b"{%b}%b:" % (tag, self._prefix.encode())
+        name = self.namespace.encode() if tag == key else b"%b:%b" % (self.namespace.encode(), key)
+        return (ours, b"%b%b:" % (ours, RQ.encode())), "", name
+
+    def first_of(self, requests: Sequence[Request], most: int) -> Sequence[Request]:
+        """Return those of these, from the first on, for which one call may ask."""
+        if not self.in_cluster:
+            return requests[:most]
+        tag = tag_of(requests[0].raw)
+        return list(itertools.takewhile(lambda request: tag_of(request.raw) == tag, requests[:most]))
+
+    def every(self, asked: Iterable[Asked]) -> list[Request]:
+        """See `Requests.every`. Raises ValueError for keys that a cluster may have at several nodes."""
+        requests = super().every(asked)
+        if len(self.first_of(requests, len(requests))) < len(requests):
+            raise ValueError(
+                "in a Redis Cluster keys that are taken together have one hash tag: write what they share in braces,"
+                " such as 'read:{customer:42}' and 'total:{customer:42}'"
+            )
+        return requests
+
     def _head(self, mode: Mode, timeout: int) -> bytes:
         if mode == "take" and not timeout and not self.clock:
             return TAKE_NOW
         return pack([struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()])
 
-    def adjust(self, permit: Permit, cost: int) -> Call[bool]:
+    def adjust(self, permit: Permit, cost: int) -> PackedCall[bool]:
         """Give a permit another cost; 0 takes it back. False where it has lapsed or was taken back before."""
         check_used(cost)
         return self._change(permit.key, "cost", *parts_of(permit.id), cost, decode=lambda less: less is not None)
 
-    def block(self, key: str, span: str | timedelta) -> Call[int]:
+    def block(self, key: str, span: str | timedelta) -> PackedCall[int]:
         """Admit nothing of a key for so long."""
         return self._change(key, "block", duration_us(span))
 
-    def reward(self, key: str, cost: int) -> Call[int]:
+    def reward(self, key: str, cost: int) -> PackedCall[int]:
         """Take back so much; the reply is how much it was."""
         check_used(cost)
         return self._change(key, "reward", cost)
 
-    def reset(self, key: str) -> Call[int]:
+    def reset(self, key: str) -> PackedCall[int]:
         """Forget a key; the reply is how many sends were forgotten."""
         return self._change(key, "forget")
 
-    def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> Call[Any]:
-        check_key(key)
-        return Call(script("limit_change"), [], [self.clock, self.namespace, key, *args], decode)
+    def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> PackedCall[Any]:
+        return self._call("limit_change", key, *args, decode=decode)
 
-    def count(self, key: str, *, last: str | timedelta) -> Call[int]:
+    def count(self, key: str, *, last: str | timedelta) -> PackedCall[int]:
         """How many sends of a key fall into the span that ends now."""
-        check_key(key)
-        return self._read(["count", key, duration_us(last)], lambda _now, count: int(count))
+        return self._read(key, "count", duration_us(last), decode=lambda _now, count: int(count))
 
-    def usage(self, key: str) -> Call[Usage]:
+    def usage(self, key: str) -> PackedCall[Usage]:
         """Read what is known of a key's use."""
-        check_key(key)
         self.need_usage()
-        return self._read(["usage", key], lambda now, flat: _usage(key, now, _hash(flat)))
+        return self._read(key, "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
 
-    def top(self, count: int, *, by: By, ascending: bool) -> Call[list[RankedKey]]:
+    def top(self, count: int, *, by: By, ascending: bool) -> PackedCall[list[RankedKey]]:
         """The keys of the namespace with the most of something, or the least."""
         self.need_usage()
-        args: list[str | bytes | int] = ["top", ranks_by(by, count), count, int(ascending)]
-        return self._read(args, lambda _now, *found: [_ranked(entry) for entry in found])
+        args = ("top", ranks_by(by, count), count, int(ascending))
+        return self._read(None, *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
 
-    def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> Call[list[Point]]:
+    def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> PackedCall[list[Point]]:
         """How many in each step of the span that ends now; of one key, or of all where that is None."""
         self.need_usage()
         in_steps(0, {}, last, step)  # refuses a wrong span before Redis is asked
-        args: list[str | bytes | int] = ["series", "" if key is None else key]
-        return self._read(args, lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
+        return self._read(key, "series", decode=lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
 
-    def _read(self, args: Sequence[str | bytes | int], decode: Any) -> Call[Any]:
-        whole = [self.clock, self.namespace, *args]
-        return Call(script("limit_usage"), [], whole, lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
+    def _read(self, key: str | None, *args: str | int, decode: Any) -> PackedCall[Any]:
+        return self._call("limit_usage", key, *args, decode=lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
+
+    def _call(self, name: str, key: str | None, *args: str | bytes | int, decode: Any) -> PackedCall[Any]:
+        """A call about a key, or about all of them."""
+        raw = b"" if key is None else check_key(key)
+        declared, namespace = None, self.namespace
+        if self.in_cluster:
+            if key is None:
+                raise ValueError("in a Redis Cluster each key's usage is at its own node: ask for a key")
+            declared, namespace, raw = self._apart(raw)
+        words = [self.clock, namespace, raw, *args]
+        by = script(name)
+        return PackedCall(by, pack_call(by, 0, len(words), pack(words), declared), decode)
+
+
+def tag_of(key: bytes) -> bytes:
+    """The hash tag of a key in a cluster: what it has in braces, or all of it. A tag has no closing brace."""
+    found = _TAG.search(key)
+    return (found and found[1]) or key.partition(b"}")[0] or _NO_TAG
 
 
 def namespaces_call() -> Call[list[tuple[str, int, int]]]:
@@ -129,7 +179,7 @@ def namespaces_call() -> Call[list[tuple[str, int, int]]]:
     def decode(reply: list[Any]) -> list[tuple[str, int, int]]:
         return [(_text(name), int(keys), int(at)) for name, keys, at in reply[1:]]
 
-    return Call(script("limit_usage"), [], ["", "", "namespaces"], decode)
+    return Call(script("limit_usage"), [], ["", "", "", "namespaces"], decode)
 
 
 def _answers(

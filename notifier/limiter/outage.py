@@ -138,4 +138,6 @@ def seconds_of(timeout: str | timedelta | float) -> float:
 
 def unreachable(error: Exception) -> LimiterUnreachableError:
     """Return the error of a limiter that could not ask Redis."""
-    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {error}")
+    of_cluster = "it is a node of a cluster: give a RedisCluster, or a URL redis+cluster://host:6379"
+    said = of_cluster if type(error).__name__ == "MovedError" else error
+    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {said}")

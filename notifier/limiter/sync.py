@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 
 from notifier.errors import SettingsError
@@ -22,14 +24,14 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.scripts.loader import run
 from notifier.scripts.packed import send
-from notifier.scripts.turns import in_turn
 
 if TYPE_CHECKING:
     from notifier.store.live_limits import LiveLimits
 
 T = TypeVar("T")
+OF_CLUSTER: Final = {"protocol": 2, "require_full_coverage": False}
+AWAY: Final = (RedisError, RedisClusterException, OSError)
 MAX_AT_ONCE: Final = 500  # keys in one call: Redis serves nobody else meanwhile
 
 
@@ -37,6 +39,8 @@ class InRedis(Asking):
     """The parts of a limiter in Redis, whatever its client."""
 
     _requests: RedisRequests
+    _module: ClassVar[str]
+    _others: ClassVar[tuple[type, ...]]  # clients of the other module
 
     def __init__(
         self,
@@ -50,8 +54,8 @@ class InRedis(Asking):
         zone: str = DEFAULT_ZONE,
         clock: str = "",
     ) -> None:
-        """client: a `redis.Redis`; of AsyncLimiter a `redis.asyncio.Redis`. As many calls run at once as its pool has
-        connections, 100 at most; others wait, as long as its socket_timeout says, or 5 s.
+        """client: a `redis.Redis` or `redis.RedisCluster`; of AsyncLimiter one of `redis.asyncio`. As many calls run at
+        once as its pool has connections, 100 at most; others wait, as long as its socket_timeout says, or 5 s.
 
         limits: policies by name, for `rates`, or a function that gives those of now.
 
@@ -62,9 +66,35 @@ class InRedis(Asking):
         usage_keep: count totals, ranks and series, known for so long after a key's last use. zone: whose
         days and months calendar windows go by. clock: for tests.
         """
-        self.redis = client
+        if isinstance(client, (*self._others, str)):
+            given = f"{type(client).__module__}.{type(client).__qualname__}"
+            raise TypeError(f"{type(self).__name__} takes a client of {self._module}, or from_url a URL; not {given}")
+        self.redis: Any = client
         self._outage = Outage(on_error, processes, zone)
-        self._requests = RedisRequests(namespace, limits=limits, usage_keep=usage_keep, zone=zone, clock=clock)
+        in_cluster = isinstance(client, Cluster | redis.RedisCluster | redis.asyncio.RedisCluster)
+        options = {"limits": limits, "usage_keep": usage_keep, "zone": zone, "clock": clock}
+        self._requests = RedisRequests(namespace, in_cluster=in_cluster, **options)
+
+
+class Cluster:
+    """A `redis.RedisCluster` of a URL. Like other clients, and unlike that one, it connects when it is first asked."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._made: redis.RedisCluster | None = None
+        self._first, nodes = nodes_of(url)
+        made: Callable[..., Any] = redis.cluster.ClusterNode
+        self._options = {**options, "startup_nodes": [made(*node) for node in nodes]}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the client."""
+        if self._made is None:
+            self._made = redis.RedisCluster.from_url(self._first, **self._options)
+        return getattr(self._made, name)
+
+    def close(self) -> None:
+        """Close its connections."""
+        if self._made is not None:
+            self._made.close()
 
 
 class Limiter(InRedis, KeyLimiter):
@@ -73,12 +103,18 @@ class Limiter(InRedis, KeyLimiter):
     It never touches what the workers count for users' push notifications. Time is Redis's.
     """
 
+    _module, _others = "redis", (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Any) -> Self:
-        """A limiter on the Redis of a URL. timeout: for how long a call waits to be connected, and then for its answer,
-        before `on_error` answers; redis-py's own, if none is given. options: as of the constructor.
+        """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
+
+        timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
+        redis-py's own, if none is given. options: as of the constructor.
         """
         more = within(timeout) if timeout is not None else {}
+        if is_cluster(url):
+            return cls(Cluster(url, OF_CLUSTER | more), namespace=namespace, **options)
         return cls(redis.Redis.from_url(url, protocol=2, **more), namespace=namespace, **options)
 
     @classmethod
@@ -104,13 +140,13 @@ class Limiter(InRedis, KeyLimiter):
         answers: list[Permit | Hold] = []
         try:
             while len(answers) < len(requests):
-                part = requests if mode == "every" else requests[len(answers) : len(answers) + MAX_AT_ONCE]
+                part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
                 try:
                     answers = [*answers, *send(self.redis, self._requests.ask(part, mode, ahead))]
                 except StaleError as stale:
                     answers += stale.answers
                     requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
-        except RedisError as error:
+        except AWAY as error:
             return outage.answers(requests, mode, ahead, error)
         outage.breaker.worked()
         return answers
@@ -123,12 +159,25 @@ class Limiter(InRedis, KeyLimiter):
     def _run(self, call: Callable[[Any], T]) -> T:
         asked: Any = call(self._requests)
         try:
-            while (reply := in_turn(self.redis, lambda: run(self.redis, asked))) is UNSETTLED:
+            while (reply := send(self.redis, asked)) is UNSETTLED:
                 pass
-        except RedisError as error:
+        except AWAY as error:
             raise unreachable(error) from error
         answer: T = reply
         return answer
+
+
+def is_cluster(url: str) -> bool:
+    """Whether a URL means a cluster."""
+    return url.startswith(("redis+cluster://", "rediss+cluster://"))
+
+
+def nodes_of(url: str) -> tuple[str, list[tuple[str, int]]]:
+    """The nodes of a cluster's URL: the first as a URL, which says how to sign in, and those beside it."""
+    scheme, _, nodes = url.partition("+cluster://")
+    sign_in, at, hosts = nodes.rpartition("@")
+    urls = [f"{scheme}://{sign_in}{at}{host}" for host in hosts.split(",")]
+    return urls[0], [(found["host"], found.get("port", 6379)) for found in map(parse_url, urls[1:])]
 
 
 def follow(path: str | Path | None) -> LiveLimits:

@@ -88,7 +88,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "release": ":<job id> string; the one worker that takes a lost job back",
     "quarantine": ":<key> string, list, set, zset, hash or stream; what no script could read, see workers/loop/mending",
     # The limiter for any key; see sends.lua and usage.lua.
-    "keys": ":<namespace>:{key} hash; the sends of a key, and what each costs, see sends.lua",
+    "keys": ":<namespace>:{key} hash; the sends of a key, and what each costs, see sends.lua, usage.lua",
     "use": ":<namespace>:{key} hash; what was used of a key",
     "used": ":<namespace> hash minute -> how many of all keys",
     "ranks": ":<namespace>:… zset key -> how many",

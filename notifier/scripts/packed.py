@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,23 +31,28 @@ def pack(values: Iterable[str | bytes | int]) -> bytes:
     return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
 
 
-def pack_call(script: Script, keys: int, args: int, packed: bytes) -> bytes:
-    """The command that calls a script with so many keys and arguments of its own, which stand packed in `packed`."""
-    declared = script.declares()
+def pack_call(
+    script: Script, keys: int, args: int, packed: bytes, declared: Sequence[str | bytes] | None = None
+) -> bytes:
+    """The command that calls a script with so many keys and arguments of its own, which stand packed in `packed`.
+
+    declared: what a script that names keys is to declare, if not what is in force.
+    """
+    declared = declared if declared is not None and script.names_keys else script.declares()
     keys += len(declared)
     first = pack([keys, *declared])
     return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n%b%b" % (3 + keys + args, script.sha.encode(), first, packed)
 
 
-def unpack(wire: bytes) -> list[bytes]:
-    """The words of a packed command."""
+def unpack(wire: bytes) -> list[Any]:
+    """The words of a packed command; its name is text, as redis-py's client of a cluster wants it."""
     words, at = [], wire.index(b"\r\n") + 2
     while at < len(wire):
         begins = wire.index(b"\r\n", at) + 2
         ends = begins + int(wire[at + 1 : begins - 2])
         words.append(wire[begins:ends])
         at = ends + 2
-    return words
+    return [words[0].decode(), *words[1:]]
 
 
 def send(client: Any, call: PackedCall[T]) -> T:

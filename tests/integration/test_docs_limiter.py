@@ -52,4 +52,4 @@ def test_the_readme_limits_a_fastapi_program(redis_server: EmbeddedRedis, redis:
     assert replies[0].body == b'{"ok":true}'
     assert replies[0].headers["RateLimit"] == '"login-1m";r=4;t=60'
     assert 0 < int(replies[5].headers["Retry-After"]) <= 60
-    assert redis.keys("*") == [b"notifier:keys:web:{login:ip:127.0.0.1}"]
+    assert redis.keys("*") == [b"notifier:keys:web:{login:{ip:127.0.0.1}}"]

@@ -275,7 +275,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
     limits = ASGILimits(cut_off, limiter, WebLimit("api", "1/minute", not_counted=SERVER_ERRORS))
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(limits(scope, send, send))  # type: ignore[arg-type]
-    assert limiter.count("api:ip:203.0.113.7", last="1m") == 1
+    assert limiter.count("api:{ip:203.0.113.7}", last="1m") == 1
 
 
 @pytest.mark.parametrize(

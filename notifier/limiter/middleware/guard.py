@@ -75,8 +75,9 @@ class WebLimit:
             return None
         rates = self.rates(request) if callable(self.rates) else self.rates
         cost = self.cost(request) if callable(self.cost) else self.cost
-        whole = f"{self.name}:{key}"
-        return whole if len(whole) <= MAX_KEY else f"{self.name}:#{digest(key)}", rates, cost
+        # In braces: all limits by the same key have one hash tag, and so one node of a cluster.
+        fits = len(self.name) + len(key) < MAX_KEY and not key.startswith("}")
+        return f"{self.name}:{{{key if fits else f'#{digest(key)}'}}}", rates, cost
 
 
 AskedLimit: TypeAlias = tuple[WebLimit, tuple[str, Rates, int]]

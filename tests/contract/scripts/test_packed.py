@@ -23,7 +23,7 @@ def test_what_is_packed_is_found_again(words: list[Any]) -> None:
     """Any client can send the words of a command that was packed."""
     texts = [word if isinstance(word, bytes) else str(word).encode(errors="ignore") for word in words]
     wire = pack_call(script("limit"), 0, len(texts), pack(texts))
-    assert unpack(wire) == [b"EVALSHA", script("limit").sha.encode(), b"0", *texts]
+    assert unpack(wire) == ["EVALSHA", script("limit").sha.encode(), b"0", *texts]
 
 
 OPTIONS: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"single_connection_client": True}]

@@ -10,6 +10,7 @@
 --   @namespaces                          zset namespace -> µs of a use
 -- A use is counted beside the sends, in the same write. What ten minutes had is settled, which means that the other
 -- keys get to know it: with the key's next use, with that of another key of the namespace, or before it is read.
+-- In a cluster keys are at many nodes: there is no namespace, the prefix is a key's own, and only @keys and @use are.
 -- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
 local MINUTE = 60000000
 local NAMESPACES = '@namespaces'
@@ -49,6 +50,21 @@ local function renew(namespace, now, keep)
   call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
 end
 
+-- rank: what the other keys of the namespace get to know of a use, beside *settle*. is_first: of a minute.
+local function rank(namespace, key, tens, sum, total, held, asked, now, keep, is_first)
+  if sum > 0 then
+    call('ZADD', rank_key(namespace, 'total'), total, key)
+    if tens > floor(now / (10 * MINUTE)) - RATED then
+      call('ZINCRBY', rank_key(namespace, text(tens)), text(sum), key)
+      if is_first then call('PEXPIRE', rank_key(namespace, text(tens)), text(RATED * 10 * MINUTE / 1000)) end
+    end
+  end
+  if held then call('ZADD', rank_key(namespace, 'held'), held, key) end
+  call('ZADD', rank_key(namespace, 'last'), text(asked), key)
+  if is_first then renew(namespace, now, keep) end
+  if asked % 4 == 0 then forget_idle(namespace, now - keep) end -- so often, by chance
+end
+
 -- settle: takes what was used lately to the other keys. u: the field.
 local function settle(namespace, key, u, now)
   local keep, tens, first, last, asked, held = unpack(U, u)
@@ -61,41 +77,33 @@ local function settle(namespace, key, u, now)
     local _, count = unpack('>I4I7', u, ENTRIES + 11 * (n - 5))
     sum = sum + count
     fields[#fields + 1], fields[#fields + 2] = names[n], text((known[n] or 0) + count)
-    is_first = call('HINCRBY', used_key(namespace), names[n], text(count)) == count or is_first
+    if namespace ~= '' then
+      is_first = call('HINCRBY', used_key(namespace), names[n], text(count)) == count or is_first
+    end
   end
   local total = text((known[1] or 0) + sum)
   if sum > 0 then
     for _, each in ipairs({'total', total, 'last', text(last), 'first', known[3] or text(first)}) do
       fields[#fields + 1] = each
     end
-    call('ZADD', rank_key(namespace, 'total'), total, key)
-    if tens > floor(now / (10 * MINUTE)) - RATED then
-      call('ZINCRBY', rank_key(namespace, text(tens)), text(sum), key)
-      if is_first then call('PEXPIRE', rank_key(namespace, text(tens)), text(RATED * 10 * MINUTE / 1000)) end
-    end
   end
-  if held > 0 then
-    held = text((known[2] or 0) + held)
-    fields[#fields + 1], fields[#fields + 2] = 'held', held
-    call('ZADD', rank_key(namespace, 'held'), held, key)
-  end
+  held = held > 0 and text((known[2] or 0) + held)
+  if held then fields[#fields + 1], fields[#fields + 2] = 'held', held end
   local renewed = not known[4] or known[4] - now < keep
   if renewed then fields[#fields + 1], fields[#fields + 2] = 'lasts', text(now + keep + floor(keep / 8)) end
   call('HSET', use, all(fields))
   if renewed then
-    forget_minutes(use, now - keep)
+    if known[4] then forget_minutes(use, now - keep) end
     call('PEXPIRE', use, text(math.ceil((keep + keep / 8) / 1000)))
   end
-  call('ZADD', rank_key(namespace, 'last'), text(asked), key)
-  if is_first then renew(namespace, now, keep) end
-  if asked % 4 == 0 then forget_idle(namespace, now - keep) end -- so often, by chance
+  if namespace ~= '' then rank(namespace, key, tens, sum, total, held, asked, now, keep, is_first) end
 end
 
 -- settle_usage: settles what was used of a key lately, if anything was; the sends go when nobody asks for them.
 local function settle_usage(namespace, key, now)
   local name = keys_key(namespace, key)
   local found = call('HMGET', name, 'u', 'h')
-  call('ZREM', rank_key(namespace, 'live'), key)
+  if namespace ~= '' then call('ZREM', rank_key(namespace, 'live'), key) end
   if not found[1] or unpack('>I7', found[1]) == 0 then return end
   settle(namespace, key, found[1], now)
   local till = found[2] and unpack('>I7', found[2], #found[2] - 43) or 0
@@ -131,9 +139,11 @@ local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
     local lasts, live = text(math.ceil((keep + 20 * MINUTE) / 1000)), rank_key(namespace, 'live')
     u = pack(U, keep, tens, 0, 0, 0, 0)
     call('PEXPIRE', name, lasts)
-    call('ZADD', live, text(tens), key)
-    call('PEXPIRE', live, lasts)
-    settle_some(namespace, text(tens - 1), 2, now)
+    if namespace ~= '' then
+      call('ZADD', live, text(tens), key)
+      call('PEXPIRE', live, lasts)
+      settle_some(namespace, text(tens - 1), 2, now)
+    end
   end
   call('HSET', name, 'u', used_now(u, now, cost))
 end

@@ -42,7 +42,9 @@ end
 function change.forget()
   local forgotten = weight_after(s, now - s.horizon)
   redis.call('DEL', s.key, use_key(namespace, key))
-  for _, by in ipairs({'last', 'total', 'held', 'live'}) do redis.call('ZREM', rank_key(namespace, by), key) end
+  for _, by in ipairs(namespace ~= '' and {'last', 'total', 'held', 'live'} or {}) do
+    redis.call('ZREM', rank_key(namespace, by), key)
+  end
   return forgotten
 end
 

@@ -1,19 +1,19 @@
 -- limit_usage: reads what is known of a namespace's keys. It settles what was used lately, see usage.lua.
--- ARGV 1 clock  2 namespace  3 'count' | 'usage' | 'series' | 'top' | 'namespaces' (of all)
---      count:  4 key  5 µs of the span that ends now
---      usage:  4 key
---      series: 4 key, or '' for all of the namespace
---      top:    4 'total' | 'held' | 'last' | 'rate'  5 how many  6 '1' for the least first
+-- ARGV 1 clock  2 namespace  3 key, or '' for all of the namespace
+--      4 'count': 5 µs of the span that ends now
+--      4 'usage' | 'series'
+--      4 'top': 5 'total' | 'held' | 'last' | 'rate'  6 how many  7 '1' for the least first
+--      4 'namespaces' (of all)
 -- returns {-1} where there is more to settle first; else {now, …}: count: how many sends; usage and series: the hash,
 --          flat; top: key, its rank's score, its total, last and held, and its sends of the last hour, for each;
 --          namespaces: name, how many keys it knows, µs of a use
 --! needs keys_key MINUTE NAMESPACES now_us rank_key read_sends settle_some settle_usage text use_key used_key
 --! needs weight_after
 local MAX_SETTLED = 200
-local now, namespace, what = now_us(ARGV[1]), ARGV[2], ARGV[3]
+local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
-local function in_last_hour(key)
-  local minutes, from, sum = redis.call('HGETALL', use_key(namespace, key)), math.floor(now / MINUTE) - 60, 0
+local function in_last_hour(of)
+  local minutes, from, sum = redis.call('HGETALL', use_key(namespace, of)), math.floor(now / MINUTE) - 60, 0
   for i = 1, #minutes, 2 do
     local minute = tonumber(minutes[i])
     if minute and minute > from then sum = sum + minutes[i + 1] end
@@ -21,7 +21,7 @@ local function in_last_hour(key)
   return sum
 end
 
-local function count(key, span)
+local function count(span)
   local s = read_sends(keys_key(namespace, key))
   return weight_after(s, now - span) - weight_after(s, now)
 end
@@ -37,8 +37,8 @@ local function by_rate()
 end
 
 local function top(by, most, least_first)
-  local key = by == 'rate' and by_rate() or rank_key(namespace, by)
-  local found = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', key, 0, most - 1, 'WITHSCORES')
+  local ranks = by == 'rate' and by_rate() or rank_key(namespace, by)
+  local found = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', ranks, 0, most - 1, 'WITHSCORES')
   local reply = {now}
   for i = 1, #found, 2 do
     local use = redis.call('HMGET', use_key(namespace, found[i]), 'total', 'last', 'held')
@@ -57,9 +57,8 @@ local function namespaces()
 end
 
 if what == 'namespaces' then return namespaces() end
-if what == 'count' then return {now, count(ARGV[4], tonumber(ARGV[5]))} end
-if ARGV[4] ~= '' and what ~= 'top' then settle_usage(namespace, ARGV[4], now)
+if what == 'count' then return {now, count(tonumber(ARGV[5]))} end
+if key ~= '' then settle_usage(namespace, key, now)
 elseif settle_some(namespace, '+inf', MAX_SETTLED, now) == MAX_SETTLED then return {-1} end
-if what == 'top' then return top(ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1') end
-local hash = ARGV[4] == '' and used_key(namespace) or use_key(namespace, ARGV[4])
-return {now, redis.call('HGETALL', hash)}
+if what == 'top' then return top(ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1') end
+return {now, redis.call('HGETALL', key == '' and used_key(namespace) or use_key(namespace, key))}

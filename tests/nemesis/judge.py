@@ -10,8 +10,9 @@ What exactly is held, of each user:
   before normal ones that were accepted later. Not held: a message that a provider had seen before, or that a worker
   tried and could not bring to the provider (a retry may step out of order), what was requeued, and what collapses.
 - *Ends.* Each accepted notification is in one terminal state, and was counted once there; none was delivered that no
-  provider received; none arrived after it was cancelled, nor a lease after it had expired. One comes twice only after
-  an answer that left it open, or while something was wrong.
+  provider received; none arrived after it was cancelled, nor a lease after it had expired. Not counted is the time
+  in which a provider did not read, or in which the worker that sent it was stopped: it cannot know the time then. One
+  comes twice only after an answer that left it open, or while something was wrong.
 - *Nothing broke.* The audit is clean all the time, no worker ended by itself, none logged a traceback, and in the end
   nothing is left to do.
 """
@@ -88,13 +89,25 @@ class Facts:
             of_job.remove(read[-1])
             self.arrivals.remove(read[-1])
 
-    def stalled_us(self, since_us: int, until_us: int) -> int:
-        """How much of this time a provider did not read what it was sent."""
-        return sum(
-            min(until_us, trouble.until_us or until_us) - max(since_us, trouble.since_us)
-            for trouble in self.troubles
-            if trouble.kind == "stopped provider" and trouble.overlaps(since_us, until_us)
-        )
+    def stalled_us(self, since_us: int, until_us: int, worker: str | None = None) -> int:
+        """How much of this time a provider did not read what it was sent, or this worker stood still."""
+        stalled, reached_us = 0, since_us
+        for trouble in sorted(self.troubles, key=lambda trouble: trouble.since_us):
+            stalls = trouble.kind == "stopped provider" or (trouble.kind, trouble.target) == ("stopped worker", worker)
+            if stalls and trouble.overlaps(reached_us, until_us):
+                begins_us, reached_us = max(reached_us, trouble.since_us), min(until_us, trouble.until_us or until_us)
+                stalled += reached_us - begins_us
+        return stalled
+
+    def sent_by(self, arrival: Arrival) -> str | None:
+        """The worker that says that it has sent this, if one does: the first after it was received."""
+        job_id = self.accepted[number_of(arrival)].job_id
+        said = [
+            (line["at_us"], line["worker"])
+            for line in self.log
+            if line.get("event") == "sent" and line.get("job_id") == job_id and line["at_us"] >= arrival.at_us
+        ]
+        return min(said)[1] if said else None
 
     def may_be_default(self, one: Accepted) -> bool:
         """Whether a worker whose rules do not know its category may have taken it for `default`, which it then is."""
@@ -280,8 +293,11 @@ def ends(facts: Facts) -> Iterable[Violation]:
             if answer == "cancelled" and (late or state != "cancelled"):
                 yield _violation("ends", f"{one} was cancelled, and then {'sent' if late else state}", *about)
         if one.expires_us is not None:
-            until_us = one.at_us + one.expires_us + LEASE_US
-            if late := [a for a in taken if a.at_us - facts.stalled_us(until_us - LEASE_US, a.at_us) > until_us]:
+            expires_us = one.at_us + one.expires_us
+            until_us = expires_us + LEASE_US
+            late = [a for a in taken if a.at_us > until_us]
+            late = [a for a in late if a.at_us - facts.stalled_us(expires_us, a.at_us, facts.sent_by(a)) > until_us]
+            if late:
                 text = f"{one} arrived {(late[0].at_us - until_us) / 1e6:.3f} s more than a lease after its expiry"
                 yield _violation("ends", text, late[0].at_us, one.user, frozenset({one.number}))
     yield from _totals(facts)

@@ -175,6 +175,27 @@ def test_what_arrives_after_its_cancellation_or_expiry_is_found() -> None:
     assert laws(story((0, 1), accepted=[one(0, cancelled=[(T0, "sending")])])) == []
 
 
+@pytest.mark.parametrize(
+    ("stopped", "sender", "found"),
+    [
+        pytest.param([("w1", 0.5, 5.8)], "w1", [], id="all the time"),
+        pytest.param([("w1", 0.5, 1.9)], "w1", ["ends"], id="for too short a time"),
+        pytest.param([("w1", -5, 0.9)], "w1", ["ends"], id="before it expired"),
+        pytest.param([("w2", 0.5, 5.8)], "w1", ["ends"], id="another worker"),
+        pytest.param([("w1", 0.5, 5.8)], "w2", ["ends"], id="sent by another worker"),
+        pytest.param([("w1", 0.5, 5.8)], None, ["ends"], id="sent by who knows whom"),
+        pytest.param([("w1", 1, 2.5), ("w1", 1, 2.5)], "w1", ["ends"], id="no time counts twice"),
+    ],
+)
+def test_a_worker_that_is_stopped_knows_of_no_expiry(
+    stopped: list[tuple[str, float, float]], sender: str | None, found: list[str]
+) -> None:
+    """Five seconds after its expiry, of which the worker that sent it was stopped for two at least."""
+    troubles = [Trouble("stopped worker", name, T0 + round(a * S), T0 + round(b * S)) for name, a, b in stopped]
+    log = [{"event": "sent", "job_id": "n0", "worker": sender, "at_us": T0 + 6 * S + 900}] if sender else []
+    assert laws(story((0, 6), accepted=[one(0, expires_us=S)], troubles=troubles, log=log)) == found
+
+
 def test_a_wrong_count_is_found() -> None:
     """The totals are those of the states in which the notifications are."""
     assert laws(story((0, 0), stats={"delivered": 1})) == []

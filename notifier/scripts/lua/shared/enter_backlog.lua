@@ -1,6 +1,6 @@
 --! on_demand forget is_another enter_backlog
---! needs arriving_key backlog_key backlogs_key ends HIGH history is_background is_text job_key leave_backlog LOWERED
---! needs note_due number orders seconds steering tally text uses_local_time waits
+--! needs arriving_key backlog_key backlogs_in backlogs_key ends HIGH history is_background is_text job_key
+--! needs leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 -- open_backlog: makes sure that the backlog of `category` is known, in the more urgent of its lane and `lane`. Returns
@@ -13,10 +13,8 @@ local function open_backlog(user, category, lane)
   if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', backlogs, category, lane)
   -- Who looks at the user sets all the wake-ups again; one of a lane that all backlogs have left would wake in vain.
-  for _, other in ipairs(redis.call('HVALS', backlogs)) do
-    if other == standing then return lane, true end
-  end
-  redis.call('ZREM', '@gates:' .. standing, user)
+  local _, lanes = backlogs_in(redis.call('HGETALL', backlogs))
+  if not lanes[standing] then redis.call('ZREM', '@gates:' .. standing, user) end
   return lane, true
 end
 

@@ -1,6 +1,6 @@
 --! on_demand let_go_of_held
---! needs backlog_key backlogs_key change_hold CLAIM drop_hold job_key waiting_key probe_at read_circuits rests_key
---! needs steering text
+--! needs backlog_key backlogs_in backlogs_key change_hold CLAIM drop_hold job_key waiting_key probe_at read_circuits
+--! needs rests_key steering text
 -- What is held, see routes.lua, and may go now. look: of *pull*.
 -- let_go: what waited for `of` is looked at now; the rest of a notification goes back to its place.
 local function let_go(look, of, member, at)
@@ -11,9 +11,8 @@ local function let_go(look, of, member, at)
     if redis.call('ZREM', '@later', id) == 1 then look.place(id) end
     return
   end
-  for _, standing in ipairs(redis.call('HVALS', backlogs_key(user))) do
-    if standing == lane then return look.look_at(user, lane, look.due, at) end
-  end
+  local _, lanes = backlogs_in(redis.call('HGETALL', backlogs_key(user)))
+  if lanes[lane] then look.look_at(user, lane, look.due, at) end
 end
 
 -- how_many: of what waits for a route may go now.

@@ -10,11 +10,11 @@ local LONGEST_PART = 10000000
 
 local function is_backlog(field) return field:sub(1, 1) ~= '#' end
 
--- backlogs_in: how many backlogs a user has, and the lanes they stand in, as a set.
+-- backlogs_in: how many backlogs a user has, and how many of them stand in each lane.
 local function backlogs_in(fields)
   local n, lanes = 0, {}
   for i = 1, #fields, 2 do
-    if is_backlog(fields[i]) then n, lanes[fields[i + 1]] = n + 1, true end
+    if is_backlog(fields[i]) then n, lanes[fields[i + 1]] = n + 1, (lanes[fields[i + 1]] or 0) + 1 end
   end
   return n, lanes
 end

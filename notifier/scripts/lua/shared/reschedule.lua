@@ -114,6 +114,7 @@ end
 -- stays.
 local function set_all_wake_ups(look, user, lanes)
   local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn), user.whole, look.now
+  if whole and not next(whole.lanes) then whole, user.whole = nil, nil end
   if whole then
     local least = math.huge
     for _, backlog in ipairs(user.backlogs) do

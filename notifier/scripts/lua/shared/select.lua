@@ -5,6 +5,7 @@
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
 --   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua
+--   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
 --   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: {category: {n, left}} of the claims;
 --   sends
 -- and a backlog of it
@@ -48,10 +49,18 @@ local function backlog_of(look, user, category, lane, why)
   return backlog
 end
 
+-- forget_backlog: one that is empty is not noted any more.
+local function forget_backlog(user, category, lane)
+  redis.call('HDEL', backlogs_key(user.name), category)
+  user.left[lane] = true
+  local lanes = user.whole and user.whole.lanes
+  if lanes then lanes[lane] = lanes[lane] > 1 and lanes[lane] - 1 or nil end
+end
+
 local function select_user(look, name, index)
   local fields = redis.call('HGETALL', backlogs_key(name))
   local user = {name = name, sent = sent_key(name), policy = look.rules.users[index + 1], index = index, backlogs = {},
-    next = {}, flying = {}, sends = 0, closed = closed_backlogs(name, fields)}
+    left = {}, next = {}, flying = {}, sends = 0, closed = closed_backlogs(name, fields)}
   fields, user.whole = part_of(fields, look.rank)
   local whys = waits.read(fields)
   for i = 1, #fields, 2 do
@@ -60,7 +69,7 @@ local function select_user(look, name, index)
     elseif is_backlog(category) then
       local backlog = backlog_of(look, user, category, lane, whys[category])
       if backlog then user.backlogs[#user.backlogs + 1] = backlog
-      else redis.call('HDEL', backlogs_key(name), category) end
+      else forget_backlog(user, category, lane) end
     end
   end
   sort_backlogs(user)
@@ -71,6 +80,6 @@ end
 local function pass_on(user, i)
   local backlog, backlogs = user.backlogs[i], user.backlogs
   if backlog.more and peek_backlog(backlog) then return end
-  if user.whole or user.closed or #backlogs > 1 then redis.call('HDEL', backlogs_key(user.name), backlog.category) end
+  if user.whole or user.closed or #backlogs > 1 then forget_backlog(user, backlog.category, backlog.lane) end
   table.remove(backlogs, i)
 end

@@ -116,7 +116,8 @@ end
 local function visit(name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
   user.since, user.turns = since, {} -- see decide.lua
-  local lanes = {[due_lane] = true}
+  local lanes = user.left
+  lanes[due_lane] = true
   for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
   send_due(user)
   reschedule(look, user, lanes, since)
@@ -144,8 +145,9 @@ for i = 1, #users, 4 do
     look.chosen[#look.chosen + 1], look.chosen[#look.chosen + 2] = users[i], chosen
   elseif look.room > 0 then
     visit(users[i], users[i + 1], users[i + 2], users[i + 3])
-  else -- *pull* pushed the wake-up ahead: it is due still, and the user keeps the place that it gave
-    gather('ZADD', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])
+  else -- *pull* pushed the wake-up ahead: it is due still, and the user keeps the place that it gave,
+    -- unless another worker has taken all meanwhile
+    gather('ZADD XX', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end
 end
 write_gathered()

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from notifier import Device
 from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.provider_contract import ProviderContract
 from notifier.simulators.wire import Arrival, Reply, WireLog
-from notifier.testing.provider_contract import ProviderContract
 
 
 class NtfySimulator(HttpsSimulator):

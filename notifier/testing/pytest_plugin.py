@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from notifier.testing.embedded import EmbeddedRedis
     from notifier.testing.fake import FakeNotifier
 
-pytest.register_assert_rewrite("notifier.testing.provider_contract")
+pytest.register_assert_rewrite("notifier.simulators.provider_contract")
 
 
 @pytest.fixture

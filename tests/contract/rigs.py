@@ -26,9 +26,9 @@ from notifier.notification.subscription import read_subscription
 from notifier.providers.apns.provider import LEAST_H2
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
+from notifier.simulators.provider_contract.stage import ANSWER_US, Line, Stage
 from notifier.simulators.webpush_browser import subscription
 from notifier.simulators.wire import Arrival, Reply
-from notifier.testing.provider_contract import ANSWER_US, Line, Stage
 
 
 class Simulators:

@@ -13,8 +13,9 @@ import pytest
 
 from notifier.notification import Device
 from notifier.providers.contract import Outcome
+from notifier.simulators.provider_contract.network import NetworkContract
+from notifier.simulators.provider_contract.sending import SendingContract
 from notifier.simulators.wire import Arrival
-from notifier.testing.provider_contract import NetworkContract, SendingContract
 from tests.contract.rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
 
 

@@ -15,9 +15,10 @@ from notifier.providers.hms import answers as hms_answers
 from notifier.simulators.certificates import Certificates
 from notifier.simulators.expo import OF_A_TICKET, ExpoSimulator
 from notifier.simulators.hms import HmsSimulator
+from notifier.simulators.provider_contract import ProviderContract
+from notifier.simulators.provider_contract.stage import Stage, on_stage
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Reply, WireLog
-from notifier.testing.provider_contract import ProviderContract, Stage
 
 SECRET = "0123456789abcdef-the-app-secret"
 ACCESS = "the-access-token-of-expo"
@@ -44,15 +45,12 @@ class TestHms(ProviderContract):
     def secrets(self) -> list[str]:
         return [SECRET, "CgB6"]
 
-    def test_a_wrong_app_calls_no_token_dead(self) -> None:
+    @on_stage()
+    async def test_a_wrong_app_calls_no_token_dead(self, s: Stage) -> None:
         """Huawei says of every token that it is invalid where the app is another's: nobody's device is forgotten."""
-
-        async def law(s: Stage) -> None:
-            assert (await s.send(await s.device(self.dead))).outcome is Outcome.REJECTED
-            assert (await s.send()).outcome is Outcome.DELIVERED
-            assert (await s.send(await s.device(self.dead))).outcome is Outcome.DEAD_TOKEN
-
-        self.play(law)
+        assert (await s.send(await s.device(self.dead))).outcome is Outcome.REJECTED
+        assert (await s.send()).outcome is Outcome.DELIVERED
+        assert (await s.send(await s.device(self.dead))).outcome is Outcome.DEAD_TOKEN
 
     @pytest.mark.parametrize(
         ("status", "body", "outcome", "reason"),
@@ -109,7 +107,8 @@ class TestExpo(ProviderContract):
         """Two projects in one request: Expo takes none of it, so each is sent alone, and each arrives once."""
         stranger = "ExponentPushToken[of-another-project]"
 
-        async def law(s: Stage) -> None:
+        @on_stage()
+        async def law(_: TestExpo, s: Stage) -> None:
             devices = [await s.device() for _ in range(5)]
             s.devices.append(Device("expo", stranger))
             answers = await asyncio.gather(*(s.send(device) for device in s.devices))
@@ -118,21 +117,18 @@ class TestExpo(ProviderContract):
             assert sorted(taken) == sorted([stranger, *(device.token for device in devices)])
 
         self.projects = {stranger: "@another/app"}
-        self.play(law)
+        law(self)
 
-    def test_a_device_that_has_too_many_waits_for_itself(self) -> None:
+    @on_stage()
+    async def test_a_device_that_has_too_many_waits_for_itself(self, s: Stage) -> None:
         """A ticket's MessageRateExceeded is of one device; the credentials of an app are a person's to repair."""
-
-        async def law(s: Stage) -> None:
-            busy, wrong, fine = await asyncio.gather(
-                s.send(await s.device(Reply(400, "MessageRateExceeded"))),
-                s.send(await s.device(Reply(400, "InvalidCredentials"))),
-                s.send(),
-            )
-            assert (busy.outcome, wrong.outcome, fine.outcome) == (Outcome.BUSY, Outcome.REFUSED, Outcome.DELIVERED)
-            assert "dashboard" in wrong.help
-
-        self.play(law)
+        busy, wrong, fine = await asyncio.gather(
+            s.send(await s.device(Reply(400, "MessageRateExceeded"))),
+            s.send(await s.device(Reply(400, "InvalidCredentials"))),
+            s.send(),
+        )
+        assert (busy.outcome, wrong.outcome, fine.outcome) == (Outcome.BUSY, Outcome.REFUSED, Outcome.DELIVERED)
+        assert "dashboard" in wrong.help
 
     @pytest.mark.parametrize(
         ("body", "count"),

@@ -14,14 +14,12 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from notifier.units import mask
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor, WrappedLogger
 
 MASKED: Final = "…"
 MAX_DEPTH: Final = 6

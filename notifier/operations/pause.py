@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from notifier.dispatch.circuits import paused_words
 from notifier.dispatch.pauses import pause, pause_name, resume
@@ -11,15 +12,11 @@ from notifier.operations.action_log import record_action
 from notifier.operations.route_view import routes_of
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
+from notifier.settings import Settings
 from notifier.settings.checks import check_user
 from notifier.store.partitions import Partitions
 from notifier.store.together import on_all
 from notifier.units import format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from notifier.settings import Settings
 
 
 class By(NamedTuple):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.rules.policy import Category, Policy
 from notifier.units import LARGEST_LIMIT
-
-if TYPE_CHECKING:
-    from notifier.rules.policy import Category, Policy
 
 
 def check_fits(user: Policy, category: Category) -> None:

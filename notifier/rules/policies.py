@@ -7,14 +7,11 @@ from collections.abc import Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits, Policy
 from notifier.rules.preferences import Chosen, Combining, Mute, Preferences, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NO_RULES: Final = Policy()
 USERS_MAY: Final = UsersMay()

@@ -7,8 +7,9 @@ URL, a path) is never quoted. (Always ValueError: pydantic lets a TypeError thro
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
@@ -23,9 +24,6 @@ from notifier.rules.zones import check_zone
 from notifier.settings import redis_url as several
 from notifier.settings.secret_files import read_regular
 from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from notifier.settings.checks import kind
 from notifier.settings.schema_types import Section
 from notifier.settings.yaml_source import Mark, Problem, Source
+from notifier.settings.yaml_source import Path as KeyPath
 from notifier.units import shown
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-    from notifier.settings.yaml_source import Path as KeyPath
 
 MUST: Final = {
     "greater_than_equal": "at least {ge}",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from difflib import get_close_matches
 from heapq import nsmallest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic import ValidationError
 
@@ -19,9 +20,6 @@ from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.users_files import files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
 from notifier.units import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OURS: Final = "NOTIFIER_"
 READ: Final = (

@@ -9,13 +9,11 @@ seen, and refused at their place, before anything is expanded; and because scala
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Path: TypeAlias = tuple[str | int, ...]
 

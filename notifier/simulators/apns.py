@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
 from notifier.simulators.apns_channels import BROADCASTS, Channels
 from notifier.simulators.apns_connection import Connection
 from notifier.simulators.checks.apns import Checks, Verdict
 from notifier.simulators.orders import ApnsOrders
-from notifier.simulators.simulator import HOST, Simulator
+from notifier.simulators.simulator import HOST, Options, Simulator
 from notifier.simulators.wire import Arrival, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from notifier.simulators.simulator import Options
 
 
 class ApnsSimulator(Simulator):

@@ -13,14 +13,11 @@ import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from notifier.simulators.checks.apns import PRIORITIES, Verdict, is_uuid, read_payload
+from notifier.simulators.checks.apns import PRIORITIES, Checks, Verdict, is_uuid, read_payload
 from notifier.simulators.checks.apns_push_types import is_live_activity
 from notifier.simulators.wire import Refusal, Reply
-
-if TYPE_CHECKING:
-    from notifier.simulators.checks.apns import Checks
 
 BROADCASTS: Final = "/4/broadcasts/apps/"
 APPS: Final = "/1/apps/"

@@ -23,7 +23,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import structlog
 from pydantic import ValidationError
@@ -33,9 +34,6 @@ from notifier.simulators.faults import UnusableError, read_scripts, why
 from notifier.simulators.orders import ApnsOrders, settings_of
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import Arrival, WireLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ANSWER_WITHIN_S: Final = 30.0
 Step: TypeAlias = Callable[[], Any]

@@ -11,16 +11,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import ExpoOrders
+from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply, part
-
-if TYPE_CHECKING:
-    from notifier.simulators.simulator import Options
 
 SEND: Final = "/--/api/v2/push/send"
 RECEIPTS: Final = "/--/api/v2/push/getReceipts"

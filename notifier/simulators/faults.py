@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from h2.errors import ErrorCodes
 from pydantic import TypeAdapter, ValidationError
 
 from notifier.simulators.wire import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # Google's token endpoint is scripted under its path, among the device tokens; its answers are OAuth's.
 TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from pathlib import Path
+from typing import Any, Final, Unpack
 
 import jwt
 from aiohttp import web
@@ -22,14 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.https import Message
-from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.oauth import OauthOptions, OauthSimulator
 from notifier.simulators.wire import Reply, part
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from notifier.simulators.oauth import OauthOptions
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 # FCM wants one of these; what else is asked for, as firebase-admin does, is granted and not needed.

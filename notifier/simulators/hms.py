@@ -8,17 +8,14 @@ import secrets
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
 from notifier.simulators.https import Message
-from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.oauth import OauthOptions, OauthSimulator
 from notifier.simulators.wire import Reply, part
-
-if TYPE_CHECKING:
-    from notifier.simulators.oauth import OauthOptions
 
 SUCCESS: Final = "80000000"
 BODY_BYTES: Final = 4096  # without the tokens

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from notifier.simulators.simulator import HOST, Simulator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from notifier.simulators.simulator import Options
-    from notifier.simulators.wire import Reply
+from notifier.simulators.simulator import HOST, Options, Simulator
+from notifier.simulators.wire import Reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from aiohttp import web
 
@@ -14,9 +15,6 @@ from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import OauthOrders
 from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class OauthOptions(Options, total=False):

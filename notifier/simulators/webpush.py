@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 from aiohttp import web
 
 from notifier.simulators.checks.webpush import DIGITS, Checks, is_key
 from notifier.simulators.https import HttpsSimulator, Message
+from notifier.simulators.simulator import Options
 from notifier.simulators.webpush_browser import PATH, browser, subscription
 from notifier.simulators.wire import Reply, part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from notifier.simulators.simulator import Options
 
 NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
 

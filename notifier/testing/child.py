@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 # Run by a bare Python that then becomes the command, so the process id stays. PR_SET_PDEATHSIG (1) has the
 # kernel kill it with its parent; a parent that died before the call is noticed by its id. Not a preexec_fn,

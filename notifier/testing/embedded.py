@@ -12,16 +12,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from notifier.errors import RedisUnusableError
 from notifier.testing.child import spawn
 from notifier.testing.ports import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 OLDEST: Final = (6, 2)
 START_SECONDS: Final = 20.0

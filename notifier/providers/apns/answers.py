@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from notifier.providers.answers import MINUTE_US, Table, parse, word
 from notifier.providers.contract import Answer, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MS_US: Final = 1_000
 DAY_MS: Final = 86_400_000  # by which two clocks may differ

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification
 from notifier.providers.apns.options import push_type
-
-if TYPE_CHECKING:
-    from notifier.notification import Notification
 
 PREFIX: Final = "channel:"
 LIVE_ACTIVITY: Final = "liveactivity"

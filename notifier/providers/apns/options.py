@@ -9,12 +9,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from notifier.errors import InvalidNotificationError
-
-if TYPE_CHECKING:
-    from notifier.notification import Notification
+from notifier.notification import Notification
 
 PAYLOAD_BYTES: Final = 4096
 VOIP_BYTES: Final = 5120

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification
 from notifier.providers.apns import broadcast
 from notifier.providers.apns import options as apns_options
-from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED, push_type
-
-if TYPE_CHECKING:
-    from notifier.notification import Notification
-    from notifier.providers.apns.options import Options
+from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED, Options, push_type
 
 __all__ = ["PAYLOAD_BYTES", "limit", "payload"]
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import ssl
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
 import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from notifier.errors import SettingsError
 from notifier.settings.secret_files import read_regular
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 HTTPS_PORT: Final = 443
 SOON: Final = dt.timedelta(days=30)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
 from notifier.providers.contract import Answer, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OK: Final = 200
 TOO_MANY: Final = 429

@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification import Notification
 from notifier.providers.fcm.options import check_data_key, check_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from notifier.notification import Notification
 
 PAYLOAD_BYTES: Final = 4096
 JSON_BYTES: Final = 6  # of a character at the most, as \u001f

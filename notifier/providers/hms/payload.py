@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError
-
-if TYPE_CHECKING:
-    from notifier.notification import Notification
+from notifier.notification import Notification
 
 PAYLOAD_BYTES: Final = 4096  # of the body without the token
 MAX_TTL_S: Final = 1_296_000  # 15 days

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
 from notifier.providers.contract import Answer, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OK: Final = range(200, 300)
 NO_POST: Final = 405

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,9 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from notifier.errors import SettingsError
 from notifier.notification.subscription import KEY_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DESCRIPTION: Final = """\
 Print the public key of a web push sender: what the page gives to pushManager.subscribe as applicationServerKey.

@@ -6,12 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
-
-if TYPE_CHECKING:
-    from notifier.notification import Notification
+from notifier.notification import Notification
 
 # A push service takes bodies of 4,096 bytes. Of these the encryption has 86 for its header, 16 for its seal and 1 for
 # the padding's end (RFC 8291, section 4).

@@ -6,16 +6,14 @@ import json
 import math
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jwt
 
 from notifier.simulators.checks.apns_push_types import PAYLOAD_BYTES, RULES, Rules
 from notifier.simulators.wire import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 PATH: Final = "/3/device/"
 TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")

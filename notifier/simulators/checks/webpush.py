@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 from base64 import urlsafe_b64decode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from notifier.simulators.webpush_browser import Browser, encode
 from notifier.simulators.wire import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 BODY_BYTES: Final = 4096
 DECLARATIVE: Final = 8030

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
+from hpack import HeaderTuple
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.connection import Connection
 from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request, Result, Waiting
 from notifier.providers.transport.http2.wire import Said
 from notifier.providers.transport.words import unreachable_words
-
-if TYPE_CHECKING:
-    import ssl
-
-    from hpack import HeaderTuple
 
 # Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
 BACKOFF_MIN_S: Final = 0.2

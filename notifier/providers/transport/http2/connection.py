@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_UNANSWERED: Final = 3
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NEVER_INDEXED: Final = b"\x10"
 STRING_PREFIX: Final = 0x7F  # RFC 7541, 5.2: seven bits of length, the eighth would say Huffman

@@ -9,25 +9,22 @@ by frame. tests/contract/providers/transport/http2/test_lean.py holds it equal t
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import AllowedStreamIDs, ConnectionInputs, ConnectionState, H2Connection, _decode_headers
 from h2.errors import ErrorCodes
+from h2.events import Event
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from h2.stream import StreamClosedBy, StreamInputs, StreamState
 from h2.utilities import SizeLimitDict
+from hpack import HeaderTuple
 from hyperframe.exceptions import InvalidPaddingError
-from hyperframe.frame import HeadersFrame
+from hyperframe.frame import GoAwayFrame, HeadersFrame
 
 from notifier.providers.transport.http2.headers import HeaderEncoder
-
-if TYPE_CHECKING:
-    from h2.events import Event
-    from hpack import HeaderTuple
-    from hyperframe.frame import GoAwayFrame
 
 DATA, HEADERS, CONTINUATION = 0, 1, 9
 END_STREAM, END_HEADERS = 0x1, 0x4

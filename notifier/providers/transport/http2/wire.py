@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import structlog
 from h2.connection import ConnectionState
@@ -20,14 +20,12 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import H2Error
+from hpack import HeaderTuple
 
 from notifier.providers.answers import parse, word
 from notifier.providers.transport.http2.credit import Credit
 from notifier.providers.transport.http2.lean import LeanH2
 from notifier.providers.transport.http2.reads import Reads
-
-if TYPE_CHECKING:
-    from hpack import HeaderTuple
 
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives

@@ -21,6 +21,8 @@ from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import (
     AdmitFields,
+    AdmittedFields,
+    CancelOfFields,
     Ended,
     EnqueueFields,
     JobFields,
@@ -283,16 +285,16 @@ def admit(
     )
 
     def decode(reply: list[Any]) -> Admitted:
-        now, looks, held, unread, leased, stale = reply
+        of = AdmittedFields(*reply)
         waiting = [
             Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
-            for job, user, category, left in (held[i : i + 4] for i in range(0, len(held), 4))
+            for job, user, category, left in (of.waiting[i : i + 4] for i in range(0, len(of.waiting), 4))
         ]
-        asked = [unread[i : i + 4] for i in range(0, len(unread), 4)]
+        asked = [of.asked[i : i + 4] for i in range(0, len(of.asked), 4)]
         read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
-        chosen = [(from_bytes(stale[i]), from_bytes(stale[i + 1])) for i in range(0, len(stale), 2)]
+        chosen = _pairs(of.chosen)
         zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
-        return Admitted(now, looks, waiting, [*map(_leased, leased)], read, zones, chosen)
+        return Admitted(of.now, of.looks, waiting, [*map(_leased, of.leased)], read, zones, chosen)
 
     return Call(script("admit"), [], args, decode)
 
@@ -414,8 +416,13 @@ def cancel_of(
 ) -> Call[CancelledPage]:
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
     wanted = {name: value for name, value in asdict(kind).items() if value is not None}
-    args: list[str | bytes | int] = [clock, keep.encode(), keep.delivered_us, to_bytes(user)]
-    args += (json.dumps(wanted, ensure_ascii=False), to_bytes(place), cursor, max_jobs)
+    args = CancelOfFields(
+        *(clock, keep.encode(), keep.delivered_us, to_bytes(user)),
+        kind=to_bytes(json.dumps(wanted, ensure_ascii=False)),
+        place=to_bytes(place),
+        cursor=cursor,
+        max_jobs=max_jobs,
+    )
 
     def decode(reply: list[Any]) -> CancelledPage:
         next_cursor, places, cancelled, late = reply

@@ -13,6 +13,7 @@ from redis import Redis
 
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.scripts.loader import Call, script
+from notifier.scripts.records import CircuitFields
 from notifier.store.exchange import Commands, Exchange, exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 
@@ -46,9 +47,12 @@ def circuit(
 
     With 'down': why, and after how long to probe, from first_us, by halves, to max_us; share: of these to wait.
     """
-    args: list[str | bytes | int] = [clock, worker, route, seen]
-    if seen == "down":
-        args += [kind, reason, first_us, max_us, round(share * 1000)]
+    thousandths = round(share * 1000)
+    return change_circuit(CircuitFields(clock, worker, route, seen, reason, 0, kind, first_us, max_us, thousandths))
+
+
+def change_circuit(args: CircuitFields) -> Call[Change]:
+    """Tell *circuit* of a route, or of a pause."""
     return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
 
 

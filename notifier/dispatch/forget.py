@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from notifier.dispatch.history import history_keys
 from notifier.scripts.keys import OF_SCOPE, OF_USER, user_key
 from notifier.scripts.loader import Call, script
+from notifier.scripts.records import ForgetFields
 from notifier.units import from_bytes, to_bytes
 
 AT_ONCE: Final = 250  # looked at in one call
@@ -37,10 +38,9 @@ def forget(
     user: str, keys: Iterable[str], sends: Sends, place: str = "", cursor: str = "0", *, clock: str = ""
 ) -> Call[ForgottenPage]:
     """Take a page of what is kept of a user away. place: '' to begin, where the keys are deleted."""
-    args: list[str | bytes | int] = [clock, to_bytes(user), to_bytes(place), cursor, AT_ONCE]
-    args += (sends, secrets.token_hex(16), *map(to_bytes, keys))
+    fields = ForgetFields(clock, to_bytes(user), to_bytes(place), cursor, AT_ONCE, sends, salt=secrets.token_hex(16))
 
     def decode(reply: list[Any]) -> ForgottenPage:
         return ForgottenPage(from_bytes(reply[0]), [*map(from_bytes, reply[1])], reply[2])
 
-    return Call(script("forget"), [], args, decode)
+    return Call(script("forget"), [], [*fields, *map(to_bytes, keys)], decode)

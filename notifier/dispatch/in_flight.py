@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from notifier.dispatch.calls import Leased
 from notifier.scripts.loader import Call, script
+from notifier.scripts.records import FlightFields
 
 
 def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, claimant: str, clock: str = "") -> Call[list[bool]]:
@@ -16,7 +17,7 @@ def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, claimant: str
     """
     args: list[str | bytes | int] = [clock, lease_us, claimant]
     for flight, answered in flights:
-        args += (flight.job_id, flight.permit, flight.user, flight.category, answered)
+        args += FlightFields(flight.job_id, flight.permit, flight.user, flight.category, answered)
     return Call(script("renew"), [], args, lambda reply: [bool(mine) for mine in reply])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from notifier.dispatch.circuits import SCOPES, Change, Held, find_holds
-from notifier.scripts.loader import Call, script
+from notifier.dispatch.circuits import SCOPES, Change, Held, change_circuit, find_holds
+from notifier.scripts.loader import Call
+from notifier.scripts.records import CircuitFields
 from notifier.store.exchange import Exchange, exchange
 from notifier.units import to_bytes
 
@@ -30,17 +31,12 @@ def pause_name(what: str) -> str:
 
 def pause(name: str, who: str, reason: str, lasts_us: int) -> Call[Change]:
     """Stop what `pause_name` names; lasts_us: 0 is until it is resumed. It keeps its place and its expiry."""
-    return _change(name, who, "pause", lasts_us, to_bytes(reason))
+    return change_circuit(CircuitFields("", to_bytes(who), to_bytes(name), "pause", to_bytes(reason), lasts_us))
 
 
 def resume(name: str, who: str) -> Call[Change]:
     """Let go what was paused; the reply is '' where it was not paused."""
-    return _change(name, who, "resume")
-
-
-def _change(name: str, who: str, what: str, *rest: str | bytes | int) -> Call[Change]:
-    args = ["", to_bytes(who), to_bytes(name), what, *rest]
-    return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
+    return change_circuit(CircuitFields("", to_bytes(who), to_bytes(name), "resume"))
 
 
 def read_pauses(redis: Redis) -> list[Held]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from notifier.scripts.loader import Call, script
+from notifier.scripts.records import PreferFields
 from notifier.units import from_bytes, to_bytes
 
 
@@ -11,5 +12,5 @@ def prefer(user: str, before: str, after: str, *, who: str = "", clock: str = ""
 
     The reply is None, or what stands there in place of `before`: then nothing was done. who: changes it, for the log.
     """
-    args: list[str | bytes | int] = [clock, *map(to_bytes, (user, before, after, who))]
+    args = PreferFields(clock, *map(to_bytes, (user, before, after, who)))
     return Call(script("prefer"), [], args, lambda reply: None if reply[0] else from_bytes(reply[1]))

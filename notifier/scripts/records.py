@@ -138,6 +138,104 @@ class RunFields(NamedTuple):
     version: Text = ""
 
 
+class AcquireFields(NamedTuple):
+    """The arguments of *acquire*. take: 1 to take the permit, 0 to look only.
+
+    rules, of_category: policies, JSON, see `policy_array`. bypass: 1 where the category bypasses the user's rules.
+    chosen: what the caller knows of what the user chose, JSON, see choice.py; '' where that has no say.
+    """
+
+    clock: Text
+    permit: Text
+    cost: Text
+    take: Text
+    rules: Text
+    of_category: Text
+    bypass: Text
+    user: Text
+    chosen: Text
+
+
+class CancelOfFields(NamedTuple):
+    """The arguments of *cancel_of*.
+
+    kind: JSON {category, collapse_id, tag}: each that is given must be that of the notification. place: to look
+    through, of an earlier reply; 'all' or 'tagged' to begin. cursor: in it, '0' to begin. max_jobs: about how many to
+    look at.
+    """
+
+    clock: Text
+    keep: Text
+    keep_delivered_us: Text
+    user: Text
+    kind: Text
+    place: Text
+    cursor: Text
+    max_jobs: Text
+
+
+class CircuitFields(NamedTuple):
+    """The arguments of *circuit*. who: the worker's name, or the person's. route: or the name of a pause.
+
+    seen: 'down' | 'up' (the provider answered) | 'next' (its probe was sent to nobody, or ended by its own fault:
+    another may go at once) | 'retry' (probe now) | 'pause' | 'resume' (by a person, see routes.lua). reason: of 'down'
+    and 'pause'. lasts_us: of 'pause', 0 without end. kind: of 'down', 'unreachable' | 'fault' | 'failing' | 'full' (the
+    provider takes no more for now); first_us: to its first probe, by halves to max_us; share: thousandths of these to
+    wait, as jitter.
+    """
+
+    clock: Text
+    who: Text
+    route: Text
+    seen: Text
+    reason: Text = ""
+    lasts_us: Text = 0
+    kind: Text = ""
+    first_us: Text = 0
+    max_us: Text = 0
+    share: Text = 1000
+
+
+class FlightFields(NamedTuple):
+    """A job that *renew* keeps in flight. answered: JSON of what its devices answered finally, or ''."""
+
+    id: Text
+    permit: Text
+    user: Text
+    category: Text
+    answered: Text
+
+
+class ForgetFields(NamedTuple):
+    """The arguments of *forget*; keys of the user follow: to begin, they are deleted.
+
+    place: to look through, of an earlier reply; '' to begin. cursor: in it, '0' to begin. at_once: about how many to
+    look at. sends: what becomes of when something was sent: 'delete', 'hide' or 'leave'. salt: to make hashes with, see
+    forgotten.lua.
+    """
+
+    clock: Text
+    user: Text
+    place: Text
+    cursor: Text
+    at_once: Text
+    sends: Text
+    salt: Text
+
+
+class PreferFields(NamedTuple):
+    """The arguments of *prefer*. before: what the caller has read, or ''. after: what is to stand there, or ''.
+
+    who: changes it, for the log; or ''.
+    """
+
+    clock: Text
+    user: Text
+    before: Text
+    after: Text
+    who: Text
+
+
 class Ended(NamedTuple):
     """A job that is settled. policy: the index of its user's.
 
@@ -195,12 +293,30 @@ class PulledFields(NamedTuple):
     unpublished: int
 
 
+class AdmittedFields(NamedTuple):
+    """The reply of *admit*; see admit.lua."""
+
+    now: int
+    looks: int
+    waiting: list[Any]
+    asked: list[Any]
+    leased: list[Any]
+    chosen: list[Any]
+
+
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ACQUIRE": AcquireFields._fields,
     "ADMIT": AdmitFields._fields,
+    "ADMITTED": AdmittedFields._fields,
+    "CANCEL_OF": CancelOfFields._fields,
+    "CIRCUIT": CircuitFields._fields,
     "ENDED": Ended._fields,
     "ENQUEUE": EnqueueFields._fields,
+    "FLIGHT": FlightFields._fields,
+    "FORGET": ForgetFields._fields,
     "JOB": JobFields._fields,
     "LEASED": LeasedFields._fields,
+    "PREFER": PreferFields._fields,
     "PULL": PullFields._fields,
     "PULLED": PulledFields._fields,
     "RUN": RunFields._fields,

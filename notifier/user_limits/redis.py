@@ -15,6 +15,7 @@ from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
+from notifier.scripts.records import AcquireFields
 from notifier.scripts.rule_table import policy_array
 from notifier.scripts.turns import in_turn
 from notifier.store.partitions import Partitions
@@ -88,17 +89,15 @@ def _acquire_call(
     # Random, not counted: a user's keys then stand alone in their hash slot.
     permit = secrets.token_urlsafe(8)
     of_category = category.policy if category else _NO_POLICY
-    args: list[str | bytes | int] = [
-        clock,
-        permit,
-        cost,
-        int(take),
-        policy_array(policy),
-        policy_array(of_category),
-        int(category is not None and category.bypass),
-        to_bytes(user),
-        to_bytes(choice.encode()) if choice else "",
-    ]
+    args = AcquireFields(
+        *(clock, permit, cost),
+        take=int(take),
+        rules=policy_array(policy),
+        of_category=policy_array(of_category),
+        bypass=int(category is not None and category.bypass),
+        user=to_bytes(user),
+        chosen=to_bytes(choice.encode()) if choice else "",
+    )
 
     def decode(reply: list[Any]) -> UserPermit | Hold:
         now, left, scope, rule = reply

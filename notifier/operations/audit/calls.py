@@ -72,7 +72,7 @@ def audit_users(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_u
 
 def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple[int, list[Finding]]]:
     """Judge so many jobs of a lane's queue, from a place counted from the tail; also how many there were."""
-    args: list[str | bytes | int] = ["", int(repair), lane, start, most]
+    args: list[str | bytes | int] = [int(repair), lane, start, most]
     return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
 
 

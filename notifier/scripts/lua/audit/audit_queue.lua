@@ -1,9 +1,9 @@
 -- audit_queue: judges a piece of a lane's queue in one step: whether each job that stands there is to.
--- ARGV 1 clock  2 '1' to take out what is not  3 lane  4 the first place, counted from the tail  5 how many
+-- ARGV 1 '1' to take out what is not  2 lane  3 the first place, counted from the tail  4 how many
 -- returns {how many were read, {finding, …} (see audit.lua)}
 -- One that is cancelled in its queue stays there until *pull* comes by it.
 --! needs backlog_key finding findings job_key steered
-local repair, lane, from, most = ARGV[2] == '1', ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local repair, lane, from, most = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local queue = '@rq:queue:' .. lane
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
 local ids = redis.call('LRANGE', queue, -from - most, -from - 1)

@@ -1,27 +1,26 @@
 -- acquire: the right to send to a user now, by all rules or by none.
 -- KEYS 3 the user's sends  4 the user's sends of the category (or the first again, with an empty policy)
--- ARGV 1 clock  2 permit  3 cost  4 '1' to take it, '0' to look only  5 policy of the user, JSON
---      6 policy of the category, JSON  7 '1' if the category bypasses
---      8 the user  9 what the caller knows of what the user chose, JSON, see choice.py; or '' where that has no say:
---      {t: the text or '', muted: until which µs, quiet: {{from, until}, …} in order,
---      calendar: {{limit, from, until}, …}, of: {from, until}: when this is right, where it goes by the clock}
+-- ARGV an ACQUIRE, see records.py. Its `chosen`: {t: the text or '', muted: until which µs,
+--      quiet: {{from, until}, …} in order, calendar: {{limit, from, until}, …}, of: {from, until}: when this is right,
+--      where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
 --         rules.lua; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
 --! needs glance is_counting is_empty next_for note_horizon now_us nth record remember text unfold
-local now, cost, user = now_us(ARGV[1]), tonumber(ARGV[3]), ARGV[8]
+local now, cost, user = now_us(ARGV[ACQUIRE.clock]), tonumber(ARGV[ACQUIRE.cost]), ARGV[ACQUIRE.user]
 local ROUNDED = 5000 -- µs by which a set may live longer than it has to
 local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
 local put_back
-if rare and ARGV[4] == '1' then remember(user) elseif rare then put_back = glance(user) end
+if rare and ARGV[ACQUIRE.take] == '1' then remember(user) elseif rare then put_back = glance(user) end
 local function answer(...)
   if put_back then put_back() end
   return {now, ...}
 end
 
 local counting = rare and is_counting()
-local policies = {unfold(cjson.decode(ARGV[5]), counting), unfold(cjson.decode(ARGV[6]), counting)}
+local function policy_of(said) return unfold(cjson.decode(said), counting) end
+local policies = {policy_of(ARGV[ACQUIRE.rules]), policy_of(ARGV[ACQUIRE.of_category])}
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
-local chosen = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or {}
+local chosen = ARGV[ACQUIRE.chosen] ~= '' and cjson.decode(ARGV[ACQUIRE.chosen]) or {}
 
 -- stale: the user's text, where the caller is to ask again; or nil.
 local function stale()
@@ -48,10 +47,10 @@ end
 
 local text_now = chosen.t and stale()
 if text_now then return answer(-1, text_now) end
-if ARGV[4] == '1' then
+if ARGV[ACQUIRE.take] == '1' then
   for i, policy in ipairs(policies) do note_horizon(KEYS[i + 2], policy[2], now) end
 end
-if ARGV[7] ~= '1' then
+if ARGV[ACQUIRE.bypass] ~= '1' then
   for i, policy in ipairs(policies) do
     local next_at, deciding = next_for(KEYS[i + 2], policy, cost, now)
     if next_at > at then at, scope, rule = next_at, scopes[i], deciding end
@@ -59,7 +58,7 @@ if ARGV[7] ~= '1' then
   hold_by_choice()
 end
 if at > now then return answer(at - now, scope, rule) end
-if ARGV[4] == '1' then
+if ARGV[ACQUIRE.take] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
       -- Rules of others, such as the workers', may ask for longer than these do: as long as the set lives after its
@@ -68,7 +67,7 @@ if ARGV[4] == '1' then
       local left, latest = redis.call('PTTL', sent), redis.call('ZREVRANGE', sent, 0, 0, 'WITHSCORES')[2]
       local longest = latest and now + left * 1000 - latest or 0
       if left > 0 and longest > policy[2] + ROUNDED then policy[2] = longest end
-      record(sent, policy, ARGV[2], now, text(now), now, true, cost)
+      record(sent, policy, ARGV[ACQUIRE.permit], now, text(now), now, true, cost)
       if left > redis.call('PTTL', sent) then redis.call('PEXPIRE', sent, left) end -- what is in flight matters longer
     end
   end

@@ -5,15 +5,14 @@
 -- some time, a *permit* its place among the user's sends. A *route* is a platform and an app of it; if its circuit is
 -- open, its project full or this worker has no room for it, it is *held*, and what would go by it *waits for it*.
 -- ARGV an ADMIT, see records.py
--- returns {now, looks, {job id, user, category, µs left, …}, {job id, user, data, zone, …}, {a LEASED of
---          records.py, …}, {user, text, …}}
---   looks: how many users were looked at and had nothing that might go. The third: the heads that wait on. The
---   fourth: jobs of plain producers (with RQ alone, without this library) at the heads of backlogs that stay shut
---   until the caller says by `targets` whom they are for; and with a zone, and no data, the head of a backlog that
---   stays shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone
---   out of the job. The last: the users who were not looked at, as the caller does not know what they chose, and that.
---   A head taken with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one
---   that is to be dropped.
+-- returns an ADMITTED, see records.py
+--   looks: how many users were looked at and had nothing that might go. waiting: {job id, user, category, µs left, …},
+--   the heads that wait on. asked: {job id, user, data, zone, …}: jobs of plain producers (with RQ alone, without this
+--   library) at the heads of backlogs that stay shut until the caller says by `targets` whom they are for; and with a
+--   zone, and no data, the head of a backlog that stays shut until the caller has written the zone into @zones, or
+--   where there is no such zone has taken push_zone out of the job. leased: LEASED of records.py; one with 0 µs or less
+--   until it expires has expired; no permit stands in the user's set for it, nor for one that is to be dropped. chosen:
+--   {user, text, …}: users who were not looked at, as the caller does not know what they chose, and that.
 --! first_write
 --! needs ask backlogs_key decide gather history is_due job_key lower note_due now_us pass_on passes_lowered preferences
 --! needs read_circuits read_job read_rules remember reschedule select_user send_head sort_backlogs step_aside text
@@ -31,7 +30,7 @@ local look = {
   rules = read_rules(ARGV[ADMIT.rules]),
   circuits = read_circuits(), -- what is held of routes, by name; or nil
   rooms = ARGV[ADMIT.rooms] ~= '' and cjson.decode(ARGV[ADMIT.rooms]) or nil,
-  leased = {}, waits = {}, asked = {}, chosen = {}, -- of the reply: the fifth, the third, the fourth, the sixth
+  leased = {}, waits = {}, asked = {}, chosen = {}, -- of the reply
   idle_looks = 0,
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
   emptied = {}, -- the hashes of backlogs to be deleted
@@ -158,4 +157,7 @@ wake_leaders()
 waits.write()
 redis.call('HINCRBY', '@stats', 'dispatched', #look.leased)
 if look.idle_looks > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle_looks) end
-return {look.now, look.idle_looks, look.waits, look.asked, look.leased, look.chosen}
+local reply = {}
+reply[ADMITTED.now], reply[ADMITTED.looks], reply[ADMITTED.waiting] = look.now, look.idle_looks, look.waits
+reply[ADMITTED.asked], reply[ADMITTED.leased], reply[ADMITTED.chosen] = look.asked, look.leased, look.chosen
+return reply

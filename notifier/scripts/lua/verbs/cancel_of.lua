@@ -1,15 +1,14 @@
 -- cancel_of: ends what is waiting for a user and is of one kind, a page at a time.
--- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 user
---      5 of which kind, JSON {category, collapse_id, tag}: each that is given must be that of the notification
---      6 the place to look through, of an earlier reply; 'all' or 'tagged' to begin  7 cursor in it, '0' to begin
---      8 about how many to look at
+-- ARGV a CANCEL_OF, see records.py
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many were
 --          cancelled, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in a backlog. At last what is in flight, which is too late.
 --! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key now_us tagged_key text waits
-local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
-local user, kind, place, cursor, most = ARGV[4], cjson.decode(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
+local now, keep = now_us(ARGV[CANCEL_OF.clock]), ends.read(ARGV[CANCEL_OF.keep])
+local keep_delivered = tonumber(ARGV[CANCEL_OF.keep_delivered_us])
+local user, kind = ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
+local place, cursor, most = ARGV[CANCEL_OF.place], ARGV[CANCEL_OF.cursor], tonumber(ARGV[CANCEL_OF.max_jobs])
 local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
 local cancelled, too_late = 0, {}
 

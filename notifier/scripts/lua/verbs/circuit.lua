@@ -1,16 +1,11 @@
 -- circuit: what a worker has seen of a route: it opens the circuit or closes it.
--- ARGV 1 clock  2 the worker's name  3 route  4 'down' | 'up' (the provider answered) | 'next' (its probe was sent to
---      nobody, or ended by its own fault: another may go at once) | 'retry' (probe now) | 'pause' | 'resume' (by a
---      person, see routes.lua; then 2 is who, and 3 may be the name of a pause)
---      with 'pause': 5 µs how long, 0 without end  6 reason
---      with 'down': 5 kind: 'unreachable' | 'fault' | 'failing' | 'full' (the provider takes no more for now)  6 reason
---      7 µs to the first probe  8 the most  9 thousandths of these to wait: jitter
+-- ARGV a CIRCUIT, see records.py
 -- returns 'opened', 'closed', 'paused' or 'resumed' where this changed it; 'alone' where the trouble is the caller's
 --   own, as others get through: nothing is held, and the caller should leave the work to them; else ''
 -- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
 --! first_write
 --! needs change_hold circuit_of drop_hold FAR note_due now_us waiting_key route_key text
-local now, worker, route, seen = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who], ARGV[CIRCUIT.route], ARGV[CIRCUIT.seen]
 local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
@@ -110,9 +105,10 @@ local function resume()
   return 'resumed'
 end
 
-if seen == 'pause' then return pause(tonumber(ARGV[5]), ARGV[6]) end
+if seen == 'pause' then return pause(tonumber(ARGV[CIRCUIT.lasts_us]), ARGV[CIRCUIT.reason]) end
 if seen == 'resume' then return resume() end
 if seen == 'up' then return up() end
 if seen == 'retry' then return retry() end
 if seen == 'next' then return next_probe() end
-return down(ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] / 1000)
+return down(ARGV[CIRCUIT.kind], ARGV[CIRCUIT.reason], tonumber(ARGV[CIRCUIT.first_us]), tonumber(ARGV[CIRCUIT.max_us]),
+  ARGV[CIRCUIT.share] / 1000)

@@ -1,11 +1,10 @@
 -- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
--- ARGV 1 clock  2 user  3 the place to look through, of an earlier reply; '' to begin  4 cursor in it, '0' to begin
---      5 about how many to look at  6 what becomes of when something was sent: 'delete', 'hide' or 'leave'
---      7 what to make hashes with, see forgotten.lua  8.. keys of the user; to begin, they are deleted
+-- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
 --! needs backlog_key backlogs_key hide job_key now_us remember SENDS
-local now, user, place, cursor, most = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
+local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users'}
 
@@ -32,8 +31,8 @@ end
 
 local function begin()
   local places, gone = {KEYSPACE}, 0
-  if ARGV[6] == 'delete' then remember(user) end
-  for i = 8, #ARGV do gone = gone + redis.call('DEL', ARGV[i]) end
+  if sends == 'delete' then remember(user) end
+  for i = FORGET.n + 1, #ARGV do gone = gone + redis.call('DEL', ARGV[i]) end
   forget_backlogs()
   for _, lane in ipairs({'urgent', 'default', 'bulk'}) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -93,8 +92,8 @@ local function forget_key(key)
   if scope_of(key, '@collapse:') or is_dedupe(key) then return redis.call('DEL', key) end
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
-    if of and ARGV[6] == 'delete' then return redis.call('DEL', key) end
-    if of and ARGV[6] == 'hide' then hide(user, kind, of, ARGV[7], now) end
+    if of and sends == 'delete' then return redis.call('DEL', key) end
+    if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end
   return 0
 end

@@ -1,11 +1,11 @@
 -- prefer: puts what a user chose in the place of what stands there, where that is what the caller has read. What waits
 -- for the user is looked at again at once.
--- ARGV 1 clock  2 user  3 what the caller has read, or ''  4 what is to stand there, or '' for nothing
---      5 who changes it, for the log; or ''
+-- ARGV a PREFER, see records.py
 -- returns {1}, or {0, what stands there}: then nothing was done. Doing it twice changes nothing.
 --! needs look_again now_us
 local KEPT = 10000
-local now, user, before, after, who = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local now, user, who = now_us(ARGV[PREFER.clock]), ARGV[PREFER.user], ARGV[PREFER.who]
+local before, after = ARGV[PREFER.before], ARGV[PREFER.after]
 local stands = redis.call('HGET', '@preferences', user) or ''
 if stands == after then return {1} end
 if stands ~= before then return {0, stands} end

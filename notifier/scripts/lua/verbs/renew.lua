@@ -1,13 +1,15 @@
 -- renew: keeps in flight what a worker sent and got no answer for, until it knows that the provider has read it.
 -- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the claimant, see claims.lua
---      4.. for each: job id, permit, user, category, JSON of what the devices answered finally or '' (noted with 0)
+--      4.. for each a FLIGHT, see records.py; what its devices answered is noted with 0
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
 --! first_write
 --! needs claim_key counted_of job_key keep_claim note_due now_us orphan stay_in_flight text write_lasting
 local now, lease, claimant = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 
-local function renew(id, permit, user, category, answered)
+local function renew(at)
+  local id, permit = ARGV[at + FLIGHT.id], ARGV[at + FLIGHT.permit]
+  local user, category, answered = ARGV[at + FLIGHT.user], ARGV[at + FLIGHT.category], ARGV[at + FLIGHT.answered]
   local holder, origin, targets, before, counted = unpack(redis.call('HMGET', job_key(id), 'push_permit', 'origin',
     'push_targets', 'push_answered', 'push_counted'))
   local ends = redis.call('ZSCORE', '@leases', id)
@@ -27,7 +29,7 @@ local function renew(id, permit, user, category, answered)
   return 1
 end
 
-for i = 4, #ARGV, 5 do reply[#reply + 1] = renew(unpack(ARGV, i, i + 4)) end
+for at = 3, #ARGV - 1, FLIGHT.n do reply[#reply + 1] = renew(at) end
 for key in pairs(kept) do keep_claim(key, claimant, lease, until_text) end
 write_lasting()
 return reply

@@ -33,13 +33,17 @@ STREAMS: Final = ("xack", "xautoclaim", "xgroup|create", "xreadgroup")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """List what a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them."""
+    """List what a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them.
+
+    scripts: by name; room: all of that room besides, '*' is of all but the audits.
+    """
 
     scripts: Sequence[str]
     commands: Sequence[str]
     keys: Sequence[str] | None = None
     rq: Sequence[str] | None = None
     reads: Sequence[str] = ()
+    room: str = ""
     rq_channels: Sequence[str] = ()
 
 
@@ -51,10 +55,11 @@ ROLES: Final[Mapping[str, Role]] = {
         (),
         reads=("rates",),
     ),
-    "worker": Role(names_of("verbs"), (*READING, *RQ), rq_channels=("pubsub:*",)),
+    "worker": Role((), (*READING, *RQ), room="*", rq_channels=("pubsub:*",)),
     "server": Role(
-        ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer", *names_of("audit")),
+        ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer"),
         (*READING, *STREAMS, "dbsize", "xtrim"),
+        room="audit",
     ),
     "readonly": Role((), (*READING, *SCRIPTS)),
 }
@@ -67,7 +72,9 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
     Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
     """
     of = ROLES[role]
-    sources = [_COMMENT.sub("", script(name).source) for name in of.scripts]
+    more = set(names_of(of.room)) if of.room else set()
+    scripts = {*of.scripts, *more} - ({*names_of("audit")} if of.room == "*" else set())
+    sources = [_COMMENT.sub("", script(name).source) for name in sorted(scripts)]
     called = {command.lower() for source in sources for command in _CALL.findall(source)}
     since = ["client|setinfo"] * (version >= (7, 2)) + ["cluster|slots"] * prefix().startswith("{")
     commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})

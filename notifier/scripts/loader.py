@@ -1,11 +1,13 @@
 """The Lua scripts, put together once from a verb and the pieces that it needs; `@name` becomes a key's name.
 
+The folders in `lua` are rooms by what they serve; each holds scripts and pieces.
+
 A script and a piece say on lines `--! needs NAME …` what they use of other pieces, and a piece says on lines
 `--! exports NAME …` what others may use of it: all its other names are its own. A script whose first write must take
 no memory says `--! first_write`. A script that may end before it needs any piece says `--! pieces` where they are to
-come. A line `--! include NAME` stands for the text of a file in `included`, which sees the names around it. What is
-said of names that are not there is an error when the script is loaded, and so is a field that no record of `records`
-has.
+come. A line `--! include NAME` stands for the text of a file that begins with `--! included`, which sees the names
+around it. What is said of names that are not there is an error when the script is loaded, and so is a field that no
+record of `records` has.
 
 To make functions takes longer than most commands, so a piece that few calls need says `--! on_demand NAME …` in the
 place of its exports, and is made when one of these names is first used. In the script they become `on_demand.NAME`.
@@ -16,10 +18,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Final, Generic, Self, TypeVar
 
 from redis.exceptions import NoScriptError
@@ -32,6 +35,7 @@ _TOLD: Final = re.compile(r"^--! (exports|on_demand|needs|first_write)(.*)\n", r
 # to its end. What frees memory in the end must go on then, or a full Redis would stay full.
 _FIRST_WRITE: Final = "redis.call('DEL', '@full')"
 _PIECES: Final = "--! pieces\n"
+INCLUDED: Final = "--! included\n"
 _INCLUDE: Final = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 _MADE: Final = re.compile(r"\b(?:local function|function|local) (\w+)")
@@ -43,7 +47,6 @@ _LATE: Final = "on_demand = setmetatable({{}}, {{__index = function(_, name)\n{}
 _FIELD: Final = re.compile(rf"\b({'|'.join(RECORDS)})\.(\w+)")
 T = TypeVar("T")
 _LUA = resources.files(__package__).joinpath("lua")
-ROOMS: Final = ("verbs", "audit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,18 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script of this name, with its pieces in place."""
-    path = next(path for room in ROOMS if (path := _LUA.joinpath(room, f"{name}.lua")).is_file())
-    return Script.of(name, assemble(name, included(path.read_text(encoding="utf-8"))))
+    return Script.of(name, assemble(name, included(_file(name))))
+
+
+def _file(name: str) -> str:
+    """The text of the file of this name, in whichever room it is."""
+    path = next(path for room in _LUA.iterdir() if (path := room.joinpath(f"{name}.lua")).is_file())
+    return path.read_text(encoding="utf-8")
 
 
 def included(text: str) -> str:
     """A script's text with what it includes."""
-    return _INCLUDE.sub(lambda line: _LUA.joinpath("included", f"{line[1]}.lua").read_text(encoding="utf-8"), text)
+    return _INCLUDE.sub(lambda line: _file(line[1]).removeprefix(INCLUDED), text)
 
 
 def assemble(name: str, text: str) -> str:
@@ -168,7 +176,7 @@ def _place(field: re.Match[str]) -> str:
 def _pieces() -> dict[str, Part]:
     """The pieces, by what they export."""
     found: dict[str, Part] = {}
-    for path in _LUA.joinpath("shared").iterdir():
+    for path in _files():
         part = read_part(path.name.removesuffix(".lua"), path.read_text(encoding="utf-8"))
         for name in part.exports:
             if name in found:
@@ -193,11 +201,22 @@ def _add_needed(part: Part, order: dict[str, Part]) -> None:
         raise ValueError(f"{part.name}.lua calls {', '.join(unsaid)}, and does not say that it needs that")
 
 
-def names_of(room: str) -> list[str]:
-    """The names of the scripts of one room."""
-    return sorted(
-        path.name.removesuffix(".lua") for path in _LUA.joinpath(room).iterdir() if path.name.endswith(".lua")
-    )
+def _files(room: str = "*") -> Iterator[Traversable]:
+    """The files of one room, or of all."""
+    for each in _LUA.iterdir():
+        if each.is_dir() and room in {each.name, "*"}:
+            yield from (path for path in each.iterdir() if path.name.endswith(".lua"))
+
+
+def names_of(room: str = "*") -> list[str]:
+    """The names of the scripts of one room; '*' is of all."""
+    return sorted(path.name.removesuffix(".lua") for path in _files(room) if not _is_part(path))
+
+
+def _is_part(path: Traversable) -> bool:
+    """Whether a file is no script by itself: a piece says what it exports, and what is included says that it is."""
+    text = path.read_text(encoding="utf-8")
+    return text.startswith(INCLUDED) or re.search(r"^--! (exports|on_demand) ", text, re.MULTILINE) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,9 @@ def write_package(to: Path) -> None:
     for module, path in modules.items():
         write(to / renamed_path(module, path), renamed(path.read_text(encoding="utf-8")))
     lua = ROOT / "notifier/scripts/lua"
-    for path in [*lua.glob("verbs/limit*.lua"), *lua.glob("shared/*.lua"), *lua.glob("included/*.lua")]:
-        if path.parent.name != "shared" or path.stem in pieces(lua):
+    wanted = pieces(lua)
+    for path in lua.glob("*/*.lua"):
+        if path.stem in wanted:
             write(to / "_house/scripts/lua" / path.relative_to(lua), path.read_text(encoding="utf-8"))
     (to / "py.typed").touch()
 
@@ -73,16 +74,16 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def pieces(lua: Path) -> set[str]:
-    """The pieces that the limiter's scripts need."""
-    shared = {path.stem: path.read_text(encoding="utf-8") for path in lua.glob("shared/*.lua")}
+    """The limiter's scripts, what they include, and the pieces that they need."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in lua.glob("*/*.lua")}
     told = re.compile(r"^--! (?:exports|on_demand) (.*)$", re.MULTILINE)
-    home = {name: stem for stem, text in shared.items() for names in told.findall(text) for name in names.split()}
-    needs = re.compile(r"^--! (?:needs) (.*)$", re.MULTILINE)
-    asked = [path.read_text(encoding="utf-8") for path in lua.glob("verbs/limit*.lua")]
-    found: set[str] = set()
+    home = {name: stem for stem, text in texts.items() for names in told.findall(text) for name in names.split()}
+    needs = re.compile(r"^--! (?:needs|include) (.*)$", re.MULTILINE)
+    found = {path.stem for path in lua.glob("limiter/limit*.lua")}
+    asked = [texts[stem] for stem in found]
     while asked:
         wanted = {home.get(name, name) for names in needs.findall(asked.pop()) for name in names.split()}
-        asked += [shared[stem] for stem in wanted - found]
+        asked += [texts[stem] for stem in wanted - found]
         found |= wanted
     return found
 

@@ -35,8 +35,11 @@ def main() -> int:
         sys.stderr.write("luacheck is not installed (Debian: apt-get install lua-check): the Lua is not checked\n")
         return int(bool(long) or "CI" in os.environ)
     with tempfile.TemporaryDirectory() as assembled:
-        for path in [path for path in folder.rglob("*.lua") if path.parent.name != "included"]:
-            part = loader.read_part(path.stem, loader.included(path.read_text(encoding="utf-8")))
+        for path in folder.rglob("*.lua"):
+            text = path.read_text(encoding="utf-8")
+            if text.startswith(loader.INCLUDED):
+                continue
+            part = loader.read_part(path.stem, loader.included(text))
             needs = f"local {', '.join(part.needs)}\n" if part.needs else ""
             Path(assembled, path.name).write_text(needs + part.body, encoding="utf-8")
         found = subprocess.run(["luacheck", "--quiet", "--codes", assembled, *OPTIONS, *IGNORED], check=False)

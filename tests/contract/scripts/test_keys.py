@@ -15,12 +15,12 @@ from notifier.dispatch import calls
 from notifier.limiter import Limiter
 from notifier.scripts import keys
 from notifier.scripts.keys import declared, in_script
-from notifier.scripts.loader import ROOMS, Call, Script, names_of, run, run_async, script
+from notifier.scripts.loader import Call, Script, names_of, run, run_async, script
 from notifier.scripts.packed import PackedCall, pack, pack_call, send, send_async
 from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[3]
-SCRIPTS = [name for room in ROOMS for name in names_of(room)]
+SCRIPTS = names_of()
 KNOWS_SCRIPTS = {
     "notifier/operations/access.py",
     "notifier/scripts/loader.py",

@@ -27,7 +27,7 @@ ZONES = (
 )  # fmt: skip
 BEGIN, END = (datetime(year, 1, 1, tzinfo=UTC) for year in (2026, 2028))
 # All of its names are wanted, not only what it exports.
-PIECE = files("notifier.scripts") / "lua" / "shared" / "quiet_hours.lua"
+PIECE = files("notifier.scripts") / "lua" / "rules" / "quiet_hours.lua"
 LUA = """
 --! include quiet_hours
 local zone, reply = cjson.decode(ARGV[1]), {}

@@ -9,7 +9,7 @@ from notifier.scripts import loader
 from notifier.scripts.keys import declared, in_script
 
 
-@pytest.mark.parametrize("name", [name for room in loader.ROOMS for name in loader.names_of(room)])
+@pytest.mark.parametrize("name", loader.names_of())
 def test_a_script_brings_each_piece_that_it_needs(name: str) -> None:
     """Each once, and none that nobody needs."""
     source = loader.script(name).source

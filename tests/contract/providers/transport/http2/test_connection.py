@@ -94,7 +94,7 @@ def test_a_window_that_never_opens_again(identity):
             assert outcomes(answers)[Outcome.DELIVERED] == len(r.log.arrivals) == 65_535 // 3030
             r.simulator.window_updates = True
             assert (await r.insist()).outcome is Outcome.DELIVERED
-            assert r.simulator.connections_opened == 2
+            assert r.simulator.connections_opened > 1
 
     asyncio.run(run())
 

@@ -1,3 +1,4 @@
+--! included
 -- used_now: the field u of a key, with one use more: of `cost`, or (nil) held. It is the µs for which use is known (0
 -- where all is settled), the ten minutes, the first use in them, the last one, when the key was asked for, and how
 -- often it was held; then of each minute that had some its number and how many. 7 bytes each, 4 for minutes.

@@ -1,3 +1,4 @@
+--! included
 -- The head of *limit* and *limit_used*: `now`, and the short way, for what most calls are: one key, by windows alone,
 -- which is new, or all of whose sends are in all of the windows. To make the functions of the long way takes as long as
 -- this. read: what stands in the key, where it was read already; false is nothing.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
@@ -24,7 +25,7 @@ from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
 from notifier.dispatch.circuits import LIMITS
-from notifier.dispatch.health import LOOKED, read_others
+from notifier.dispatch.health import IN_FLIGHT, LOOKED, RELEASE, read_others
 from notifier.dispatch.spans import Spans
 from notifier.errors import NotifierError, SettingsError
 from notifier.log import configure_logging
@@ -115,6 +116,7 @@ class PushWorker(Worker):
         self._secrets: ProviderSecrets | None = None
         self._counted = (0, 0)
         self._told: Any = None
+        self._release = version("push-throttle")
         self._next_heartbeat = 0.0
         self._beat_ended = False
         self._audits: dict[int, Any] = {}
@@ -301,14 +303,19 @@ class PushWorker(Worker):
                         for each in self._served:
                             each.use(policies, reload.version)
                     await reload.retime()
-                told = {**({} if reload is None else reload.told()), LIMITS: self._served[0].parts.capacity.describe()}
+                told = {**self._describe(reload), LIMITS: self._served[0].parts.capacity.describe()}
                 await asyncio.to_thread(self._tend, told)
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
-            await self._tend_partitions({} if reload is None else reload.told())
+            await self._tend_partitions(self._describe(reload))
             await asyncio.sleep(BEAT_S)
+
+    def _describe(self, reload: Reload | None) -> dict[Any, str]:
+        """Return the fields by which people know this worker, for its hash of each partition."""
+        own = {RELEASE: self._release, IN_FLIGHT: str(sum(each.engine.in_flight for each in self._served))}
+        return own if reload is None else own | reload.told()
 
     async def _tend_partitions(self, told: dict[Any, str]) -> None:
         """Sweep what is served; of many partitions a twelfth at each beat."""

@@ -44,7 +44,7 @@ def stats(
 def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
     yield from problem_lines(told["now"]) or ["all is well"]
     rows = [_row(each) for each in told["minutes"]]
-    yield Rows(("minute", "accepted", "delivered", "other ends", "retried", "late p50", "p99"), rows)
+    yield Rows(("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late p50", "p99"), rows)
     number = len(rows)
     outcomes = [
         (each["route"], each["category"], each["outcome"], each["count"], f"{each['count'] / number:.1f}")
@@ -81,15 +81,15 @@ def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
 def _throttled(each: dict[str, Any]) -> tuple[object, ...]:
     what_for = each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items())
     at = each["next_at"]
-    shown = "when it is let go" if at is None else moment(datetime.fromtimestamp(at, tz=UTC))
+    shown = each["until"] if at is None else moment(datetime.fromtimestamp(at, tz=UTC))
     return (each["user"], each["waiting"], what_for, shown)
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
     at = moment(datetime.fromtimestamp(each["at"], tz=UTC)).partition(".")[0].rpartition(":")[0]
-    others = sum(each["ended"].values()) - each["ended"].get("delivered", 0)
-    late = each["lateness"]
-    ends = (each["ended"].get("delivered", 0), others, each.get("retried", 0))
+    delivered, cancelled = each["ended"].get("delivered", 0), each["ended"].get("cancelled", 0)
+    late, others = each["lateness"], sum(each["ended"].values()) - delivered - cancelled
+    ends = (delivered, cancelled, others, each.get("retried", 0))
     return (at, each["accepted"], *ends, _at_most(late["p50"]), _at_most(late["p99"]))
 
 

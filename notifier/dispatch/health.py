@@ -18,15 +18,18 @@ from notifier.units import clock_us
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
 LOOKED: Final = "push_looked"
+RELEASE: Final = "push_release"  # of this package
+IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
 RQ_BEAT_US: Final = 90_000_000  # RQ beats every 30 s while a job of another function runs, which blocks our own loop
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A worker that Redis knows. age_us: since it last looked for work.
+    """A worker that Redis knows. age_us: since it last looked for work. since: when it began.
 
-    rq_job: the job of another function that it runs now, which keeps it from looking, or ''.
+    rq_job: the job of another function that it runs now, which keeps it from looking, or ''. version: of this package.
+    rates: the version of the rates that it follows. in_flight: how many sends are under way or about to begin.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Alive:
     age_us: int
     rq_job: str = ""
     version: str = ""
+    rates: str = ""
+    in_flight: int = 0
+    since: datetime | None = None
 
     def is_healthy(self, within_us: int = WITHIN_US) -> bool:
         """Whether it has looked within this time, or works at a job of another function."""
@@ -49,7 +55,8 @@ def read_workers(redis: Any) -> list[Alive]:
 def find_workers() -> Exchange[list[Alive]]:
     """All push workers that Redis knows, by name. Changes nothing."""
     (keys,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
-    keys, fields = sorted(keys), ("hostname", LOOKED, "current_job", "last_heartbeat", "rates_version")
+    keys = sorted(keys)
+    fields = ("hostname", LOOKED, "current_job", "last_heartbeat", RELEASE, "rates_version", IN_FLIGHT, "birth")
     now, *found = yield Commands(lambda pipe: [pipe.time(), *(pipe.hmget(key, fields) for key in keys)])
     now_us = clock_us(now)
     return [
@@ -91,10 +98,20 @@ def check_memory(memory: Mapping[str, Any]) -> None:
 
 
 def _alive(  # noqa: PLR0917 - the fields as Redis gives them
-    name: str, now_us: int, host: str, looked: str, rq_job: str, beat: str, version: str
+    name: str,
+    now_us: int,
+    host: str,
+    looked: str,
+    rq_job: str,
+    beat: str,
+    version: str,
+    rates: str,
+    in_flight: str,
+    birth: str,
 ) -> Alive:
     age_us = now_us - int(looked)
     if rq_job and beat:  # by the clock of its host: RQ's heartbeat has no other
         since = datetime.now(UTC) - datetime.fromisoformat(beat).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
-    return Alive(name, host, age_us, rq_job, version)
+    began = datetime.fromisoformat(birth).astimezone(UTC) if birth else None
+    return Alive(name, host, age_us, rq_job, version, rates, int(in_flight or 0), began)

@@ -59,7 +59,7 @@ WORDS: Final[dict[Why, str]] = {
     "device": "a limit of its device",
     "digest": "the digest that gathers",
     "send_at": "its own time, send_at",
-    "retry": "the wait before it was tried again",
+    "retry": "a retry",
     "sending": "a worker that sent it",
 }
 
@@ -328,7 +328,7 @@ def route_words(name: str) -> str:
         return f"{route.removeprefix(OVERALL)} overall"
     if more == "full":
         return f"{route} at its quota"
-    return f"{route} at its limit" if more else f"{route} stopped"
+    return f"{route} slow" if more else f"{route} stopped"
 
 
 def _replies(text: str) -> Iterator[Reply]:

@@ -46,6 +46,15 @@ MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and peopl
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
+def fields_of(meta: bytes | None) -> dict[str, Any]:
+    """Return the fields of a job's meta; none where it is not JSON: somebody else may have written it."""
+    try:
+        fields = json.loads(meta or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
 def deliver(**_notification: Any) -> NoReturn:
     """The function that a notification's job names. Only `workers.PushWorker` can carry it out.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from notifier.notification.job import fields_of
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, rq_key
 from notifier.store.connection import redis_answers
@@ -60,7 +60,7 @@ def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | 
         told = pipe.execute()
     found, users = [], set[str]()
     for job_id, (meta, outcome) in zip(ids, told, strict=True):
-        fields = _fields(meta)
+        fields = fields_of(meta)
         is_meant = category in {None, fields.get("category", "default")} and (
             tag is None or tag in fields.get("tags", ())
         )
@@ -68,11 +68,3 @@ def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | 
             found.append(job_id.decode(errors="replace"))
             users.add(str(fields["user"]))
     return Found(found, users, *far)
-
-
-def _fields(meta: bytes | None) -> dict[str, Any]:
-    try:
-        fields = json.loads(meta or b"{}")
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}

@@ -5,12 +5,12 @@ No structure holds these by user, so the first of each are read, and the answer 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from notifier.notification.job import fields_of
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.connection import redis_answers
@@ -62,12 +62,8 @@ def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
 
 
 def _category(meta: bytes | None, user: str) -> str | None:
-    try:
-        fields = json.loads(meta or b"")
-    except ValueError:  # of a plain producer: only its data tell
-        return None
-    is_mine = isinstance(fields, dict) and fields.get("user") == user
-    return str(fields.get("category", "default")) if is_mine else None
+    fields = fields_of(meta)  # of a plain producer only its data tell
+    return str(fields.get("category", "default")) if fields.get("user") == user else None
 
 
 def _why(state: Where, attempts: Sequence[bytes | None]) -> str:

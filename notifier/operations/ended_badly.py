@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from notifier.notification.job import fields_of
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
@@ -107,7 +107,7 @@ def _failed(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:
 
 def _bad(job_id: bytes, at_s: float, told: Sequence[bytes | None], why: str) -> Bad:
     meta, outcome, targets = told
-    fields = _fields(meta)
+    fields = fields_of(meta)
     route = "+".join(dict.fromkeys(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))))
     return Bad(
         job_id.decode(errors="replace"),
@@ -130,14 +130,6 @@ def _dead() -> Exchange[tuple[list[Bad], bool]]:
         at = moment(int(entry_id.partition(b"-")[0]) * 1000)
         found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, "dead token", reason, at))
     return found, len(entries) <= MAX_READ
-
-
-def _fields(meta: bytes | None) -> Mapping[str, Any]:
-    try:
-        found = json.loads(meta or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _last(results: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> str:

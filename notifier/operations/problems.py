@@ -17,7 +17,8 @@ Level = Literal["stopped", "warning"]
 class Problem:
     """Something that is wrong. subject: what, in a word. says: the rest of the sentence. what: to be paused or resumed.
 
-    since: when it began. next_at: the next probe, or when the pause ends. page: of the runbook.
+    since: when it began. waiting: how many wait for it. next_at: the next probe, or when the pause ends. page: of the
+    runbook.
     """
 
     level: Level
@@ -27,11 +28,14 @@ class Problem:
     what: str = ""
     since: datetime | None = None
     next_at: datetime | None = None
+    waiting: int = 0
 
     def text(self, now: datetime) -> str:
         """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'."""
         lasts = "" if self.since is None else f" for {seconds_text((now - self.since).total_seconds())}"
-        return f"{self.subject}{lasts}: {self.says}{self._next(now)}"
+        waits = f"; {self.waiting:,} {'waits' if self.waiting == 1 else 'wait'}" if self.waiting else ""
+        says = self.says if self.page == "paused" else f": {self.says}"
+        return f"{self.subject}{lasts}{says}{waits}{self._next(now)}"
 
     def _next(self, now: datetime) -> str:
         if self.next_at is None:
@@ -57,10 +61,13 @@ def find_problems(now: Mapping[str, Any]) -> list[Problem]:
 def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
     if now["suspended"]:
         says = "rq suspend keeps all workers from looking for work, until rq resume"
-        yield Problem("stopped", "Suspended", says, "suspended")
+        says += f"; the oldest has waited for {seconds_text(now['oldest_queued'])}" if now["oldest_queued"] else ""
+        yield Problem("stopped", "Suspended", says, "suspended", waiting=_queued(now))
     for each in now["pauses"]:
-        says = each["why"] + ("" if each["next_at"] else ", until it is resumed")
-        yield Problem("stopped", f"{each['what']} paused", says, "paused", each["what"], each["since"], each["next_at"])
+        says = each["why"].removeprefix("paused") + ("" if each["next_at"] else ", until it is resumed")
+        what = each["what"]
+        waiting = _waiting(now, what.removeprefix("route:")) + _waiting(now, f"the pause of {what}")
+        yield Problem("stopped", f"{what} paused", says, "paused", what, each["since"], each["next_at"], waiting)
     for each in now["routes"]:
         if each["kind"] == "paused":
             continue
@@ -69,8 +76,9 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         probe = each["next_at"] if state == "stopped" else None
         what = f"route:{each['route']}"
         subject, page = f"{each['route']} {state}", f"route-{state}"
-        yield Problem(level, subject, why_of(each), page, what, each["since"], probe)
-    yield from _of_workers(now["workers"])
+        waiting = _waiting(now, each["route"])
+        yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
+    yield from _of_workers(now)
     if unserved := now["unserved"]:
         says = f"no worker serves partition {ranges(unserved)}, so nothing is sent to its users"
         yield Problem("stopped", "Unserved", says, "unserved-partition")
@@ -82,9 +90,24 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("warning", "Queue", says, "queue-grows")
 
 
-def _of_workers(workers: list[dict[str, Any]]) -> Iterator[Problem]:
+def _waiting(now: Mapping[str, Any], name: str) -> int:
+    """How many wait for a route or a pause, see `route_words`."""
+    every = (each for each in now["waits"] if each["kind"] in {"route", "paused"})
+    return sum(each["waiting"] for each in every if f"{each['what']} ".startswith(f"{name} "))
+
+
+def _queued(now: Mapping[str, Any]) -> int:
+    """How many wait for a worker."""
+    due: int = sum(each["waiting"] for each in now["waits"] if each["kind"] == "due")
+    queued: int = sum(each["queued"] for each in now["lanes"].values())
+    return due + queued
+
+
+def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
+    workers = now["workers"]
     if not any(each["healthy"] for each in workers):
-        yield Problem("stopped", "No worker", "no worker looks for work, so nothing is sent", "no-worker")
+        says = "no worker looks for work, so nothing is sent"
+        yield Problem("stopped", "No worker", says, "no-worker", waiting=_queued(now))
     for each in workers:
         if not each["healthy"]:
             says = f"it has not looked for work for {seconds_text(each['age_us'] / 1e6)} (host {each['host']})"

@@ -138,11 +138,24 @@ class Stats:
         """When nothing waits any more, if so many a second go on to come and to go. The limits may take longer."""
         if not backlog:
             return "nothing waits"
+        if held := self._held():
+            return f"not while {held}"
         if go > come:
             return f"in about {seconds_text(max(self.now.last_s, backlog / (go - come)))}"
         if not go:
             return "not at this rate"
         return f"not at this rate; if no more came, in about {seconds_text(max(self.now.last_s, backlog / go))}"
+
+    def _held(self) -> str:
+        """Name the cause that keeps some from going at all; '' where there is none."""
+        now = self.now
+        if now.suspended:
+            return "all is suspended"
+        if not any(worker.is_healthy() for worker in now.workers):
+            return "no worker works"
+        words = [f"{paused_words(held.route)} is paused" for held in now.pauses if held.waiting]
+        words += [f"{held.route} is stopped" for held in now.routes if held.state == "stopped" and held.waiting]
+        return " and ".join(words[:2])
 
     def _by_minute(self) -> list[dict[str, Any]]:
         return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]

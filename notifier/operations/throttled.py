@@ -1,16 +1,17 @@
-"""List who is throttled most: the users with the longest backlogs. Changes nothing."""
+"""List who waits most: the users with the longest backlogs, and those of the first in the queues. Changes nothing."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from notifier.dispatch.waits import describe_waits
-from notifier.rules.policy import LANES
-from notifier.scripts.keys import redis_key, user_key
+from notifier.notification.job import fields_of
+from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.together import ask_all
@@ -18,6 +19,9 @@ from notifier.store.together import ask_all
 MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
+QUEUED: Final = 50  # of each queue, the first
+IN_QUEUE: Final = "a worker: in the queue still"
+UNTIL: Final = {IN_QUEUE: "when a worker takes it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,15 @@ class Throttled:
         return sum(self.waiting.values())
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data; next_at in seconds."""
+        """As plain data; next_at in seconds. until: what must happen first, where no time is known."""
         next_at = None if self.next_us is None else self.next_us / 1e6
         why = ", ".join(dict.fromkeys(self.whys[name] for name in self.waiting if self.whys.get(name)))
-        return {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
+        route = why.removesuffix(" stopped")
+        until = f"when {route} works again" if route != why else UNTIL.get(why, "when it is let go")
+        if "pause of" in why:
+            until = "when it is resumed"
+        own = {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
+        return own | {"until": until}
 
 
 def read_throttled(redis: Any) -> dict[str, Any]:
@@ -57,7 +66,25 @@ def read_throttled(redis: Any) -> dict[str, Any]:
 
 def _find() -> Exchange[tuple[list[Throttled], bool]]:
     users, is_all = yield from _waiting()
-    return (yield from _backlogs(users)), is_all
+    found = yield from _backlogs(users)
+    return _with_queued(found, (yield from _queued())), is_all
+
+
+def _queued() -> Exchange[list[tuple[str, str]]]:
+    """The user and the category of the first of each queue."""
+    lanes = yield Commands(lambda pipe: [pipe.lrange(rq_key("queue", lane), 0, QUEUED - 1) for lane in LANES])
+    metas = yield Commands(lambda pipe: [pipe.hget(job_key(job_id), "meta") for lane in lanes for job_id in lane])
+    told = [fields_of(meta) for meta in metas]
+    return [(str(each["user"]), str(each.get("category", DEFAULT_CATEGORY))) for each in told if "user" in each]
+
+
+def _with_queued(found: list[Throttled], queued: Sequence[tuple[str, str]]) -> list[Throttled]:
+    users = {each.user: each for each in found}
+    for (user, category), n in Counter(queued).items():
+        each = users.setdefault(user, Throttled(user, {}, None, {}))
+        waiting = {**each.waiting, category: each.waiting.get(category, 0) + n}
+        users[user] = replace(each, waiting=waiting, whys={category: IN_QUEUE, **each.whys})
+    return list(users.values())
 
 
 def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:

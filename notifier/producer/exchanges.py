@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from notifier.dispatch.retention import Retention
 from notifier.errors import NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
-from notifier.notification.job import decode_reason
+from notifier.notification.job import decode_reason, fields_of
 from notifier.producer.admission import accepted, all_accepted, by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
@@ -256,7 +255,7 @@ class Exchanges:
         """See `Notifier.status`."""
         found = yield from self._status(job_id)
         (meta, *noted), now = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
-        steering = _steering(meta)
+        steering = fields_of(meta)
         owner = user or steering.get("user")
         if not isinstance(owner, str):
             return found
@@ -308,20 +307,11 @@ class Exchanges:
             fields = ["push_attempts", "push_refusals"]
             (attempts,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), fields))
             return Expected(moment(later), "it is tried again" if any(attempts) else "its own time, send_at")
-        user = _steering(meta).get("user")
+        user = fields_of(meta).get("user")
         if user is None:  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
         return forecast.of(job_id) or Expected(None, f"more than {MAX_READ:,} wait before it")
-
-
-def _steering(meta: bytes | None) -> dict[str, Any]:
-    """Read a job's meta; empty if a plain producer wrote it."""
-    try:
-        told = json.loads(meta or b"{}")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _ended(

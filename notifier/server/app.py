@@ -251,7 +251,9 @@ class _Paths:
     def _view(self, request: Request) -> View:
         at = "/" + request.url.path.split("/")[1]
         query = request.query_params
-        return View(at, request.scope.get(MAY_ACT, False), query.get("done", ""), "long" in query)
+        return View(
+            at, request.scope.get(MAY_ACT, False), query.get("done", ""), "long" in query, self._state.answered_at
+        )
 
 
 def _fixed(state: State) -> list[Route]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from notifier.dispatch.circuits import by_route, paused_words
 from notifier.dispatch.minutes import merged
 from notifier.dispatch.pauses import find_pauses
+from notifier.notification.job import fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json
@@ -34,7 +34,7 @@ from notifier.store.published import followers
 from notifier.store.together import ask_all
 from notifier.units import moment
 
-CHANGES: Final = frozenset({"apply rates", "withdraw rates", "pause", "resume"})
+CHANGES: Final = frozenset({"apply rates", "withdraw rates", "pause", "resume", "cancel of user", "cancel of all"})
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 MAX_RECORDS: Final = 50  # on the page of a user
@@ -54,7 +54,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     given = request.query_params.get("minutes", "10")
     is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
     minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
-    found = read_stats(state.redis, minutes)
+    found = state.stats(minutes)
     routes = [each.as_json() for each in view_routes(state.redis, state.in_force.read().settings)]
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
@@ -125,11 +125,7 @@ def job(state: State, request: Request) -> dict[str, Any]:
 
 def _of(meta: bytes | None) -> dict[str, str]:
     """Return the user and the category that a job's meta names."""
-    try:
-        fields = json.loads(meta or b"{}")
-    except ValueError:
-        fields = None
-    fields = fields if isinstance(fields, dict) else {}
+    fields = fields_of(meta)
     return {name: fields[name] for name in ("user", "category") if isinstance(fields.get(name), str)}
 
 

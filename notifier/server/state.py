@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from notifier.operations.audit.background import BackgroundAudit
 from notifier.operations.in_force import InForce, Known
 from notifier.operations.route_view import limited_routes, routes_of
-from notifier.operations.stats import read_stats
+from notifier.operations.stats import Stats, read_stats
 from notifier.operations.traffic import Traffic
 from notifier.producer.notifier import Notifier
 from notifier.server.answers import REDIS_DOWN, ProblemError
@@ -61,6 +61,7 @@ class State:
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
         self._asked = self._answered = 0
+        self.answered_at: datetime | None = None  # when Redis did last, as far as numbers were read
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
         """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask."""
@@ -92,7 +93,13 @@ class State:
             return self._made[1]
 
     def _live_numbers(self, minutes: int) -> dict[str, Any]:
-        return read_stats(self.redis, minutes).as_live()
+        return self.stats(minutes).as_live()
+
+    def stats(self, minutes: int) -> Stats:
+        """The numbers of now and of so many minutes."""
+        found = read_stats(self.redis, minutes)
+        self.answered_at = datetime.now(UTC)
+        return found
 
     def now(self) -> datetime:
         """The time by Redis's clock."""

@@ -81,6 +81,11 @@ class Engine:
         return self._flights.busy
 
     @property
+    def in_flight(self) -> int:
+        """How many sends are under way, or are to begin now."""
+        return len(self._flights)
+
+    @property
     def delivered(self) -> int:
         """How many notifications this worker has delivered."""
         return self._flights.delivered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from notifier.server.html import Html, at_most, counted, span, table, tag
+from notifier.server.html import Html, at_most, counted, moment, span, table, tag
 
 
 def details(told: dict[str, Any]) -> Html:
@@ -15,7 +15,7 @@ def details(told: dict[str, Any]) -> Html:
         tag("h2", "Lanes"),
         _lanes(now),
         tag("h2", "Workers"),
-        _workers(now),
+        _workers(now, told["at"]),
         tag("h2", "Minutes"),
         _minutes(told),
     ]
@@ -53,18 +53,21 @@ def _lanes(now: dict[str, Any]) -> Html:
     return table(("lane", "queued", "waiting", "users overdue", "oldest overdue"), rows, slim=True)
 
 
-def _workers(now: dict[str, Any]) -> Html:
+def _workers(now: dict[str, Any], at: datetime) -> Html:
     rows = [
         (
             each["name"],
             each["host"],
             tag("span", "yes", class_="good") if each["healthy"] else tag("span", "NO", class_="bad"),
             f"{span(each['age_us'] / 1e6)} ago",
+            f"{each['in_flight']:,}",
+            moment(each["since"], at),
             each["version"],
+            each["rates"],
         )
         for each in now["workers"]
     ]
-    columns = ("worker", "host", "healthy", "looked for work", "rates")
+    columns = ("worker", "host", "healthy", "looked for work", "being sent", "since", "version", "rates")
     return table(columns, rows, "No worker is known, so nothing is sent: start notifier worker.")
 
 

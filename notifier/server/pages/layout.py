@@ -43,13 +43,14 @@ DONE: Final = {
 class View:
     """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
-    is_long: all is shown, not the first alone.
+    is_long: all is shown, not the first alone. answered: when Redis did last; None where it never has.
     """
 
     at: str
     may_act: bool
     done: str = ""
     is_long: bool = False
+    answered: datetime | None = None
 
 
 def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
@@ -96,7 +97,9 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None) 
     if help_ is None:
         return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
     says = detail if detail.startswith(title) else f"{title}: {detail}"
-    said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.")
+    ago = moment(view.answered, datetime.now(UTC))
+    last = [" It answered last ", ago, "."] if ago else None
+    said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.", last)
     helps = tag("div", link(help_, "What to do"), class_="do")
     return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), renew=True)
 

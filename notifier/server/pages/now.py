@@ -7,7 +7,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final
 
-from notifier.operations.problems import Problem, find_problems, why_of
+from notifier.operations.problems import Problem, find_problems
 from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link, when
@@ -26,7 +26,6 @@ def now_page(told: dict[str, Any], view: View) -> str:
         tag("div", tag("section", _routes(told)), tag("section", _workers(told)), class_="halves"),
         tag("h2", "Who waits most"),
         _throttled(told["throttled"], told["at"]),
-        tag("p", link("/user", "Who is looked at next")),
         details(told),
     ]
     return document(view, "Now", body, renew=True, plots=True)
@@ -48,12 +47,12 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
     if view.may_act and each.what:
         paused = each.page == "paused"
         act_on = act("/resume", "Resume", what=each.what) if paused else link("/pause", "Pause", what=each.what)
-    said = [tag("strong", "✖ " if is_stopped else "⚠ "), each.text(now), " "]
+    said = [tag("strong", "✖ " if is_stopped else "⚠ "), each.text(now)]
     help_ = link(f"/help/{each.page}", "What to do")
     return tag(
         "div",
         tag("p", said),
-        tag("div", help_, " ", act_on, class_="do"),
+        tag("div", help_, act_on, class_="do"),
         class_="said wrong" if is_stopped else "said near",
         role="alert",
     )
@@ -69,6 +68,7 @@ def _figures(told: dict[str, Any]) -> Html:
         ("waiting", "waiting", f"{live['waiting']:,}"),
         ("being sent", "in_flight", f"{live['in_flight']:,}"),
         ("late, p99", "late_p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
+        ("updated", "updated", told["at"].strftime("%H:%M:%S")),
     )
     return tag(
         "dl",
@@ -118,42 +118,37 @@ def _plots() -> Html:
 
 
 def _routes(told: dict[str, Any]) -> list[Any]:
-    rows = []
+    shown = []
     for each in told["routes"]:
         state = tag("span", f"{SIGNS[each['state']]} {each['state']}", class_=f"is-{each['state']}")
-        why = (
-            None
-            if each["kind"] is None
-            else [why_of(each), f", {span((told['at'] - each['since']).total_seconds())}" if each["since"] else None]
-        )
         took = told["provider_latency"].get(each["route"])
-        rows.append((link("/routes", each["route"]), state, at_most(took["p99"]) if took else None, why))
-    return [
-        tag("h2", "Routes"),
-        table(("route", "state", "answers, p99", "why"), rows, "The configuration names no platform."),
-    ]
+        answers = f", answers p99 {at_most(took['p99'])}" if took else None
+        shown.append(tag("li", link("/routes", each["route"]), " ", state, answers))
+    none = tag("p", "The configuration names no platform.", class_="none")
+    return [tag("h2", "Routes"), tag("ul", shown, class_="row") if shown else none]
 
 
 def _workers(told: dict[str, Any]) -> list[Any]:
-    workers = told["now"]["workers"]
+    workers, change = told["now"]["workers"], told["changed"]
     healthy = sum(each["healthy"] for each in workers)
-    versions = Counter(each["version"] for each in workers if each["version"])
-    rates = ", ".join(f"{version} \N{MULTIPLICATION SIGN}{n}" for version, n in versions.most_common()) or "none"
-    change = told["changed"]
-    changed = None
+    shown = [f"{healthy} of {len(workers)} working", _versions("version", workers), _versions("rates", workers)]
+    changed: Any = "nothing yet"
     if change is not None:
-        changed = [f"{change['action']} by {change['who'] or 'somebody'} ", moment(change["at"], told["at"])]
+        of = "" if change["action"] == "apply rates" else change["of"]
+        what = f"{change['action']} {of}".rstrip()
+        changed = [f"{what} by {change['who'] or 'somebody'} ", moment(change["at"], told["at"])]
     return [
         tag("h2", "Workers"),
-        facts(
-            [
-                ("Working", f"{healthy} of {len(workers)}"),
-                ("Rates", rates),
-                ("Changed last", changed or "never, through Redis"),
-            ]
-        ),
-        tag("p", link("/log", "Who changed what")),
+        tag("ul", [tag("li", each) for each in shown if each], class_="row"),
+        tag("p", link("/log", "Changed last"), ": ", changed),
     ]
+
+
+def _versions(of: str, workers: list[dict[str, Any]]) -> str:
+    """Which there are of them, and how many workers have each."""
+    found = Counter(each[of] for each in workers if each[of])
+    some = ", ".join(f"{version} \N{MULTIPLICATION SIGN}{n}" for version, n in found.most_common())
+    return f"{of} {some}" if some else ""
 
 
 def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
@@ -162,7 +157,7 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
             link("/user", each["user"], id=each["user"]),
             f"{each['waiting']:,}",
             each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
-            moment(when(each["next_at"]), now) if each["next_at"] is not None else "when it is let go",
+            moment(when(each["next_at"]), now) if each["next_at"] is not None else each["until"],
         )
         for each in told["users"]
     ]

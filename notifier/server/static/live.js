@@ -1,7 +1,7 @@
 // The page Now: large figures and two plots, by the numbers that /api/v1/live sends as they change.
 (() => {
   const HOUR = 60;
-  const HEIGHT = 190;
+  const HEIGHT = 130;
   const AGAIN_MS = 10000;
   const minutes = new Map();
   const plots = [];
@@ -48,7 +48,7 @@
     const options = {
       width: place.clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       series: [{ label: "minute", value: (_, at) => (at === null ? "–" : clock(at)) }, ...series],
-      axes: [axis(clock, { space: 60, size: 32 }), axis(y, { size: 64, ...(scale.ticks && { splits: (_, __, least, most) => scale.ticks.filter((at) => at >= least && at <= most) }) })],
+      axes: [axis(clock, { space: 60, size: 32 }), axis(y, { size: 64, space: 16, ...(scale.ticks && { splits: (_, __, least, most) => scale.ticks.filter((at) => at >= least && at <= most) }) })],
       scales: { x: { range: (_, first, last) => [first - 30, last + 30] }, y: scale }, cursor: { drag: { x: false, y: false }, y: false },
       hooks: { draw: [tell], setCursor: [tell] },
     };

@@ -4,6 +4,11 @@
   if (!every) return;
   const plots = document.getElementById("plots");
   const here = new URL(location.pathname + location.search, location.origin);
+  let renewed = Date.now();
+  const tell = () => {
+    const place = document.querySelector("[data-live=updated]");
+    if (place) place.textContent = `${Math.round((Date.now() - renewed) / 1000)} s ago`;
+  };
   const isQuiet = () => {
     const main = document.querySelector("main");
     return !document.hidden && !main.contains(document.activeElement) && !String(getSelection());
@@ -19,6 +24,8 @@
           if (drawn && !plots) location.reload();
           drawn?.replaceWith(plots);
           document.querySelector("main").replaceChildren(...found.childNodes);
+          renewed = Date.now();
+          tell();
         }
         document.body.classList.toggle("stale", !found);
       } catch {
@@ -28,4 +35,6 @@
     setTimeout(renew, every);
   };
   setTimeout(renew, every);
+  setInterval(tell, 1000);
+  tell();
 })();

@@ -270,7 +270,7 @@ def test_a_retry_and_a_closed_route(hand: Hand) -> None:
     (leased,) = hand.take(2 * S)
     hand.settle(leased, 45_000)
     (record,) = hand.records()
-    assert held(record) == {"the wait before it was tried again": 2.0}
+    assert held(record) == {"a retry": 2.0}
     assert record.replies == (busy, OK)
     assert len(record.handed_at) == 2
     hand.now += 60 * S

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from redis import Redis
 
 from notifier.cli.__main__ import main
 from notifier.dispatch.health import LOOKED, read_workers
+from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import WorkerProcess, eventually, note, notifier, worker, write_config
 
@@ -58,6 +60,17 @@ def test_no_worker_is_not_healthy(run: Run, redis: Redis) -> None:
     assert run("health", "--worker", "theirs")[0] == 0
     redis.flushdb()
     assert run("config", "status")[0] == 1
+
+
+def test_a_worker_tells_its_version_what_is_in_flight_and_since_when(run: Run, redis: Redis, config: Path) -> None:
+    """Of a real one: the version of the package, and not that of RQ."""
+    with worker(config, name="one") as one:
+        one.ready(redis)
+        eventually(lambda: redis.hget("rq:worker:one", "push_release"), "what it tells of itself")
+        (told,) = json.loads(run("health", "--json")[1])["workers"]
+    assert (told["version"], told["in_flight"]) == (version("push-throttle"), 0)
+    assert told["rates"] == load_settings(config).rates_version
+    assert datetime.fromisoformat(told["since"]).tzinfo is not None
 
 
 def test_any_fresh_look_of_this_host_counts(run: Run, redis: Redis) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis import Redis
 
 from notifier.operations.throttled import MAX_USERS, PAGE, PAGES, read_throttled
-from notifier.scripts.keys import redis_key, user_key
+from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 
 
 def let_wait(redis: Redis, user: str, lane: str = "default", at: int = 5_000_000, **counts: int) -> None:
@@ -34,7 +34,19 @@ def test_the_longest_backlogs_first(redis: Redis) -> None:
         "categories": {"news": 4, "chat": 3},
         "why": "",
         "next_at": 2.0,
+        "until": "when it is let go",
     }
+
+
+def test_the_first_of_the_queues_wait_too(redis: Redis) -> None:
+    """While no worker looks, the queue alone holds them: whose they are is read of the first ones."""
+    let_wait(redis, "ann", chat=1)
+    for n, meta in enumerate(['{"user": "ann", "category": "chat"}', '{"user": "bob"}', "not JSON"]):
+        redis.hset(job_key(f"job{n}".encode()), "meta", meta)
+        redis.rpush(rq_key("queue", "default"), f"job{n}")
+    told = read_throttled(redis)["users"]
+    assert [(each["user"], each["categories"]) for each in told] == [("ann", {"chat": 2}), ("bob", {"default": 1})]
+    assert (told[1]["why"], told[1]["until"]) == ("a worker: in the queue still", "when a worker takes it")
 
 
 def test_of_very_many_some_are_looked_at(redis: Redis) -> None:

@@ -185,13 +185,14 @@ def test_backoff_grows(identity):
 
         async def run():
             provider = make_provider(identity, f"https://127.0.0.1:{taken.getsockname()[1]}")
-            waits_us = []
-            for _ in range(6):
-                waits_us.append((await provider.send(dispatch())).retry_after_us)
-                provider._channel._not_before = 0.0
-            assert 190_000 <= waits_us[0] <= 200_000
-            assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_us))
-            assert 3_000_000 <= waits_us[-1] <= 6_400_000
+            with structlog.testing.capture_logs() as logs:
+                for _ in range(6):
+                    assert (await provider.send(dispatch())).outcome is Outcome.UNSENT
+                    provider._channel._not_before = 0.0
+            waits_ms = [entry["wait_ms"] for entry in logs if entry["event"] == "provider_unreachable"]
+            assert waits_ms[0] == 200
+            assert all(b >= 0.99 * a for a, b in itertools.pairwise(waits_ms))
+            assert 3_000 <= waits_ms[5] <= 6_400
             await provider.close()
 
         asyncio.run(run())

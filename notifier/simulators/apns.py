@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 from notifier.simulators.apns_channels import BROADCASTS, Channels
-from notifier.simulators.apns_connection import Connection
 from notifier.simulators.checks.apns import Checks, Verdict
+from notifier.simulators.http2 import Http2Options, Http2Simulator
 from notifier.simulators.orders import ApnsOrders
-from notifier.simulators.simulator import HOST, Options, Simulator
 from notifier.simulators.wire import Arrival, Reply
 
 
-class ApnsSimulator(Simulator):
-    """One APNs-like server. Counters: connections_opened, streams_refused (over the limit), peak_streams.
+class ApnsSimulator(Http2Simulator):
+    """One APNs-like server; see `Http2Simulator` for its connections.
 
-    team_keys: key id to (team id, public key as PEM). max_streams: admitted at once on a connection that has
-    shown a valid token; one until then, and again after a provider token was refused. window_bytes: how much of
-    a body each stream takes before it must wait for a window update. window_updates: False sends none, so that
-    the connection takes 65,535 bytes in all. token_update_s: Apple's rule that a team's provider token may be
-    renewed so often and not more often; 0 is no such rule. port: 0 takes a free one.
-    clock: seconds since 1970, for the age of provider tokens alone.
-    client_ca_file: every client must show a certificate that this authority signed, and needs no provider token.
+    team_keys: key id to (team id, public key as PEM). token_update_s: Apple's rule that a team's provider token may be
+    renewed so often and not more often; 0 is no such rule. clock: seconds since 1970, for the age of provider tokens
+    alone. client_ca_file: every client must show a certificate that this authority signed, and needs no provider token.
     """
 
     platform = "apns"
@@ -37,22 +31,12 @@ class ApnsSimulator(Simulator):
         *,
         topics: set[str],
         team_keys: Mapping[str, tuple[str, str]],
-        max_streams: int = 1000,
-        window_bytes: int = 65_535,
         clock: Callable[[], float] = time.time,
         token_update_s: float = 0,
         client_ca_file: Path | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[Http2Options],
     ) -> None:
-        super().__init__(**options)
-        self.connections_opened = 0
-        self.streams_refused = 0
-        self.peak_streams = 0
-        self.window_bytes = window_bytes
-        self.window_updates = True
-        self.connections: set[Connection] = set()
-        self._max_streams = max_streams
-        self.by_certificate = client_ca_file is not None
+        super().__init__(by_certificate=client_ca_file is not None, **options)
         self._checks = Checks(
             topics=topics,
             team_keys=team_keys,
@@ -61,27 +45,9 @@ class ApnsSimulator(Simulator):
             by_certificate=self.by_certificate,
         )
         self.channels = Channels(self._checks)
-        self._tls.set_alpn_protocols(["h2"])
         if client_ca_file is not None:
             self._tls.verify_mode = ssl.CERT_REQUIRED
             self._tls.load_verify_locations(client_ca_file)
-        self._server: asyncio.Server | None = None
-
-    @property
-    def listening(self) -> bool:
-        """Whether connections are accepted."""
-        return self._server is not None
-
-    @property
-    def max_streams(self) -> int:
-        """How many streams a trusted connection may have open; a change is told to those that have more than one."""
-        return self._max_streams
-
-    @max_streams.setter
-    def max_streams(self, value: int) -> None:
-        self._max_streams = value
-        for connection in self.connections:
-            connection.announce_limit()
 
     @property
     def tokens_seen(self) -> int:
@@ -97,42 +63,9 @@ class ApnsSimulator(Simulator):
     def token_update_s(self, value: float) -> None:
         self._checks.token_update_s = value
 
-    async def start(self) -> None:
-        """Listen, again on the same port; raises OSError if it is taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
-
-    async def close(self) -> None:
-        """Stop listening and cut all connections."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-            endings = [connection.ended for connection in self.connections]
-            self.cut()
-            await asyncio.gather(*endings)
-            await server.wait_closed()
-
-    def cut(self) -> None:
-        """Cut all connections without a word, as a broken network does."""
-        for connection in list(self.connections):
-            connection.abort()
-
-    def open_connections(self) -> Iterable[Connection]:
-        """The connections that are open."""
-        return self.connections
-
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""
         self._checks.expire_tokens()
-
-    def go_away(self, reason: str = "Shutdown", *, last_stream_id: int | None = None, keep: float = 1) -> None:
-        """Send GOAWAY on all connections.
-
-        What has begun is finished: all of it, or what is not above last_stream_id, or this share of the open
-        streams, the oldest. The rest is never processed.
-        """
-        for connection in list(self.connections):
-            connection.go_away(reason, connection.oldest(keep) if last_stream_id is None else last_stream_id)
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""

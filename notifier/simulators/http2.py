@@ -1,4 +1,4 @@
-"""One connection to the APNs simulator: HTTP/2 as a strict server speaks it, and the faults on that level."""
+"""The common part of simulators that speak HTTP/2: how they listen, how strictly, and the faults on that level."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 import time
+from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Unpack, cast
 
 import structlog
 from h2.config import H2Configuration
@@ -25,12 +27,9 @@ from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
+from notifier.simulators.checks.apns import Verdict
+from notifier.simulators.simulator import HOST, Options, Simulator
 from notifier.simulators.wire import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from notifier.simulators.checks.apns import Verdict
 
 BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
 SWEEP_EVERY: Final = 128
@@ -65,43 +64,100 @@ class _H2(H2Connection):
         return 0
 
 
-class Service(Protocol):
-    """The part of the simulator that a connection needs; the simulator describes each of these."""
+class Http2Options(Options, total=False):
+    """As `Options`."""
 
-    connections: set[Connection]
-    connections_opened: int
-    streams_refused: int
-    peak_streams: int
+    max_streams: int
     window_bytes: int
-    window_updates: bool
-    by_certificate: bool
+
+
+class Http2Simulator(Simulator):
+    """A server over HTTP/2. Counters: connections_opened, streams_refused (over the limit), peak_streams.
+
+    max_streams: admitted at once on a connection that has shown a valid token; one until then, and again after a
+    provider token was refused. window_bytes: how much of a body each stream takes before it must wait for a window
+    update. window_updates: False sends none, so that the connection takes 65,535 bytes in all. by_certificate: every
+    client is trusted from the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        by_certificate: bool,
+        max_streams: int = 1000,
+        window_bytes: int = 65_535,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        self.connections_opened = 0
+        self.streams_refused = 0
+        self.peak_streams = 0
+        self.window_bytes = window_bytes
+        self.window_updates = True
+        self.by_certificate = by_certificate
+        self.connections: set[Connection] = set()
+        self._max_streams = max_streams
+        self._tls.set_alpn_protocols(["h2"])
+        self._server: asyncio.Server | None = None
+
+    @abstractmethod
+    def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+        """Judge and log one complete request; what to answer."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server is not None
 
     @property
     def max_streams(self) -> int:
-        """How many streams a trusted connection may have open."""
-        ...
+        """How many streams a trusted connection may have open; a change is told to those that have more than one."""
+        return self._max_streams
 
-    def is_dead(self, connection: Any) -> bool:
-        """Whether this connection is never to get another byte."""
-        ...
+    @max_streams.setter
+    def max_streams(self, value: int) -> None:
+        self._max_streams = value
+        for connection in self.connections:
+            connection.announce_limit()
 
-    def is_silenced(self, connection: Any) -> bool:
-        """The same, as far as it was noticed."""
-        ...
+    async def start(self) -> None:
+        """Listen, again on the same port; raises OSError if it is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
 
-    def serve(self, delay_ms: float = 0) -> float:
-        """Put one more message into the queue; how many seconds its answer takes."""
-        ...
+    async def close(self) -> None:
+        """Stop listening and cut all connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            endings = [connection.ended for connection in self.connections]
+            self.cut()
+            await asyncio.gather(*endings)
+            await server.wait_closed()
 
-    def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
-        """Judge and log one complete request; what to answer."""
-        ...
+    def cut(self) -> None:
+        """Cut all connections without a word, as a broken network does."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    def open_connections(self) -> Iterable[Connection]:
+        """The connections that are open."""
+        return self.connections
+
+    def go_away(self, reason: str = "Shutdown", *, last_stream_id: int | None = None, keep: float = 1) -> None:
+        """Send GOAWAY on all connections.
+
+        What has begun is finished: all of it, or what is not above last_stream_id, or this share of the open
+        streams, the oldest. The rest is never processed.
+        """
+        for connection in list(self.connections):
+            connection.go_away(reason, connection.oldest(keep) if last_stream_id is None else last_stream_id)
 
 
 class Connection(asyncio.Protocol):
     """A client's connection; `streams` are those that are not answered yet."""
 
-    def __init__(self, simulator: Service) -> None:
+    def __init__(self, simulator: Http2Simulator) -> None:
         self._simulator = simulator
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from notifier.providers.transport.http1 import Pool, Response, tls_context
     from notifier.providers.transport.probes import http1_lives
     from notifier.rules.policy import PlatformLimits
+    from notifier.settings.checks import Duration, File, HttpsEndpoint, Rate, Rates
     from notifier.settings.schema_providers import PlatformSettings
-    from notifier.settings.schema_types import Duration, File, HttpsEndpoint, Rate, Rates, Section
+    from notifier.settings.schema_types import Section
 
 __all__ = [
     "PROTOCOL",
@@ -64,7 +65,8 @@ __getattr__, __dir__ = lazily(
         "notifier.providers.transport.probes": "http1_lives",
         "notifier.rules.policy": "PlatformLimits",
         "notifier.settings.schema_providers": "PlatformSettings",
-        "notifier.settings.schema_types": "Duration File HttpsEndpoint Rate Rates Section",
+        "notifier.settings.checks": "Duration File HttpsEndpoint Rate Rates",
+        "notifier.settings.schema_types": "Section",
     },
 )
 

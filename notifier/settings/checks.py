@@ -233,23 +233,27 @@ def _prefix(value: str) -> str:
     return value
 
 
-RATE: Final = PlainValidator(_rate, json_schema_input_type=RATE_TEXT)
-ZONE: Final = PlainValidator(check_zone, json_schema_input_type=str)
+# The types of single values.
+Duration = Annotated[int, duration(least_us=0)]
+Positive = Annotated[int, duration(least_us=UNITS["ms"])]
+Rate = Annotated[Window, PlainValidator(_rate, json_schema_input_type=RATE_TEXT)]
 WINDOWS: Final = BeforeValidator(_windows)
-FILE: Final = PlainValidator(_file, json_schema_input_type=str)
-APPLE_ENDPOINT: Final = PlainValidator(_apple_endpoint, json_schema_input_type=str)
-WEBHOOK: Final = PlainValidator(_webhook, json_schema_input_type=str)
-HTTPS: Final = PlainValidator(_https, json_schema_input_type=str)
-HOSTS: Final = PlainValidator(_hosts, json_schema_input_type=list[str])
-CONTACT: Final = AfterValidator(_contact)
-REDIS_URL: Final = PlainValidator(redis_url, json_schema_input_type=str)
-PREFIX: Final = AfterValidator(_prefix)
-NAME: Final = AfterValidator(_name)
-USER: Final = AfterValidator(check_user)
-TIER: Final = AfterValidator(_tier)
-LIMIT_NAME: Final = AfterValidator(_limit_name)
+Rates = Annotated[tuple[Rate, ...], WINDOWS]
+Zone = Annotated[str, PlainValidator(check_zone, json_schema_input_type=str)]
+File = Annotated[Path, PlainValidator(_file, json_schema_input_type=str)]
+AppleEndpoint = Annotated[str, PlainValidator(_apple_endpoint, json_schema_input_type=str)]
+WebhookUrl = Annotated[str, PlainValidator(_webhook, json_schema_input_type=str)]
+HttpsEndpoint = Annotated[str, PlainValidator(_https, json_schema_input_type=str)]
+Hosts = Annotated[tuple[str, ...], PlainValidator(_hosts, json_schema_input_type=list[str])]
+Contact = Annotated[str, AfterValidator(_contact)]
+RedisUrl = Annotated[str, PlainValidator(redis_url, json_schema_input_type=str)]
+Prefix = Annotated[str, AfterValidator(_prefix)]
+Name = Annotated[str, AfterValidator(_name)]
+User = Annotated[str, AfterValidator(check_user)]
+Tier = Annotated[str, AfterValidator(_tier)]
+LimitName = Annotated[Name, AfterValidator(_limit_name)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", max_length=300)]
-LIMIT: Final = PlainValidator(_limit, json_schema_input_type=LIMIT_TEXT)
+Limit = Annotated[Policy, PlainValidator(_limit, json_schema_input_type=LIMIT_TEXT)]
 
 
 def check_apple_id(name: str, value: str) -> None:

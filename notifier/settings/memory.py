@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Final
 
 UNITS: Final = {"KB": 1024, "MB": 1024**2, "GB": 1024**3}  # as in redis.conf
 _FORM: Final = re.compile(r"([1-9][0-9]{0,11}) ?(%|KB|MB|GB)")

@@ -18,8 +18,7 @@ from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
 from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.settings import checks
-from notifier.settings.checks import wrong_at
+from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
 from notifier.settings.hours import Given, NoTime, without_time
 from notifier.settings.schema_processes import (
     DAY,
@@ -33,22 +32,7 @@ from notifier.settings.schema_processes import (
 )
 from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.schema_types import (
-    BurstRule,
-    Duration,
-    File,
-    Limit,
-    LimitName,
-    Name,
-    Positive,
-    QuietOrIgnore,
-    QuietOrNone,
-    Rate,
-    Section,
-    SendOrNone,
-    Windows,
-    Zone,
-)
+from notifier.settings.schema_types import BurstRule, QuietOrIgnore, QuietOrNone, Section, SendOrNone, Windows
 from notifier.settings.users_files import Entry
 from notifier.units import format_duration
 
@@ -109,7 +93,7 @@ class OverrideSettings(Section):
 class UsersMaySettings(Section):
     """Limits of what users may change of their own rules, by `Notifier.users`; they can always be given less."""
 
-    tier: list[Annotated[str, checks.TIER]] = Field(default_factory=list, description="Which tiers they may choose.")
+    tier: list[Tier] = Field(default_factory=list, description="Which tiers they may choose.")
     windows: How = "stricter"
     gap: How = "stricter"
     quiet_hours: How = "stricter"
@@ -197,7 +181,7 @@ def _shape(value: object) -> str:
 
 # The tags stand in pydantic's error paths; `settings_errors` takes them out again.
 UserEntry = Annotated[
-    Annotated[str, checks.TIER, Tag("<tier>")] | Annotated[OverrideSettings, Tag("<rules>")],
+    Annotated[Tier, Tag("<tier>")] | Annotated[OverrideSettings, Tag("<rules>")],
     Discriminator(_shape),
 ]
 
@@ -209,7 +193,7 @@ class Settings(Section):
     zone: Zone = DEFAULT_ZONE
     user: UserSettings = UserSettings()
     tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
-    users: dict[Annotated[str, checks.USER], UserEntry] = Field(default_factory=dict)
+    users: dict[User, UserEntry] = Field(default_factory=dict)
     users_from: File | None = None
     users_may: UsersMaySettings = UsersMaySettings()
     categories: dict[Name, CategorySettings] = Field(default_factory=dict)

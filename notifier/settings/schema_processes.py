@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from notifier.errors import SettingsError
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
-from notifier.settings.schema_types import Duration, File, Positive, Section
+from notifier.settings.checks import Duration, File, FunctionName, Positive, WebhookUrl, wrong_at
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS, format_duration
 
 SECOND: Final = UNITS["s"]
@@ -39,14 +39,14 @@ class WorkerSettings(Section):
     in_flight: int = Field(default=500, ge=1, le=10_000)
     lease_us: Positive = Field(default=10 * SECOND, alias="lease")
     grace_us: Positive = Field(default=8 * SECOND, alias="grace")
-    functions: Annotated[tuple[checks.FunctionName, ...], Field(strict=False)] = ()
+    functions: Annotated[tuple[FunctionName, ...], Field(strict=False)] = ()
     backoff: BackoffSettings = BackoffSettings()
 
 
 class WebhookSettings(Section):
     """Where `notifier serve` posts the events to."""
 
-    url: Annotated[str, checks.WEBHOOK] = Field(description="Where to post to.")
+    url: WebhookUrl = Field(description="Where to post to.")
     secret_file: File | None = Field(
         default=None, description="A file with the secret that signs; else NOTIFIER_WEBHOOK_SECRET."
     )

@@ -18,8 +18,8 @@ from notifier.notification import Notification
 from notifier.notification.platforms import find, installed
 from notifier.rules.policy import PlatformLimits
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
-from notifier.settings.schema_types import Name, Positive, Section
+from notifier.settings.checks import Name, Positive, wrong_at
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
 TIMEOUT_US: Final = 5 * UNITS["s"]

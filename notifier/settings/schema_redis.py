@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from notifier.errors import SettingsError
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
+from notifier.settings.checks import File, Positive, Prefix, RedisUrl, wrong_at
 from notifier.settings.memory import check_memory
-from notifier.settings.schema_types import File, Positive, Section
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
 
@@ -19,8 +19,8 @@ class RedisSettings(Section):
     """Where the queues and the limiter live."""
 
     # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
-    url: Annotated[str, checks.REDIS_URL] = Field(default="redis://localhost:6379/0", repr=False)
-    prefix: Annotated[str, checks.PREFIX] = Field(
+    url: RedisUrl = Field(default="redis://localhost:6379/0", repr=False)
+    prefix: Prefix = Field(
         default="notifier",
         description="What all keys' names begin with; in a cluster their hash tag. RQ's begin with RQ_KEY_PREFIX.",
     )

@@ -1,37 +1,22 @@
-"""The types of single values in `notifier.yaml`, and the base of its sections."""
+"""The types of rules in `notifier.yaml`, and the base of its sections."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
-from notifier.rules.policy import Policy, Window
-from notifier.settings import checks, hours, rule_forms
-from notifier.settings.checks import duration
-from notifier.units import UNITS
+from notifier.rules.policy import Window
+from notifier.settings import hours, rule_forms
+from notifier.settings.checks import WINDOWS
 
-Duration = Annotated[int, duration(least_us=0)]
-Positive = Annotated[int, duration(least_us=UNITS["ms"])]
-Rate = Annotated[Window, checks.RATE]
-Rates = Annotated[tuple[Rate, ...], checks.WINDOWS]
-Windows = Annotated[tuple[Annotated[Window | CalendarWindow, rule_forms.WINDOW], ...], checks.WINDOWS]
+Windows = Annotated[tuple[Annotated[Window | CalendarWindow, rule_forms.WINDOW], ...], WINDOWS]
 BurstRule = Annotated[rule_forms.BurstRule, rule_forms.BURST]
 QuietOrNone = Annotated[tuple[Hours, ...], hours.QUIET_OR_NONE]
 QuietOrIgnore = Annotated[tuple[Hours, ...] | Literal["ignore"], hours.QUIET_OR_IGNORE]
 SendOrNone = Annotated[tuple[Hours, ...], hours.SEND_OR_NONE]
-Zone = Annotated[str, checks.ZONE]
-File = Annotated[Path, checks.FILE]
-AppleEndpoint = Annotated[str, checks.APPLE_ENDPOINT]
-HttpsEndpoint = Annotated[str, checks.HTTPS]
-Hosts = Annotated[tuple[str, ...], checks.HOSTS]
-Contact = Annotated[str, checks.CONTACT]
-Name = Annotated[str, checks.NAME]
-LimitName = Annotated[str, checks.NAME, checks.LIMIT_NAME]
-Limit = Annotated[Policy, checks.LIMIT]
 
 
 class Section(BaseModel):

@@ -13,9 +13,9 @@ from notifier.providers.apns import broadcast
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.policy import PlatformLimits, Policy, Window
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
+from notifier.settings.checks import AppleEndpoint, File, HttpsEndpoint, Rates, wrong_at
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import AppleEndpoint, File, HttpsEndpoint, Rates, Section
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
 APPLE_IDS: Final = ("team_id", "key_id", "topic")

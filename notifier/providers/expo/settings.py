@@ -9,8 +9,9 @@ from pydantic import Field
 
 from notifier.rules.policy import PlatformLimits, Policy, Window
 from notifier.settings import checks
+from notifier.settings.checks import Duration, File, HttpsEndpoint, Rate, Rates
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import Duration, File, HttpsEndpoint, Rate, Rates, Section
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
 

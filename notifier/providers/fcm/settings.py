@@ -10,8 +10,9 @@ from pydantic import Field
 
 from notifier.errors import SettingsError
 from notifier.rules.policy import Burst, PlatformLimits, Policy, Window
+from notifier.settings.checks import File, HttpsEndpoint, Positive, Rate, Rates
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import File, HttpsEndpoint, Positive, Rate, Rates, Section
+from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
 

@@ -9,9 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from notifier.rules.policy import PlatformLimits, Policy
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
+from notifier.settings.checks import File, HttpsEndpoint, Rate, Rates, wrong_at
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import File, HttpsEndpoint, Rate, Rates, Section
+from notifier.settings.schema_types import Section
 
 
 class HmsApp(Section):

@@ -9,9 +9,9 @@ from pydantic import model_validator
 
 from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
 from notifier.settings import checks
-from notifier.settings.checks import wrong_at
+from notifier.settings.checks import Contact, File, Hosts, wrong_at
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.settings.schema_types import Contact, File, Hosts, Section
+from notifier.settings.schema_types import Section
 
 
 class WebPushApp(Section):

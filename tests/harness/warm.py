@@ -303,6 +303,17 @@ def _run(args: list[str]) -> None:
         runpy.run_path(args[0], run_name="__main__")
 
 
+def _assemble() -> None:
+    """Make what a process keeps once it has made it: the scripts, and the schema of the usual providers."""
+    from notifier.scripts.loader import names_of, script  # noqa: PLC0415 - the others that import this need none of it
+    from notifier.settings.schema_providers import providers_of  # noqa: PLC0415
+
+    for name in names_of():
+        script(name)
+    for names in (("apns", "fcm"), ("apns", "fcm", "webpush"), ("webpush",)):
+        providers_of(names)
+
+
 def main() -> None:
     """Import, then fork."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -312,6 +323,8 @@ def main() -> None:
         # What it cannot import, no worker imports here. The h2 of apns2's environment raises AttributeError.
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module(module)
+    with contextlib.suppress(ImportError, AttributeError):
+        _assemble()
     gc.collect()
     gc.freeze()
     if (args := _serve(control)) is not None:

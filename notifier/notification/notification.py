@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final, Self, TypeVar, cast, get_args
+from typing import Any, Final, Self, TypeVar, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
+from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping
 from notifier.rules.policy import Priority
 from notifier.rules.zones import check_zone
 from notifier.units import mask
@@ -22,9 +23,7 @@ TAG_BYTES: Final = 64
 MAX_DEVICES: Final = 1_000  # of one user; what is not checked here would be worked on by all
 MAX_TAGS: Final = 5
 USER_BYTES: Final = 256
-DATA_DEPTH: Final = 32
 BADGES: Final = 2**31  # FCM's is of 32 bits
-NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
 OPTIONS: Final = ("apns", "fcm", "webpush")  # the platforms whose options have a field of their own
 PLAIN: Final = ("title", "body", "collapse_id", "badge", "sound", "priority", "app")
 MAPPINGS: Final = ("data", *OPTIONS, "options")  # the fields that are JSON objects
@@ -152,7 +151,7 @@ class Notification:
         if self.collapse_id is not None:
             check_collapse_id(self.collapse_id)
         if self.dedupe_key is not None:
-            _check_text("dedupe_key", self.dedupe_key, USER_BYTES)
+            check_text("dedupe_key", self.dedupe_key, USER_BYTES)
         _check_tags(self.tags)
         _check_zone(self.zone)
         self._check_times()
@@ -163,7 +162,7 @@ class Notification:
                 continue
             if not isinstance(value, str):
                 raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
-            _check_unicode(name, value)
+            check_unicode(name, value)
         if self.badge is not None and (type(self.badge) is not int or not 0 <= self.badge < BADGES):
             raise InvalidNotificationError("badge", f"must be a whole number from 0 to {BADGES - 1}")
 
@@ -206,7 +205,7 @@ class Notification:
     @classmethod
     def from_kwargs(cls, kwargs: Mapping[str, Any]) -> Self:
         """The notification in a job's keyword arguments; raises InvalidNotificationError if it is malformed."""
-        if not _is_mapping(kwargs):
+        if not is_mapping(kwargs):
             raise InvalidNotificationError("kwargs", "must be an object")
         if not kwargs.keys() <= JOB_FIELDS:
             name = str(next(iter(kwargs.keys() - JOB_FIELDS)))
@@ -219,7 +218,7 @@ class Notification:
             raise InvalidNotificationError("devices", "must be a list")
         _check_many(devices)
         for index, device in enumerate(devices):
-            if not _is_mapping(device) or device.keys() != DEVICE_FIELDS:
+            if not is_mapping(device) or device.keys() != DEVICE_FIELDS:
                 raise InvalidNotificationError(f"devices[{index}]", "must have exactly platform and token")
         notification = _made(cls, kwargs, tuple([Device(d["platform"], d["token"]) for d in devices]))
         notification.validate()
@@ -264,38 +263,14 @@ def unknown_field(name: str, known: Iterable[str]) -> str:
     )
 
 
-def _is_mapping(value: object) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)  # to ask for a Mapping takes five times as long
-
-
-def _check_text(name: str, value: object, limit: int) -> None:
-    if not isinstance(value, str):
-        raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
-    if not value:
-        raise InvalidNotificationError(name, "must not be empty")
-    _check_unicode(name, value)
-    if (size := len(value.encode())) > limit:
-        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
-
-
-def _check_unicode(name: str, text: str) -> None:
-    """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request to a provider could."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidNotificationError(name, "is not valid Unicode text") from None
-
-
 def check_tag(tag: object, name: str = "tag") -> None:
     """Raise InvalidNotificationError where this is no tag. name: of the field."""
-    _check_text(name, tag, TAG_BYTES)
+    check_text(name, tag, TAG_BYTES)
 
 
 def check_collapse_id(collapse_id: object) -> None:
     """Raise InvalidNotificationError where this is no collapse id."""
-    _check_text("collapse_id", collapse_id, COLLAPSE_ID_BYTES)
+    check_text("collapse_id", collapse_id, COLLAPSE_ID_BYTES)
 
 
 def check_category(category: object) -> None:
@@ -305,7 +280,7 @@ def check_category(category: object) -> None:
 
 def check_user(user: object) -> None:
     """Raise InvalidNotificationError where this cannot be the name of a user."""
-    _check_text("user", user, USER_BYTES)
+    check_text("user", user, USER_BYTES)
 
 
 def _check_tags(tags: object) -> None:
@@ -372,7 +347,7 @@ def _check_content(notification: Notification, mappings: Iterable[str]) -> None:
     fields = vars(notification)
     for name in mappings:
         if (value := fields[name]) != {}:
-            _check_mapping(name, value)
+            check_mapping(name, value)
     if notification.options:
         _check_options(notification.options)
     if notification.title or notification.body or notification.data:
@@ -389,43 +364,5 @@ def _check_options(options: Mapping[str, object]) -> None:
         if name in OPTIONS:
             raise InvalidNotificationError(f"options.{name}", f"has a field of its own: give them as {name}")
         _platform(name, "options.{}", name)
-        if not _is_mapping(given):
+        if not is_mapping(given):
             raise InvalidNotificationError(f"options.{name}", f"must be a mapping, is {type(given).__name__}")
-
-
-def _check_mapping(name: str, value: object) -> None:
-    if not _is_mapping(value):
-        raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
-    if value:
-        _check_json(name, dict(cast("Mapping[str, Any]", value)))
-
-
-def _check_json(path: str, value: object, depth: int = 0) -> None:
-    if depth > DATA_DEPTH:
-        raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")
-    match value:
-        case None | bool():
-            return
-        case str():
-            _check_unicode(path, value)
-        case int() | float():
-            _check_number(path, value)
-        case list() | tuple():
-            for index, item in enumerate(value):
-                _check_json(f"{path}[{index}]", item, depth + 1)
-        case dict():
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
-                _check_unicode(path, key)
-                _check_json(f"{path}.{key}", item, depth + 1)
-        case _:
-            raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")
-
-
-def _check_number(path: str, value: float) -> None:
-    if isinstance(value, int):
-        if value.bit_length() > NUMBER_BITS:
-            raise InvalidNotificationError(path, f"is a number of more than {NUMBER_BITS} bits: give it as text")
-    elif not math.isfinite(value):
-        raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")

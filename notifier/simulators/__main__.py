@@ -46,7 +46,6 @@ PROJECT_ID: Final = "simulated-project"
 HMS_APP: Final = "104200001"
 HMS_PROJECT: Final = "388421841"
 SUBJECT: Final = "mailto:simulator@example.com"
-LAST_PORT: Final = 65535
 PLATFORMS: Final = ("apns", "fcm", "webpush", "hms", "expo")
 ANNOUNCEMENT: Final = "simulators.json"
 A_PORT: Final = "default: that of the last time in this folder, or a free one"
@@ -151,8 +150,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _port(text: str) -> int:
     port = int(text)
-    if not 0 <= port <= LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{port} is not a port: give 0 to {LAST_PORT}")
+    if port not in range(65_536):
+        raise argparse.ArgumentTypeError(f"{port} is not a port: give 0 to 65535")
     return port
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
 from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta, read_notification
-from notifier.notification.notification import DATA_DEPTH, LATEST, LONGEST_EXPIRY, MAPPINGS
+from notifier.notification.json_values import DATA_DEPTH
+from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS
 from notifier.units import mask
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)

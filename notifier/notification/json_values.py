@@ -1,0 +1,77 @@
+"""The checks of texts and JSON values in a notification. Each raises InvalidNotificationError, by the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from notifier.errors import InvalidNotificationError
+
+DATA_DEPTH: Final = 32
+NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
+
+
+def is_mapping(value: object) -> bool:
+    """Whether this is a JSON object."""
+    return type(value) is dict or isinstance(value, Mapping)  # to ask for a Mapping takes five times as long
+
+
+def check_text(name: str, value: object, limit: int) -> None:
+    """Refuse what is no text of 1 to `limit` bytes."""
+    if not isinstance(value, str):
+        raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
+    if not value:
+        raise InvalidNotificationError(name, "must not be empty")
+    check_unicode(name, value)
+    if (size := len(value.encode())) > limit:
+        raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+
+
+def check_unicode(name: str, text: str) -> None:
+    """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request to a provider could."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidNotificationError(name, "is not valid Unicode text") from None
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Refuse what is no JSON object, or holds what JSON cannot carry."""
+    if not is_mapping(value):
+        raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
+    if value:
+        _check_json(name, dict(cast("Mapping[str, Any]", value)))
+
+
+def _check_json(path: str, value: object, depth: int = 0) -> None:
+    if depth > DATA_DEPTH:
+        raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")
+    match value:
+        case None | bool():
+            return
+        case str():
+            check_unicode(path, value)
+        case int() | float():
+            _check_number(path, value)
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check_json(f"{path}[{index}]", item, depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
+                check_unicode(path, key)
+                _check_json(f"{path}.{key}", item, depth + 1)
+        case _:
+            raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")
+
+
+def _check_number(path: str, value: float) -> None:
+    if isinstance(value, int):
+        if value.bit_length() > NUMBER_BITS:
+            raise InvalidNotificationError(path, f"is a number of more than {NUMBER_BITS} bits: give it as text")
+    elif not math.isfinite(value):
+        raise InvalidNotificationError(path, f"{value} is not a number that JSON can carry")
